@@ -1,16 +1,16 @@
 """The part of a shared subscription that this node has: its members here, and the messages that are leased to it.
 
-Redis has the messages of a group. It puts them into the queues of persistent sessions by itself (`is_direct`): for those
-the node announces the room of each. It leases the others to nodes that have announced room: the sum over the other
-members that are connected. The node gives a leased message to one of them, as a node alone does
-(`_speedups/session/group.pyx`). A lease ends with the acknowledgement of a clean session, or when the message is put into
-the queue of a persistent one; both in Redis. If the node dies, its leases go back to their places. So a message of QoS 2
-for a clean session is sent only when its lease has ended: no other member may get it then.
+Redis has the messages of a group. It puts them into the queues of persistent sessions by itself (`is_direct`): for
+those the node announces the room of each. It leases the others to nodes that have announced room: the sum over the
+other members that are connected. The node gives a leased message to one of them, as a node alone does
+(`_speedups/session/group.pyx`). A lease ends with the acknowledgement of a clean session, or when the message is put
+into the queue of a persistent one; both in Redis. If the node dies, its leases go back to their places. So a message of
+QoS 2 for a clean session is sent only when its lease has ended: no other member may get it then.
 
-Order by key: Redis binds a key to the node that has messages of it, and leases all that follow to this node, which keeps
-them in order as a node alone does (`group_keys.pyx`). A key is *held*, and none of its messages given, while a persistent
-session that was a member here may still have some: Redis is asked until it has none. When the last message is done, the
-node reports the key as idle; when it can't give those that it has, it gives the key up (`close`).
+Order by key: Redis binds a key to the node that has messages of it, and leases all that follow to this node, which
+keeps them in order as a node alone does (`group_keys.pyx`). A key is *held*, and none of its messages given, while a
+persistent session that was a member here may still have some: Redis is asked until it has none. When the last message
+is done, the node reports the key as idle; when it can't give those that it has, it gives the key up (`close`).
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -209,7 +209,8 @@ cdef class ClusterGroup(Group):
             return Group.put(self, member, place, message, flags)
         session.pending += 1
         self.leases.discard(place)
-        self.journal.queue_given(session, message, flags, member.properties, self.client_id, place, self.heads_of(place))
+        self.journal.queue_given(session, message, flags, member.properties, self.client_id, place,
+                                 self.heads_of(place))
         if self.keys is not None and self.keys.of(place) is not None:
             self.entrusted[place] = member        # with its failures: it may come back here
             return 0
@@ -318,11 +319,12 @@ cdef class ClusterGroup(Group):
     cdef bint is_direct(self, Member member) except -1:
         """Whether Redis puts messages into the queue of the member's session by itself.
 
-        For that the session is persistent, its client may read all messages of the group, and takes packets of any size;
-        and the group has no order by key.
+        For that the session is persistent, its client may read all messages of the group, and takes packets of any
+        size; and the group has no order by key.
         """
         cdef Session session = member.session
-        if (session.kind != SHARED or self.journal.epoch_of is None or self.keys is not None or member.options & MAXIMUM_QOS == 0 or session.outlet is None
+        if (session.kind != SHARED or self.journal.epoch_of is None or self.keys is not None
+                or member.options & MAXIMUM_QOS == 0 or session.outlet is None
                 or (session.outlet.level == 5 and session.outlet.largest != ANY_SIZE)):
             return False
         if session.rights is not None and session.rights.number != member.rights_number:

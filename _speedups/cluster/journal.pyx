@@ -4,10 +4,10 @@ Sessions and the router record here as they do in the journal of a single node. 
 returns queue numbers, retained messages and subscriptions of persistent sessions, in one order for all nodes.
 
 A block is texts of MessagePack (deploy/docs/CLUSTER.md, "A turn becomes a commit"). `commit`: an array of messages,
-pushes, log, header, targets, changes, awaiting, released, wills, releases, and perhaps shares, moves and delayed messages. `acks`: an array
-of (client id, incarnation, queue numbers that are done, queue numbers with PUBREC). Acknowledgements are separate
-because they must succeed when Redis has no memory left. `batch`: an argument of its own for `flockmq_commit`, the batch
-of the log after its header.
+pushes, log, header, targets, changes, awaiting, released, wills, releases, and perhaps shares, moves and delayed
+messages. `acks`: an array of (client id, incarnation, queue numbers that are done, queue numbers with PUBREC).
+Acknowledgements are separate because they must succeed when Redis has no memory left. `batch`: an argument of its own
+for `flockmq_commit`, the batch of the log after its header.
 
 A batch is a sequence of packets: PUBLISH as MQTT 3.1.1 encodes it, with packet identifier 0; or, for a message with
 properties or an expiry, PUBLISH as MQTT 5.0 encodes it, with packet type 0.
@@ -145,7 +145,8 @@ cdef class Block:
         return ended_leases(self.moves, self.done)
 
     def __len__(self):
-        return len(self.commit) + len(self.batch) + sum(map(len, self.acks)) + (len(self.entry[1]) if self.entry is not None else 0)
+        return (len(self.commit) + len(self.batch) + sum(map(len, self.acks))
+                + (len(self.entry[1]) if self.entry is not None else 0))
 
     def __dealloc__(self):
         cdef Py_ssize_t i
@@ -283,7 +284,7 @@ cdef class ClusterJournal(Journal):
         self.log = log
 
     def follow_claims(self, epoch_of not None):
-        """Members of groups get messages directly. `epoch_of` returns the epoch of a connection's claim; 0 = it has none."""
+        """Members of groups get messages directly. `epoch_of` returns the epoch of a connection's claim; 0 = none."""
         self.epoch_of = epoch_of
 
     def change(self, tuple record not None):
@@ -325,7 +326,7 @@ cdef class ClusterJournal(Journal):
         return session.block_index
 
     cdef uint64_t place(self, Message* m, uint8_t flags, bytes identifiers) except? 0:
-        """The place of the message in the block, shared by all its queues with this QoS (1 or 2), without identifiers."""
+        """The place of the message in the block, for all queues with this QoS (1 or 2) and without identifiers."""
         cdef int shift = 32 if flags == 2 else 0
         cdef bint is_plain = flags <= 2 and not identifiers
         if m.stored_epoch != <uint32_t>self.block:
@@ -500,7 +501,8 @@ cdef class ClusterJournal(Journal):
         epoch = self.epoch_of(session.owner)
         if epoch:
             self.members[group, session.client_id] = (
-                group, session.client_id, epoch, total + room if total >= 0 else 0, options & MAXIMUM_QOS, options >> 3 & 1, identifiers)
+                group, session.client_id, epoch, total + room if total >= 0 else 0, options & MAXIMUM_QOS,
+                options >> 3 & 1, identifiers)
         return self.note(QUEUED)
 
     cdef bytes pack_settled(self):

@@ -13,7 +13,7 @@ cdef class RedisConnection(Stream):
     cdef bint skips                    # Redis need not reply to PUBLISH
     cdef readonly str why_closed       # the reason why this side has ended the connection, if it has one
     cdef object waiting                # deque of (then, ns when it was sent): calls without a reply, oldest first
-    cdef object withheld               # deque of sizes: what follows the output that may be sent, up to each `call_alone`
+    cdef object withheld               # deque of sizes: output that may not be sent yet, up to each `call_alone`
     cdef list held                     # pushes until `release`; None: they are processed
     cdef list deferred                 # replies and pushes received while `call_first` waits for its reply, or None
     cdef Py_ssize_t replies_before     # earlier calls without a reply

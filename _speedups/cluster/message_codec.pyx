@@ -2,10 +2,10 @@
 
 A message is one byte (QoS | RETAIN << 2 | LAYOUT << 4), topic length u16, little-endian, topic name, payload. One with
 properties or an expiry has LAYOUT 2: one byte (QoS | RETAIN << 2 | HAS_DEADLINE | LAYOUT << 4), topic length u16,
-properties length u32, [deadline u64 in milliseconds of the cluster's clock], topic name, properties, payload. In a queue
-there may be one byte (OF_SHARE | AS_PUBLISHED | HAS_IDENTIFIERS | 3 << 4), [place u64, length u16, group],
-[length u16, identifiers as properties] before it. One of a group with an order has a key before it: one byte
-(ELSEWHERE | 5 << 4), hash u32, number of the lease as a double. One that was sent without success has failures before
+properties length u32, [deadline u64 in milliseconds of the cluster's clock], topic name, properties, payload. In a
+queue there may be one byte (OF_SHARE | AS_PUBLISHED | HAS_IDENTIFIERS | 3 << 4), [place u64, length u16, group],
+[length u16, identifiers as properties] before it. One of a group with an order has a key before it: one byte (ELSEWHERE
+| 5 << 4), hash u32, number of the lease as a double. One that was sent without success has failures before
 it: one byte (4 << 4), deliveries u16, reason code of the last u8. A message that awaits PUBREL, or a will, whose
 publication is under way has its progress before it: one byte (6 << 4), u32.
 """
@@ -122,7 +122,7 @@ def split_progress(bytes data not None):
 
 
 cdef Opened open_entry(const uint8_t* p, Py_ssize_t size) except *:
-    """Decode what stands before the message in an entry of a queue, or of a group; the result borrows from the bytes."""
+    """Decode the heads of a message in an entry of a queue or of a group; the result borrows from the bytes."""
     cdef Opened entry
     entry.flags = 0
     entry.place = entry.group_length = entry.identifiers_length = 0

@@ -2,8 +2,8 @@
 
 A batch of QoS 0 messages is their PUBLISH packets one after the other, as sent to clients, so that neither side encodes
 again; one of level 5 has packet type 0 (_speedups/cluster/journal.pyx). A packet of type 15 before a message has the
-name of a shared subscription: the message is for one of its members. DUP, which QoS 0 does not use, marks messages published with QoS 1 or 2: sessions with a queue in Redis have
-them there.
+name of a shared subscription: the message is for one of its members. DUP, which QoS 0 does not use, marks messages
+published with QoS 1 or 2: sessions with a queue in Redis have them there.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -12,8 +12,8 @@ from libc.string cimport memcpy
 from _speedups.base.buffers cimport buffer_free, buffer_size
 from _speedups.base.cursor cimport write_varint
 from _speedups.codec.publish cimport (
-    FLAG_DUP, FLAG_RETAIN, FORWARD_5, FORWARD_GROUP, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size, write_properties,
-    write_publish,
+    FLAG_DUP, FLAG_RETAIN, FORWARD_5, FORWARD_GROUP, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size,
+    write_properties, write_publish,
 )
 from _speedups.session.message cimport Publication, seconds_left
 from _speedups.session.subscriber cimport PEER, Plan, Receiver, Subscriber, has_room, trace_delivery

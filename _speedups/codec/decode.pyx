@@ -18,12 +18,12 @@ from libc.string cimport memcmp
 
 from _speedups.base.cursor cimport VARINT_MAX, Cursor, read_field, read_header, read_u8, read_u16, varint_size
 from _speedups.codec.fields cimport (
-    check_level, decode_binary, decode_packet_id, decode_reason_code, decode_reason_codes, decode_text, decode_topic_filter,
-    decode_topic_name, short_body,
+    check_level, decode_binary, decode_packet_id, decode_reason_code, decode_reason_codes, decode_text,
+    decode_topic_filter, decode_topic_name, short_body,
 )
 from _speedups.codec.packets cimport (
-    BRIDGE_BIT, Acknowledgement, Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Puback, Pubcomp, Publish, Pubrec, Pubrel,
-    Suback, Subscribe, Unsuback, Unsubscribe,
+    BRIDGE_BIT, Acknowledgement, Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Puback, Pubcomp, Publish,
+    Pubrec, Pubrel, Suback, Subscribe, Unsuback, Unsubscribe,
 )
 from _speedups.codec.properties cimport decode_properties
 from _speedups.codec.tables cimport (

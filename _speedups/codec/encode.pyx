@@ -12,8 +12,8 @@ from _speedups.codec.fields cimport (
     binary, check_level, invalid, number, packet_id_bytes, reason_code_bytes, text, topic, varint,
 )
 from _speedups.codec.packets cimport (
-    BRIDGE_BIT, Acknowledgement, Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Publish, Suback, Subscribe, Unsuback,
-    Unsubscribe,
+    BRIDGE_BIT, Acknowledgement, Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Publish, Suback, Subscribe,
+    Unsuback, Unsubscribe,
 )
 from _speedups.codec.properties cimport encode_properties
 from _speedups.codec.publish cimport PUBLISH_QOS_0, publish_size, write_publish

@@ -48,7 +48,7 @@ cdef object index_rules():
 
 
 cdef inline int scan_value(Cursor* c, const PropertyRule* rule, uint32_t* value) noexcept nogil:
-    """Step over the value of a property, and check it; `value` is its number, if it is one. Returns 0 or a reason code."""
+    """Step over the value of a property, and check it. `value`: its number, if any. Returns 0 or a reason code."""
     cdef const uint8_t* at
     cdef const uint8_t* start = c.p
     cdef Py_ssize_t n
@@ -139,7 +139,8 @@ cdef int scan_properties(const uint8_t* block, Py_ssize_t n, int owner, Property
 cdef str property_fault(const PropertyScan* scan):
     """The fault that `scan_properties` found, in words."""
     cdef object row = PROPERTY_BY_IDENTIFIER.get(scan.fault[0])
-    return f"property {row.name if row is not None else hex(scan.fault[0])} is misplaced, repeated or malformed [5: 2.2.2.2]"
+    name = row.name if row is not None else hex(scan.fault[0])
+    return f"property {name} is misplaced, repeated or malformed [5: 2.2.2.2]"
 
 
 def check_properties(bytes block not None, int owner):

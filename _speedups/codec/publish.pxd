@@ -86,4 +86,5 @@ cdef inline void write_properties(uint8_t* p, bint expires, uint32_t seconds, ui
 cdef inline bint is_reserved(const uint8_t* topic, Py_ssize_t n) noexcept nogil:
     """Whether no client publishes to the topic: below $SYS the node does [MQTT-4.7.2-1], below $stream are requests."""
     return n >= 4 and topic[0] == c'$' and (
-        memcmp(topic, b"$SYS", 4) == 0 and (n == 4 or topic[4] == c'/') or n >= 8 and memcmp(topic, b"$stream/", 8) == 0)
+        memcmp(topic, b"$SYS", 4) == 0 and (n == 4 or topic[4] == c'/')
+        or n >= 8 and memcmp(topic, b"$stream/", 8) == 0)

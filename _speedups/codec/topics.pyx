@@ -211,7 +211,8 @@ cdef int match_topic(
     # [MQTT-4.7.2-1] A filter that starts with a wildcard does not match a name that starts with `$`.
     cdef const uint8_t* own = t + tenant_size(t, name_size)
     while True:                        # here both stand at the start of a level
-        if (t == topic_name or t == own) and t < t_end and t[0] == c'$' and f < f_end and (f[0] == c'+' or f[0] == c'#'):
+        if ((t == topic_name or t == own) and t < t_end and t[0] == c'$'
+                and f < f_end and (f[0] == c'+' or f[0] == c'#')):
             return 0
         if f < f_end and f[0] == c'#' and f + 1 == f_end:
             return 1
@@ -336,7 +337,7 @@ def validate_topic_filter(topic not None, int level=4, int max_levels=TOPIC_LEVE
 
 
 def split_tenant(bytes name not None):
-    """The prefix `$tenant/NAME/` of a topic name, topic filter or client identifier, empty if it has none; and the rest."""
+    """The prefix `$tenant/NAME/` of a topic name, topic filter or client identifier, perhaps empty; and the rest."""
     cdef Py_ssize_t size = tenant_size(name, len(name))
     return name[:size], name[size:]
 

@@ -67,8 +67,8 @@ cdef class LogSource(MessageSource):
 
     Args:
         turn: of the node.
-        blocks: that `check` has accepted: a list of (block, rows to pass over, place, bytes missing before it). `place` is
-            the position of its messages as clients get it, but for the number of the row, which follows.
+        blocks: that `check` has accepted: a list of (block, rows to pass over, place, bytes missing before it). `place`
+            is the position of its messages as clients get it, but for the number of the row, which follows.
         wanted: whether a topic name, as bytes, matches.
         since: microseconds since 1970: earlier messages are passed over.
         now: the present in microseconds since 1970, for messages that expire.
@@ -236,7 +236,8 @@ cdef class LogSource(MessageSource):
         write_time(text, self.block.accepted[i])
         n += put_user_property(extra, b"flockmq-time", text, TIME_SIZE)
         n += put_user_property(extra + n, b"flockmq-position", text,
-                               min(snprintf(text, sizeof(text), b"%s%u", PyBytes_AS_STRING(place), <unsigned int>(i + 1)), 255))
+                               min(snprintf(text, sizeof(text), b"%s%u", PyBytes_AS_STRING(place),
+                                            <unsigned int>(i + 1)), 255))
         if self.missed:
             n += put_user_property(extra + n, b"flockmq-missed", text,
                                    snprintf(text, sizeof(text), b"%lld", <long long>self.missed))

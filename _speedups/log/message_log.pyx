@@ -1,8 +1,9 @@
 """The message log: the messages that a node accepts from clients, as blocks of columns, readable as Arrow arrays.
 
 The log is a subscriber with the filters of the logged topics, so delivery plans contain it and need no extra matching.
-A message is one row of fixed size, its payload, and its properties if it has some. Client ids and topic names are written once per block, found by
-marks on the session and on the delivery plan. The layout is in deploy/docs/CLUSTER.md, "The log of messages".
+A message is one row of fixed size, its payload, and its properties if it has some. Client ids and topic names are
+written once per block, found by marks on the session and on the delivery plan. The layout is in deploy/docs/CLUSTER.md,
+"The log of messages".
 
 Messages of QoS 1 and 2 belong to the block that the turn's commit takes (`take_block`), since they are acknowledged
 only when they are logged. Blocks of QoS 0 alone are passed to `write` when they are full or a moment old. Both get
@@ -79,7 +80,7 @@ cdef class MessageLog(Subscriber):
         pool_free(&self.pool)
 
     def continue_after(self, *, int64_t ms, uint64_t size, uint64_t rows, uint64_t lacking):
-        """Go on with a log that has entries: the time in the id of the last one, bytes, rows, messages that it lacks."""
+        """Go on with a log that has entries: time in the id of the last one, bytes, rows, messages that it lacks."""
         self.last = max(self.last, ms * 1000 + 999)
         self.bytes_before = size
         self.rows_before = rows

@@ -83,7 +83,7 @@ cdef class Connection(Channel):
 
     @property
     def reset_on_close(self):
-        """Whether it ends with a reset, also if the node is killed: a clean end would confirm what is not stored yet."""
+        """Whether it ends with a reset, also if the node is killed: an orderly end would confirm unstored packets."""
         return self.resets
 
     @reset_on_close.setter
@@ -126,7 +126,8 @@ cdef class Connection(Channel):
             return 0
         event.events = interest
         event.data.u64 = <uint64_t><uintptr_t><void*>self
-        if epoll_ctl(self.loop.pending_epoll if self.is_pending else self.loop.epoll, EPOLL_CTL_MOD, self.fd, &event) < 0:
+        if epoll_ctl(self.loop.pending_epoll if self.is_pending else self.loop.epoll,
+                     EPOLL_CTL_MOD, self.fd, &event) < 0:
             return self.close_soon(close_reasons.EPOLL_FAILED)
         self.interest = interest
         return 0
@@ -181,7 +182,7 @@ cdef class Connection(Channel):
     # ---- rates ----
 
     cdef int meter(self) except -1:
-        """Limit its packets from now on as its listener and its tenant say: their size, and their rate if there is one."""
+        """Limit its packets from now on as its listener and its tenant say: their size, and perhaps their rate."""
         self.own_max_packet_size = self.endpoint.listener.max_packet_size
         self.metered = self.endpoint.listener.metered() or (
             self.session is not None and self.session.tenant is not None and self.session.tenant.metered())

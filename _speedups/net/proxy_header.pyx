@@ -11,7 +11,7 @@ import struct
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"         # of version 2
 HEADER_MAX = 4096                            # bytes, not more than reactor.pxd's TAIL_MAX; room for many TLVs
 LINE_MAX = 107                               # bytes of a header of version 1, CRLF included
-FIXED = 16                                    # bytes of version 2 before the addresses: signature, command, family, size
+FIXED = 16                                    # bytes of version 2: signature, command, family, size
 LINE = re.compile(rb"PROXY (TCP[46]) (\S+) (\S+) (\d{1,5}) (\d{1,5})")
 LOCAL, PROXY = 0x20, 0x21                     # version and command: the balancer's own connection, or a client's
 STREAM = {                                    # family and transport -> address family, bytes of an address

@@ -78,7 +78,7 @@ cdef class Reactor(Acceptor):
                 self.driver.add_reader(fd, partial(self.read, callback))
 
     def add_reader(self, int fd, callback not None):
-        """Call `callback()` in each turn in which this descriptor is readable; it returns the number of publications."""
+        """Call `callback()` in each turn with this descriptor readable; it returns the number of publications."""
         self.readers[fd] = callback
         if self.is_served:
             self.watch(fd)

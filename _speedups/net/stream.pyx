@@ -1,4 +1,4 @@
-"""A connection of the node itself, to another server: a turn reads it with those of the clients, and writes it at its end.
+"""A connection of the node itself to another server. A turn reads it with those of the clients, and writes it last.
 
 So what it brings and what clients send are one turn, and no Python runs between its socket and its handler. While the
 reactor serves no clients, the event loop watches it. The socket has an epoll set of its own: whoever watches that

@@ -1,4 +1,4 @@
-# What uvloop_driver.pyx uses of libuv; all of it is in libuv's documentation. Loops and handles are plain pointers here:
+# The part of libuv that uvloop_driver.pyx uses, as libuv documents it. Loops and handles are plain pointers here:
 # only libuv knows their layout.
 
 from libc.stdint cimport uint64_t

@@ -7,8 +7,8 @@ iteration of the loop. It serves one turn after the other until the loop has som
 is due, a file descriptor that is ready or that libuv must add to its set, or output that uvloop writes in its own check
 phase.
 
-The kernel programs its timer for each wait with a time limit, which is expensive on a virtual machine. So the limit is a
-timer descriptor within the reactor's set; the driver sets it only when the deadline of the loop's next timer changes.
+The kernel programs its timer for each wait with a time limit, which is expensive on a virtual machine. So the limit is
+a timer descriptor within the reactor's set; the driver sets it only when the deadline of the loop's next timer changes.
 
 libuv is part of uvloop's module, and its functions are found there by name.
 """

@@ -5,8 +5,8 @@ node's handler. Network input never raises: `fault` is set, further input is ign
 closes it. It has no socket, no clock (the turn's tick is its time), and no configuration except the turn's limits.
 
 The handler is any object with two methods. `packet(channel, packet)` handles CONNECT, SUBSCRIBE, UNSUBSCRIBE,
-DISCONNECT and AUTH. `denied(channel, topic)` is called at the client's first denied PUBLISH. With hooks for PUBLISH, also
-`publish(channel, topic, payload, qos, retain, packet_id, dup)`, which calls `publish_as` or `drop_publish`.
+DISCONNECT and AUTH. `denied(channel, topic)` is called at the client's first denied PUBLISH. With hooks for PUBLISH,
+also `publish(channel, topic, payload, qos, retain, packet_id, dup)`, which calls `publish_as` or `drop_publish`.
 """
 
 from libc.stdint cimport int64_t, uint64_t
@@ -39,7 +39,8 @@ from _speedups.session.session cimport Session
 from _speedups.session.tenant cimport Tenant
 from _speedups.codec.topics cimport TOPIC_BAD_UTF8, check_utf8, fault_text
 from _speedups.session.counters cimport (
-    DELAYED_REFUSED, MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_BYTES_RECEIVED, PUBLISH_DENIED, PUBLISH_RECEIVED,
+    DELAYED_REFUSED, MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_BYTES_RECEIVED, PUBLISH_DENIED,
+    PUBLISH_RECEIVED,
 )
 from _speedups.session.turn cimport (
     ALIASES_MAX, DELAYS_ARE_OFF, NO_REASON, NO_RIGHT, NOT_REWRITABLE, ONLY_THE_BROKER, PAYLOAD_NOT_UTF_8,
@@ -125,7 +126,8 @@ cdef class Channel(Outlet):
         return self.receive_maximum
 
     def accept(self, Session session not None, int level, double keep_alive, *, uint32_t maximum_packet_size=0,
-               uint16_t receive_maximum=65535, bint problem_information=True, uint16_t topic_aliases=0, bint bridge=False,
+               uint16_t receive_maximum=65535, bint problem_information=True, uint16_t topic_aliases=0,
+               bint bridge=False,
                uint8_t maximum_qos=2, bint retain_available=True):
         """Accept CONNECT: packets are handled from now on, and the session's messages are sent.
 
@@ -253,13 +255,14 @@ cdef class Channel(Outlet):
         return n if self.phase == ENDED else p - data
 
     cdef bint begins_level_5(self, const uint8_t* body, Py_ssize_t n) noexcept:
-        """Whether the body is that of a CONNECT of level 5 or a later one, whose faults get a reason code in CONNACK."""
+        """Whether the body is that of a CONNECT of level 5 or later, whose faults get a reason code in CONNACK."""
         if self.phase == EXPECTING and n > 6 and memcmp(body, b"\0\4MQTT", 6) == 0 and body[6] & ~BRIDGE_BIT >= 5:
             self.level = 5
             return True
         return False
 
-    cdef int handle_packet(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1:
+    cdef int handle_packet(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body,
+                           Py_ssize_t n) except -1:
         """Handle one packet."""
         cdef int kind = first_byte >> 4
         cdef uint64_t before = record_position(self.turn)
@@ -288,7 +291,8 @@ cdef class Channel(Outlet):
             self.turn.seal()
         return 0
 
-    cdef int handle_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1:
+    cdef int handle_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body,
+                            Py_ssize_t n) except -1:
         cdef uint8_t qos = first_byte >> 1 & 3
         cdef const uint8_t* payload
         cdef const uint8_t* end = body + n
@@ -318,10 +322,11 @@ cdef class Channel(Outlet):
         publication.divisible = qos == 1        # its client sends it again until it gets PUBACK
         publication.packet_size = <uint32_t>(end - packet)
         if self.level == 5:
-            if not self.take_properties(&publication, first_byte, packet) or not self.within_receive_maximum(qos, packet_id):
+            if (not self.take_properties(&publication, first_byte, packet)
+                    or not self.within_receive_maximum(qos, packet_id)):
                 return 0
         elif first_byte == PUBLISH_QOS_0 and body - packet == 1 + varint_size(<uint32_t>n):
-            publication.packet = packet            # receivers get the received packet: no flags, and the shortest header
+            publication.packet = packet            # receivers get it as received: no flags, and the shortest header
         name, length = publication.topic, publication.topic_length
         if self.session.tenant is not None:
             fault = self.qualify(&publication)
@@ -329,7 +334,8 @@ cdef class Channel(Outlet):
             fault = self.router.check_topic(publication.topic, publication.topic_length, self.level, 0)
         if fault:
             return self.protocol_error(CloseReason(
-                CODE_MALFORMED if fault == TOPIC_BAD_UTF8 else CODE_TOPIC_NAME_INVALID, f"PUBLISH: {fault_text(fault)}"))
+                CODE_MALFORMED if fault == TOPIC_BAD_UTF8 else CODE_TOPIC_NAME_INVALID,
+                f"PUBLISH: {fault_text(fault)}"))
         publication.looked_up = True
         self.turn.counters[PUBLISH_RECEIVED] += 1
         self.turn.counters[PUBLISH_BYTES_RECEIVED] += publication.payload_length
@@ -352,7 +358,8 @@ cdef class Channel(Outlet):
                 return 0
         elif name[0] == c'$' and (is_reserved(name, length) or begins_tenant(name, length)):
             if not self.is_own_state(name, length):
-                return self.refuse_publish(&publication, packet_id, CODE_NOT_AUTHORIZED, ONLY_THE_BROKER)  # [MQTT-4.7.2-1]
+                # [MQTT-4.7.2-1]
+                return self.refuse_publish(&publication, packet_id, CODE_NOT_AUTHORIZED, ONLY_THE_BROKER)
         elif self.session.rights is not None and not self.router.may_publish(
                 self.session.rights, publication.topic, publication.topic_length):
             return self.deny_publish(&publication, packet_id)
@@ -494,7 +501,8 @@ cdef class Channel(Outlet):
         publication.topic = topic
         publication.topic_length = n
         publication.hidden = 0
-        if self.qualify(publication) if self.session.tenant is not None else self.router.check_topic(topic, n, self.level, 0):
+        if (self.qualify(publication) if self.session.tenant is not None
+                else self.router.check_topic(topic, n, self.level, 0)):
             return False
         publication.packet = publication.packet_5 = NULL    # they have the name as received
         return True

@@ -1,7 +1,7 @@
 """Messages to `$delayed/SECONDS/TOPIC`: they wait here, or in Redis, and are published to TOPIC when they are due.
 
-In a node alone they are a heap, and records of the journal. In a cluster Redis has them, and this has their number only.
-It publishes nothing, since it stands below the router: `Router.publish_delayed` does.
+In a node alone they are a heap, and records of the journal. In a cluster Redis has them, and this has their number
+only. It publishes nothing, since it stands below the router: `Router.publish_delayed` does.
 """
 
 from cpython.bytes cimport PyBytes_Check

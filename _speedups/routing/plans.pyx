@@ -206,7 +206,7 @@ cdef class Plans:
         cdef Node* child
         cdef Node** swap
         cdef const uint8_t* own = topic + tenant_size(topic, n)  # the topic name that clients see
-        cdef bint hidden           # its first level is not matched by wildcards [MQTT-4.7.2-1], that of a prefix neither
+        cdef bint hidden           # wildcards don't match its first level [MQTT-4.7.2-1], nor that of a prefix
         cdef bint more = True
         self.topic = topic
         self.topic_length = n
@@ -349,7 +349,8 @@ cdef class Plans:
             return 0
         receiver.flags |= NOT_OWN
         if others:
-            self.scratch.receivers[self.scratch.count] = Receiver(matches[0].subscriber, own_qos, own_flags | ONLY_OWN, 0, 0)
+            self.scratch.receivers[self.scratch.count] = Receiver(
+                matches[0].subscriber, own_qos, own_flags | ONLY_OWN, 0, 0)
             self.add_identifiers(&self.scratch.receivers[self.scratch.count], matches, n, NO_LOCAL)
             self.scratch.count += 1
         return 0
@@ -357,7 +358,8 @@ cdef class Plans:
     cdef int add_identifiers(self, Receiver* receiver, SpecialMatch* matches, Py_ssize_t n, uint8_t without) except -1:
         """Write the identifiers of the matches as properties, ascending; not of matches with these options.
 
-        One that several subscriptions have is written for each [5: MQTT-3.3.4-4]. Receivers with the same set one after the other share it. More than 65 535 bytes are not sent.
+        One that several subscriptions have is written for each [5: MQTT-3.3.4-4]. Receivers with the same set one after
+        the other share it. More than 65 535 bytes are not sent.
         """
         cdef Py_ssize_t before = self.last_identifiers, start = buffer_size(&self.identifiers), size
         cdef uint8_t* p

@@ -30,7 +30,7 @@ cdef class RetainedSearch(MessageSource):
     cdef bytes topic_filter
     cdef list levels                   # of the filter: bytes
     cdef Py_ssize_t filter_depth         # levels, without the '#'
-    cdef Py_ssize_t own_depth          # of the first level that clients of a tenant see; 0: the filter is not a tenant's
+    cdef Py_ssize_t own_depth          # of the first level that a tenant's clients see; 0: the filter is no tenant's
     cdef bint all_below                # the filter ends in '#'
     cdef uint8_t qos                   # granted
     cdef bytes identifiers             # the subscription identifier, as a property; empty = none

@@ -12,13 +12,16 @@ from _speedups.base.cursor cimport write_varint
 from _speedups.codec.publish cimport FLAG_RETAIN, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER
 from _speedups.codec.tenants cimport TENANT_LEVELS
 from _speedups.session.message cimport (
-    Message, Publication, message_hold, message_new, message_payload, message_properties, message_release, message_size, publication_of,
+    Message, Publication, message_hold, message_new, message_payload, message_properties, message_release, message_size,
+    publication_of,
 )
 from _speedups.session.outgoing_queue cimport RETAINED_MESSAGE
 from _speedups.session.session cimport SOURCE_ENDED, SOURCE_GOES_ON, MessageSource, Session
 from _speedups.session.session_store cimport Restored
 from _speedups.session.tenant cimport Tenant
-from _speedups.routing.topic_tree cimport Node, level_hash, node_after, node_at, node_child, node_new, node_prune, tree_free
+from _speedups.routing.topic_tree cimport (
+    Node, level_hash, node_after, node_at, node_child, node_new, node_prune, tree_free,
+)
 
 
 from heapq import heappop, heappush
@@ -48,7 +51,8 @@ cdef class RetainedTree:
         cdef Tenant tenant = self.tenants.of(message.data, message.topic_length) if self.tenants is not None else None
         if self.count < self.max_messages and self.size + size <= self.max_bytes and (tenant is None or (
                 (not tenant.max_retained or tenant.retained < tenant.max_retained)
-                and (not tenant.max_retained_bytes or tenant.retained_bytes + <int64_t>size <= tenant.max_retained_bytes))):
+                and (not tenant.max_retained_bytes
+                     or tenant.retained_bytes + <int64_t>size <= tenant.max_retained_bytes))):
             return True
         node = node_at(self.root, message.data, message.topic_length, False)
         return node != NULL and node.value != NULL and message_size(<Message*>node.value) >= <int64_t>size

@@ -13,8 +13,8 @@ from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size
 from _speedups.base.cursor cimport Cursor, read_header, read_varint
 from _speedups.codec.properties cimport PropertyScan, scan_properties
 from _speedups.codec.publish cimport (
-    ALIAS_SIZE, EXPIRY_SIZE, FLAG_DUP, FLAG_RETAIN, FORWARD_5, FORWARD_GROUP, PUBLISH_QOS_0, is_reserved, properties_size, publish_remaining,
-    publish_size, write_properties, write_publish,
+    ALIAS_SIZE, EXPIRY_SIZE, FLAG_DUP, FLAG_RETAIN, FORWARD_5, FORWARD_GROUP, PUBLISH_QOS_0, is_reserved,
+    properties_size, publish_remaining, publish_size, write_properties, write_publish,
 )
 from _speedups.codec.tables cimport PUBLISH
 from _speedups.codec.topics cimport (
@@ -26,11 +26,12 @@ from _speedups.routing.retained cimport RetainedSearch, RetainedTree
 from _speedups.routing.slices cimport Slices, slices_free, slices_make
 from _speedups.routing.subscriptions cimport SubscriptionTree
 from _speedups.session.counters cimport (
-    DELAYED_PUBLISHED, DELAYED_REFUSED, DELIVERY_DENIED, DROPPED_QUEUE_FULL, DROPPED_SLOW, EXPIRED, PACKETS_SENT, PUBLISH_BYTES_SENT,
-    PUBLISH_SENT, PUBLISH_UNROUTED, TOO_LARGE,
+    DELAYED_PUBLISHED, DELAYED_REFUSED, DELIVERY_DENIED, DROPPED_QUEUE_FULL, DROPPED_SLOW, EXPIRED, PACKETS_SENT,
+    PUBLISH_BYTES_SENT, PUBLISH_SENT, PUBLISH_UNROUTED, TOO_LARGE,
 )
 from _speedups.session.message cimport (
-    Message, Publication, expiry_after, message_new, message_release, publication_of, publication_of_message, seconds_left,
+    Message, Publication, expiry_after, message_new, message_release, publication_of, publication_of_message,
+    seconds_left,
 )
 from _speedups.session.group cimport Group
 from _speedups.session.journal cimport BLOCK_MAX
@@ -62,7 +63,8 @@ cdef inline uint32_t level_5_remaining(const Publication* publication, uint16_t 
     """The Remaining Length of its QoS 0 packet of level 5; `in_place`: with the alias in place of the topic name."""
     return <uint32_t>(publish_remaining(0 if in_place else publication.topic_length - publication.hidden,
                                         publication.payload_length, 0)
-                      + properties_size(publication.expires != 0, alias, identifiers_size, publication.properties_length))
+                      + properties_size(
+                          publication.expires != 0, alias, identifiers_size, publication.properties_length))
 
 
 cdef inline void write_level_5(uint8_t* p, const Publication* publication, uint32_t remaining, uint16_t alias,
@@ -122,8 +124,9 @@ cdef class Router:
                      int level) except -1:
         """Put the prefix of a client's tenant in front of the topic name that the client has sent, and check the name.
 
-        Of `$delayed/SECONDS/TOPIC` it is in front of TOPIC. Returns 0, or a TopicFault. A wrong delay stays as it is, and
-        is refused later. The name is that of its plan, or in scratch memory: valid until another message is published.
+        Of `$delayed/SECONDS/TOPIC` it is in front of TOPIC. Returns 0, or a TopicFault. A wrong delay stays as it is,
+        and is refused later. The name is that of its plan, or in scratch memory: valid until another message is
+        published.
         """
         cdef const uint8_t* name = publication.topic
         cdef Py_ssize_t n = publication.topic_length, at = 0
@@ -422,7 +425,8 @@ cdef class Router:
                            Tracer tracer) except -1:
         """Send a QoS 0 message to a client of level 5; returns whether it was sent.
 
-        For receivers without subscription identifiers and aliases it is one copy of the encoded packet, as below level 5.
+        For receivers without subscription identifiers and aliases it is one copy of the encoded packet, as below level
+        5.
         """
         cdef Py_ssize_t size
         cdef uint32_t remaining = 0
@@ -539,7 +543,8 @@ cdef class Router:
         p = buffer_reserve(&self.scratch, &self.turn.pool, publish_size(remaining))
         if p == NULL:
             raise MemoryError
-        write_publish(p, PUBLISH_QOS_0, remaining, publication.topic + publication.hidden, shown, 0, publication.payload,
+        write_publish(p, PUBLISH_QOS_0, remaining, publication.topic + publication.hidden, shown, 0,
+                      publication.payload,
                       publication.payload_length)
         publication.packet = p
         publication.packet_size = <uint32_t>publish_size(remaining)

@@ -72,7 +72,8 @@ cdef class SubscriptionTree(Plans):
         if array_reserve_tight(&node.value, node.count, sizeof(SubscriptionEntry)) < 0:
             node_prune(node)
             raise MemoryError
-        if array_reserve_tight(<void**>&subscriber.subscriptions, subscriber.subscription_count, sizeof(Subscription)) < 0:
+        if array_reserve_tight(
+                <void**>&subscriber.subscriptions, subscriber.subscription_count, sizeof(Subscription)) < 0:
             raise MemoryError
         subscriber.subscriptions[subscriber.subscription_count] = Subscription(<void*>node, node.count)
         (<SubscriptionEntry*>node.value)[node.count] = SubscriptionEntry(

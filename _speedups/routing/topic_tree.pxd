@@ -28,7 +28,7 @@ cdef struct Node:
     Node* previous             # sibling; at the first: the last
     uint32_t children
     uint32_t pins              # cursors at this node
-    Slot* table                # children by hash of their level, open addressing; or NULL. From here on matching reads all
+    Slot* table                # children by hash of their level, open addressing; or NULL. Matching reads all from here
     Node* child                # the first child; its `previous` is the last
     Node* next                 # sibling, NULL at the last
     void* value                # value of the tree's owner; a node without value, child and pin is removed

@@ -192,7 +192,8 @@ cdef class Group(GroupStore):
             self.forget_key(place)
             if not session.may_not_read(message) and session.outlet is not None:     # a hook may end the connection
                 session.put_publish(message, PUBLISH_QOS_0 | (
-                    FLAG_RETAIN if flags & RETAIN_AS_PUBLISHED and session.outlet.keeps_retain else 0), 0, member.properties)
+                    FLAG_RETAIN if flags & RETAIN_AS_PUBLISHED and session.outlet.keeps_retain else 0), 0,
+                    member.properties)
             self.forget_failures(place)
             if recorded:
                 self.record_done(place)

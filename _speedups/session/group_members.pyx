@@ -75,7 +75,8 @@ cdef class Member(Membership):
         if session.outlet is None:
             return True
         qos = min(message.qos, <uint8_t>(self.options & MAXIMUM_QOS))
-        return fits(session.outlet, len(self.properties), message.topic_length - tenant_size(message.data, message.topic_length),
+        return fits(session.outlet, len(self.properties),
+                    message.topic_length - tenant_size(message.data, message.topic_length),
                     message.payload_length, qos, message.expires, message.properties_length)
 
     cdef int attached(self) except -1:
@@ -347,7 +348,7 @@ cdef class GroupMembers(GroupQueue):
     # ---- messages that come back ----
 
     cdef int take_back(self, uint64_t place, Message* message, bint record) except -1:
-        """A message comes back from a member, with its reference; `record`: the journal has it elsewhere, or nowhere."""
+        """A message comes back from a member, with its reference. `record`: the journal does not have it here."""
         if record and self.kept:
             self.record_queued(place, message)
         return self.come_back(place, message)

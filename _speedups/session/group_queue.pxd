@@ -28,7 +28,7 @@ cdef class GroupQueue(Subscriber):
     cdef object aside              # deque of Held: messages that no member with room may take
     cdef uint64_t waiting_bytes
     cdef dict newest               # topic -> (place, age) of the message that waits, with `last_value`; None: not noted
-    cdef dict failures             # place -> (deliveries, reason code of the last, client id); None = none has come back
+    cdef dict failures             # place -> (deliveries, last reason code, client id); None = none came back
     cdef object dead               # deque of Held: dead letters, to be published at the end of the turn
 
     cdef uint64_t waiting_count(self)

@@ -35,19 +35,19 @@ WILL_AUTHOR             bytes of the client id u64, 0 u8, length u32, client id,
 CLOCK                   store's clock u64, wall clock u64
 GROUP                   group u64, 0 u8, length u32, `$share/`, share name, `/` and topic filter
 GROUP_GONE              group u64: nothing of it is kept
-GROUP_QUEUED            group u64, place u64, message u64: no session has it, or a clean one that has not acknowledged it
+GROUP_QUEUED            group u64, place u64, message u64: no session has it, or a clean one, unacknowledged
 GROUP_DONE              group u64, place u64: acknowledged, dropped, or sent to a clean session with QoS 2
-GIVEN                   group u64, place u64, session u64, queue number u64: the entry of the session, in a QUEUED before
+GIVEN                   group u64, place u64, session u64, queue number u64: its entry, in a QUEUED before
                         this, is this message of the group. If it goes back, DONE and GROUP_QUEUED follow
 GROUP_FAILED            group u64, place u64, deliveries without success << 8 | reason code of the last u64
 GROUP_DECLARED          group u64, 0 u8, length u32, the settings that it is declared with; empty = it is not declared
 GROUP_KEY               group u64, place u64, hash u64: of the publisher, whose messages keep their order in the group
-DELAYED                 message u64, 0 u8, length u32, when it is due i64, client id of its publisher, empty = the broker
+DELAYED                 message u64, 0 u8, length u32, due i64, client id of its publisher, empty = the broker
 DELAYED_GONE            message u64: it is published
 ======================  ==============================================================================================
 
-Records from MESSAGE_5 on have what level 5 adds; a block without them has LAYOUT 1, which older versions read. A deadline
-is milliseconds of the store's clock (broker/storage/store_clock.py).
+Records from MESSAGE_5 on have what level 5 adds; a block without them has LAYOUT 1, which older versions read. A
+deadline is milliseconds of the store's clock (broker/storage/store_clock.py).
 
 A message has a number as its name. It is written before the first record that refers to it, and again once a
 compaction has begun (its epoch is then older than the journal's). Message numbers are names, not an order.
@@ -177,7 +177,7 @@ cdef class Journal:
         return clock * QUARTER + self.clock_offset if clock else 0
 
     def clock_of(self, int64_t deadline):
-        """A deadline of the store as a time of the turn's clock, never an earlier one; 0 stays 0, past ones are below it."""
+        """A deadline of the store as a time of the turn's clock, never too early; 0 stays 0, past ones are below it."""
         if deadline == 0:
             return 0
         return (deadline - self.clock_offset + QUARTER - 1) // QUARTER or -1  # it is over, as the clock begins at 1

@@ -1,6 +1,6 @@
 # An application message with more than one holder: queues, windows, the retained tree, wills.
-# One allocation, counted references, immutable. QoS 0 deliveries never create one. Python's allocator has the memory: for
-# small blocks that come and go by the thousand it takes a fraction of the time of malloc.
+# One allocation, counted references, immutable. QoS 0 deliveries never create one. Python's allocator has the memory:
+# for small blocks that come and go by the thousand it takes a fraction of the time of malloc.
 
 from cpython.mem cimport PyObject_Free, PyObject_Malloc
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -40,8 +40,8 @@ cdef struct Publication:
     void* tenant               # borrowed: the Tenant of its name; NULL: it has none, or it is not looked up yet
     void* publisher            # borrowed: the publisher's Session, or client id if it is at another node, or None
     uint64_t will              # the number by which the store has it as a will; 0 = it is none
-    uint32_t progress          # 0, or a node that has ended gave it to all receivers but the persistent sessions whose client
-                               # ids have a hash from here on
+    uint32_t progress          # 0, or a node that has ended gave it to all receivers but the persistent sessions
+                               # whose client ids have a hash from here on
     uint16_t hidden            # bytes of the topic name that its clients don't see: the prefix of a tenant
     uint16_t packet_id         # of a QoS 2 message that the store has as awaiting PUBREL; 0 = it has not
     uint8_t qos                # as published: 0, 1 or 2
@@ -49,7 +49,7 @@ cdef struct Publication:
     uint8_t dup                # DUP as published: 0 or 8
     uint8_t forwarded          # accepted by another node: delivered to clients here, not forwarded again
     uint8_t invalid_payload    # its properties say that the payload is UTF-8, and it is not
-    uint8_t divisible          # the store may get it in several blocks: its publisher goes on if this node ends meanwhile
+    uint8_t divisible          # the store may get it in several blocks: if this node ends, its publisher goes on
     uint8_t looked_up          # `Router.check_topic` has just checked the topic name, and no filter has changed since
 
 

@@ -223,8 +223,8 @@ cdef class Session(SessionStore):
         cdef uint8_t retain = e.flags & (
             RETAINED_MESSAGE | RETAIN_AS_PUBLISHED if self.outlet.keeps_retain else RETAINED_MESSAGE)
         if not self.put_publish(
-                m, PUBLISH_QOS_0 | (FLAG_DUP if e.flags & DUP else 0) | (e.flags & QOS) << 1 | (FLAG_RETAIN if retain else 0),
-                packet_id_of(n), self.identifiers_of(e)):
+                m, PUBLISH_QOS_0 | (FLAG_DUP if e.flags & DUP else 0) | (e.flags & QOS) << 1
+                | (FLAG_RETAIN if retain else 0), packet_id_of(n), self.identifiers_of(e)):
             return self.finish(n)
         if e.flags & DUP:
             self.turn.counters[REDELIVERED] += 1

@@ -22,8 +22,8 @@ from _speedups.session.message cimport (
     Message, Publication, message_hold, message_payload, message_release, message_size,
 )
 from _speedups.session.outgoing_queue cimport (
-    ACKED, DUP, GOT_PUBREC, OF_GROUP, PACKET_IDS, QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE, STORED_FLAGS, WAITING, Entry,
-    queue_entry, queue_free, queue_skip_acked,
+    ACKED, DUP, GOT_PUBREC, OF_GROUP, PACKET_IDS, QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE, STORED_FLAGS, WAITING,
+    Entry, queue_entry, queue_free, queue_skip_acked,
 )
 from _speedups.session.subscriber cimport KEEP_RETAIN, LOCAL, SHARED, Plan, Receiver, Subscriber
 from _speedups.session.tenant cimport queue_is_over
@@ -240,7 +240,8 @@ cdef class SessionQueue(Subscriber):
         # Accepted from the first restored part of the queue until the client leaves; CONNACK may still be pending.
         if self.queue.head == 0 or (self.owner is None and self.outlet is None and not self.restoring):
             return 0
-        if n < self.tail and not (self.restoring and n >= self.queue.head and queue_entry(self.queue, n).message == NULL):
+        if n < self.tail and not (
+                self.restoring and n >= self.queue.head and queue_entry(self.queue, n).message == NULL):
             return 0
         e = self.restored_entry(n)
         e[0] = Entry(message_hold(message), 0, flags & STORED_FLAGS, WAITING,
@@ -285,8 +286,8 @@ cdef class SessionQueue(Subscriber):
     cdef bint drop_one(self) except -1:
         """Drop the oldest message that has never been sent; False when there is none.
 
-        Dropped entries wait as ACKED for entries in flight, which stay. If those are not acknowledged, then nothing more
-        can be dropped after a while.
+        Dropped entries wait as ACKED for entries in flight, which stay. If those are not acknowledged, then nothing
+        more can be dropped after a while.
         """
         cdef uint64_t n = max(self.queue.next, self.queue.droppable)
         if self.tail - self.queue.head > ACKED_MAX + <uint64_t>self.queue.queued:

@@ -64,7 +64,8 @@ cdef class SessionStore(SessionQueue):
             n += 1
         for i in range(incoming_places(self.incoming)):
             if self.incoming.items[i].message != NULL:
-                self.turn.journal.awaiting(self, self.session_id, self.incoming.items[i].packet_id, self.incoming.items[i].message)
+                self.turn.journal.awaiting(
+                    self, self.session_id, self.incoming.items[i].packet_id, self.incoming.items[i].message)
 
     # ---- restore ----
 

@@ -8,7 +8,7 @@ from _speedups.base.rate_limit cimport RateLimit
 cdef class Tenant:
     cdef readonly bytes prefix         # `$tenant/NAME/`
     cdef Py_ssize_t prefix_size
-    cdef uint64_t prefix_hash          # its part in the hash of topic names, for the router; set when a client is admitted
+    cdef uint64_t prefix_hash          # its part in the hash of topic names; set when a client is admitted
     # Counters.
     cdef readonly int64_t received, received_bytes     # messages from its clients, and bytes of their payloads
     cdef readonly int64_t sent, sent_bytes             # messages to its clients, and bytes of their payloads

@@ -114,7 +114,7 @@ cdef class Turn:
     cdef readonly Py_ssize_t uncommitted  # bytes of those blocks and of their waiters
     cdef readonly uint64_t sealed     # blocks given to the store
     cdef readonly uint64_t committed  # blocks that the store has confirmed
-    cdef uint64_t most_commits        # unconfirmed blocks with which a turn ends without sealing one more; 0 = any number
+    cdef uint64_t most_commits        # unconfirmed blocks with which a turn seals no further one; 0 = any number
     cdef bint deferred                # a turn has ended so
     cdef readonly bint has_publish_hook  # every PUBLISH is passed to the handler first
     cdef readonly object rewrite      # callable: (channel, topic name) -> the name to publish to; None = as received
@@ -127,7 +127,7 @@ cdef class Turn:
     cdef list sealing                 # callbacks of `before_seal`; None: there are none
     cdef dict full_queues             # client id -> messages dropped at its full queue, until `take_full_queues`
     cdef readonly Tenants tenants     # of the names at this node
-    cdef dict own_limits              # client id -> (messages, bytes, drop the oldest) of queues with limits of their own
+    cdef dict own_limits              # client id -> its own limits of a queue: messages, bytes, drop the oldest
     cdef readonly GroupSettings shared # of shared subscriptions that have none of their own
     cdef readonly int64_t queued        # messages in the queues of all sessions of this node ...
     cdef readonly int64_t queued_bytes  # ... bytes of them ...

@@ -7,9 +7,9 @@ Group commit: output that depends on stored records waits here. A block is seale
 and passed to the store. When the store has it, the caller calls `confirm`. Acknowledgements, deliveries and callbacks
 that waited for the block are then released, in the order they were made. With store `memory` nothing ever waits.
 
-Each block costs a store more than the records in it (a call of a function, a sync). With `limit_commits` a turn that ends
-while the store is busy leaves its records to the next block: a busy store makes blocks larger, an idle one replies at
-once.
+Each block costs a store more than the records in it (a call of a function, a sync). With `limit_commits` a turn that
+ends while the store is busy leaves its records to the next block: a busy store makes blocks larger, an idle one replies
+at once.
 """
 
 from collections import deque
@@ -225,7 +225,7 @@ cdef class Turn:
 
         Args:
             has_publish_hook: every PUBLISH is handed to the handler first.
-            deliver_hook: called with (session, topic name, payload, QoS, RETAIN, property block); False keeps the message
+            deliver_hook: called with (session, topic name, payload, QoS, RETAIN, property block); False keeps it
                 from the session. None: every message is delivered.
         """
         self.has_publish_hook = has_publish_hook
@@ -246,7 +246,8 @@ cdef class Turn:
     def limit_commits(self, uint64_t most):
         """Let the end of a turn seal a block only while fewer than `most` are unconfirmed; 0 = always.
 
-        The caller ends a turn after `confirm`, and calls `seal_deferred` before anything that has to follow the records.
+        The caller ends a turn after `confirm`, and calls `seal_deferred` before anything that has to follow the
+        records.
         """
         self.most_commits = most
 
@@ -279,7 +280,7 @@ cdef class Turn:
         return dropped
 
     def advance(self, uint32_t ticks, int64_t missed=0):
-        """Advance the tick by `ticks` quarters of a second, and the clock by `missed` more: the process was suspended."""
+        """Advance the tick by `ticks` quarters of a second, the clock by `missed` more: the process was suspended."""
         self.tick += ticks
         self.clock += ticks + missed
         self.journal.now = self.clock
@@ -465,7 +466,8 @@ cdef int put_acknowledgement(const HeldAck* ack, bint was_held) except -1:
     cdef int kind = ack.first_byte >> 4
     cdef uint8_t* p
     if outlet.level == 5:
-        if outlet.unacknowledged and (kind == PUBACK or kind == PUBCOMP or (kind == PUBREC and ack.code >= CODE_UNSPECIFIED)):
+        if outlet.unacknowledged and (
+                kind == PUBACK or kind == PUBCOMP or (kind == PUBREC and ack.code >= CODE_UNSPECIFIED)):
             outlet.unacknowledged -= 1
     if ack.code and outlet.level == 5:
         put_reason(outlet, ack)

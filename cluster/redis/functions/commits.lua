@@ -12,9 +12,9 @@ local function remove_entry(queue, index, length)
   return size
 end
 
--- The queue of an absent client is full: remove its oldest entries behind the first `kept`, which may have been sent. The
--- others get new numbers: no client has seen them, and no node has them. Returns length, bytes and marks of the queue, and
--- the number of dropped messages.
+-- The queue of an absent client is full: remove its oldest entries behind the first `kept`, which may have been sent.
+-- The others get new numbers: no client has seen them, and no node has them. Returns length, bytes and marks of the
+-- queue, and the number of dropped messages.
 local function drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes)
   local queue, states, dropped = prefix .. 'q:' .. cid, prefix .. 'st:' .. cid, 0
   local done = {}
@@ -373,10 +373,10 @@ end
 -- block, and Lua hashes each byte of a new text.)
 -- Returns {number of the change or 0, dropped messages, first queue number and count for each push, ...}. If steps have
 -- failed, `damaged` follows. If messages were dropped, or steps have failed, {client id, its dropped messages, ...}
--- follows; nodes of revision 7 ignore it. If the block has shares, {group, place, message, ...} follows: messages leased
--- to the caller. If messages of groups are in queues of the caller's sessions, a list of items follows, see
--- `nothing_told`.
--- {'gone'}: the node is dead; {'again'}: this commit was applied; {'gap', last}: the commit before it was not. An error:
+-- follows; nodes of revision 7 ignore it. If the block has shares, {group, place, message, ...} follows: messages
+-- leased to the caller. If messages of groups are in queues of the caller's sessions, a list of items follows, see
+-- `nothing_told`. {'gone'}: the node is dead; {'again'}: this commit was applied; {'gap', last}: the commit before it
+-- was not. An error:
 -- nothing was applied.
 register('flockmq_commit', function(args)
   local prefix, node, seq = args[1], args[2], tonumber(args[3])
@@ -519,10 +519,10 @@ local function acknowledge(i, job)
   drop_done(prefix, cid, first, head, bytes, marks)
 end
 
--- args: prefix, node, acknowledgements of clients: {client id, incarnation, done numbers, numbers with PUBREC}. They free
--- memory, so Redis executes them when it has none left. Executing one twice has no effect. Then perhaps: what the node
--- settles with groups, see `settle`. Returns {'ok', {group, place, message, ...}: messages leased to the caller}, and
--- `damaged` if steps have failed or something follows: a list of items, see `nothing_told`.
+-- args: prefix, node, acknowledgements of clients: {client id, incarnation, done numbers, numbers with PUBREC}. They
+-- free memory, so Redis executes them when it has none left. Executing one twice has no effect. Then perhaps: what the
+-- node settles with groups, see `settle`. Returns {'ok', {group, place, message, ...}: messages leased to the caller},
+-- and `damaged` if steps have failed or something follows: a list of items, see `nothing_told`.
 register({function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = function(args)
   local prefix = args[1]
   if not live(prefix, args[2]) then

@@ -3,8 +3,8 @@
 -- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
 -- in deploy/docs/CLUSTER.md.
 --
--- A node joins the files to one library, in the order of FUNCTION_FILES (cluster/redis/connector.py): a local of one file
--- is visible in the files after it, and Lua allows 200 of them.
+-- A node joins the files to one library, in the order of FUNCTION_FILES (cluster/redis/connector.py): a local of one
+-- file is visible in the files after it, and Lua allows 200 of them.
 --
 -- The first argument of every function is the key prefix. In a Redis Cluster callers declare one key, the bare hash tag
 -- of the prefix. It never exists: so the server replies MOVED or ASK instead of running the function, whenever not all
@@ -22,7 +22,7 @@ local FLAP_SECONDS = 10       -- take-overs of a session within this time of eac
 
 local sharded = false         -- whether the caller declared a key: channels are sharded then
 local timed = false           -- whether this call has looked at the clock for `noted_tails`
-local damaged = {}            -- what this call could not apply: 'client', 'group' or 'common', id or name, key, reason, in turn
+local damaged = {}            -- not applied by this call: 'client', 'group' or 'common', name, key, reason, in turn
 
 local function register(definition, callback)
   if callback then
@@ -43,18 +43,19 @@ local function publish(channel, message)
   redis.call(sharded and 'SPUBLISH' or 'PUBLISH', channel, message)
 end
 
--- Damaged keys. Redis does not undo what a function did before an error, so no error may leave a function after its first
--- write. What all depends on is checked before that. Each step for a client or a group is one of its own: if it fails, as
--- its keys have a wrong type or content, it is noted in `damaged`, and the others are applied.
+-- Damaged keys. Redis does not undo what a function did before an error, so no error may leave a function after its
+-- first write. What all depends on is checked before that. Each step for a client or a group is one of its own: if it
+-- fails, as its keys have a wrong type or content, it is noted in `damaged`, and the others are applied.
 
 local CLIENT = {kind = 'client', 's:', 'hash', 'q:', 'list', 'st:', 'hash', 'in:', 'hash', 'subs:', 'hash'}
 local GROUP = {kind = 'group', 'g:', 'hash', 'gs:', 'set', 'gw:', 'list', 'gq:', 'zset', 'gm:', 'hash', 'gr:', 'zset',
   'go:', 'hash', 'gk:', 'hash', 'gv:', 'hash'}
 local COMMON = {'sessions', 'zset', 'expiring', 'zset', 'grace', 'zset', 'delayed', 'zset',
-  'delayed:wills', 'hash', 'clock', 'hash', 'epoch', 'string', 'change', 'string', 'changes', 'stream', 'shared', 'hash',
-  'groups', 'hash', 'nodes', 'hash'}
+  'delayed:wills', 'hash', 'clock', 'hash', 'epoch', 'string', 'change', 'string', 'changes', 'stream',
+  'shared', 'hash', 'groups', 'hash', 'nodes', 'hash'}
 
--- The first key with a wrong type, and a sentence on it; or nil. `keys`: names and types in turn; `of`: what follows each.
+-- The first key with a wrong type, and a sentence on it; or nil. `keys`: names and types in turn; `of`: what follows
+-- each.
 local function wrong_key(prefix, keys, of)
   for i = 1, #keys, 2 do
     local key = prefix .. keys[i] .. of
@@ -102,9 +103,9 @@ local function run(step, job)
   end
 end
 
--- Call `step` with the numbers from 1 to `count`, and with the table `job`. If it fails, call `failed` with the number, the
--- error and `job`, and go on with the next one. (One pcall for all costs less than one for each. In calls for each message
--- `step` is no closure: to make one takes as long as a command of Redis.)
+-- Call `step` with the numbers from 1 to `count`, and with the table `job`. If it fails, call `failed` with the number,
+-- the error and `job`, and go on with the next one. (One pcall for all costs less than one for each. In calls for each
+-- message `step` is no closure: to make one takes as long as a command of Redis.)
 local function each(count, step, failed, job)
   job = job or {}
   job.at, job.count = 0, count
@@ -170,11 +171,11 @@ local function count_call(prefix, node)
   redis.pcall('HINCRBY', prefix .. 'node:' .. node, 'calls', 1)
 end
 
--- A process of Redis may begin with less than the nodes have seen: a replica that was behind, a disk that was. Numbers of
--- queues and places of groups are then used again. So a new process notes where each queue ended before its first push, and
--- each group. A node that comes back compares its own numbers with that, not with the queue of now, which other nodes may
--- have filled again. These are variables of the process, not keys: a promoted replica has none, since it has executed no
--- function.
+-- A process of Redis may begin with less than the nodes have seen: a replica that was behind, a disk that was. Numbers
+-- of queues and places of groups are then used again. So a new process notes where each queue ended before its first
+-- push, and each group. A node that comes back compares its own numbers with that, not with the queue of now, which
+-- other nodes may have filled again. These are variables of the process, not keys: a promoted replica has none, since
+-- it has executed no function.
 local TAILS_SECONDS = 120     -- for which it notes them: after that no node still has clients of before
 local MAX_TAILS = 20000
 local born, noted = nil, 0
@@ -204,8 +205,8 @@ local function tell(prefix, node, ...)
   publish(prefix .. 'to:' .. node, cmsgpack.pack({...}))
 end
 
--- Where the message of a will begins, or its progress: behind the client id, and a delay if there is one. A damaged will
--- may be shorter.
+-- Where the message of a will begins, or its progress: behind the client id, and a delay if there is one. A damaged
+-- will may be shorter.
 local function message_of_will(will)
   local low, high = will:byte(1, 2)
   local at = 3 + (low or 0) + 256 * (high or 0)
@@ -253,8 +254,8 @@ local function begin_expiry(prefix, cid, interval)
   end
 end
 
--- A mark for a change that a function makes, as a record. Two changes with the same number, before and after a failover that
--- lost the first, have different ones. (The random numbers of Lua are the same in each Redis; the time is not.)
+-- A mark for a change that a function makes, as a record. Two changes with the same number, before and after a failover
+-- that lost the first, have different ones. (The random numbers of Lua are the same in each Redis; the time is not.)
 local function mark()
   local time = redis.call('TIME')
   return {'mark', tonumber(time[1]) * 1000000 + tonumber(time[2])}
@@ -295,14 +296,15 @@ local function live_waits(prefix, waits)
   return found
 end
 
--- A session has ended while nodes still had earlier connections of its client. The next connection has to wait for them,
--- so their epochs stay, in a session that nothing fits: its incarnation is 0.
+-- A session has ended while nodes still had earlier connections of its client. The next connection has to wait for
+-- them, so their epochs stay, in a session that nothing fits: its incarnation is 0.
 local function keep_waits(prefix, cid, epoch, waits)
-  redis.call('HSET', prefix .. 's:' .. cid, 'o', '', 'e', epoch, 'x', 0, 'p', 0, 'h', 1, 'b', 0, 'n', 1, 'z', 0, 'w', waits)
+  redis.call('HSET', prefix .. 's:' .. cid, 'o', '', 'e', epoch, 'x', 0, 'p', 0, 'h', 1, 'b', 0, 'n', 1, 'z', 0,
+    'w', waits)
 end
 
--- End a session, and with it what is damaged of it. Other nodes know the subscriptions of a persistent one, so its end is
--- a change. `told`: as for `give_back`.
+-- End a session, and with it what is damaged of it. Other nodes know the subscriptions of a persistent one, so its end
+-- is a change. `told`: as for `give_back`.
 local function end_session(prefix, origin, cid, incarnation, persistent, told)
   if persistent == '1' then
     attempt(prefix, CLIENT, cid, give_back, prefix, cid, true, told)
@@ -345,8 +347,8 @@ local function drop_done(prefix, cid, first, head, bytes, marks)
   redis.call('HSET', prefix .. 's:' .. cid, 'h', head, 'b', bytes, 'z', marks)
 end
 
--- Why an entry can't be added to the log of messages: 'again', the log has it; 'gap', the log lacks the entry before it.
--- nil if it can be added. An entry's id counts the bytes of all blocks up to its own.
+-- Why an entry can't be added to the log of messages: 'again', the log has it; 'gap', the log lacks the entry before
+-- it. nil if it can be added. An entry's id counts the bytes of all blocks up to its own.
 local function log_obstacle(prefix, node, id, block)
   local logged = tonumber(redis.call('HGET', prefix .. 'node:' .. node, 'logged') or 0)
   local total = tonumber(id:match('%d+$'))

@@ -26,9 +26,9 @@ local function delay_messages(prefix, messages, items)
   end
 end
 
--- args: prefix, node, max, milliseconds for which a message must have been due. Hands the caller delayed messages, to be
--- settled by the commit that publishes them, the earliest first. Returns {milliseconds until the first of the others is
--- due, their number, their bytes, epoch, message, ...}.
+-- args: prefix, node, max, milliseconds for which a message must have been due. Hands the caller delayed messages, to
+-- be settled by the commit that publishes them, the earliest first. Returns {milliseconds until the first of the others
+-- is due, their number, their bytes, epoch, message, ...}.
 register({function_name = 'flockmq_later', flags = {'allow-oom'}, callback = function(args)
   local prefix, node = args[1], args[2]
   if not live(prefix, node) then

@@ -1,6 +1,7 @@
--- The messages of shared subscriptions: their heads, their entries in queues of sessions, and those that wait. A group is
--- named by `$share/NAME/FILTER`. A message waits in the group; or it is leased to a node, which gives it to a member of its
--- own; or it is in the queue of a member with a persistent session. It is at one of these places after every function.
+-- The messages of shared subscriptions: their heads, their entries in queues of sessions, and those that wait. A group
+-- is named by `$share/NAME/FILTER`. A message waits in the group; or it is leased to a node, which gives it to a member
+-- of its own; or it is in the queue of a member with a persistent session. It is at one of these places after every
+-- function.
 
 -- New messages that wait are in a list, the last one with the place `n` of the group. Those that have come back wait in
 -- front of it, each with its place; so do all of a group that keeps only the newest message of each topic.
@@ -14,9 +15,9 @@ local function leases_of(prefix, node, group)
   return prefix .. 'gl:' .. node .. ' ' .. group
 end
 
--- A message of a group may have heads. In a group with an order its key is first: 0x50 (0x51: a session that is elsewhere
--- has others with the key), hash of the key u32, number of the lease as a double. Then perhaps its failures: 0x40,
--- deliveries without success u16, reason code of the last u8.
+-- A message of a group may have heads. In a group with an order its key is first: 0x50 (0x51: a session that is
+-- elsewhere has others with the key), hash of the key u32, number of the lease as a double. Then perhaps its failures:
+-- 0x40, deliveries without success u16, reason code of the last u8.
 local KEY_HEAD = 13
 local FIRST_HEAD = 64         -- the first byte of a message with heads is this or greater
 

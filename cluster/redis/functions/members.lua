@@ -1,15 +1,16 @@
--- What a call has to send to nodes about groups; and the members of groups with persistent sessions. Their node announces the
--- room of each, and a message goes into the queue of such a session in the step in which it gets its place.
+-- What a call has to send to nodes about groups; and the members of groups with persistent sessions. Their node
+-- announces the room of each, and a message goes into the queue of such a session in the step in which it gets its
+-- place.
 
 -- What nodes are to be sent: `leases`, node -> {group, place, message, ...}; `keyed`, the same of groups with an order;
--- `given`, node -> items {client id, first queue number, group, epoch, total, entries ...}: entries that are in queues of its
--- sessions now, and the number of all that the member has got in this way.
+-- `given`, node -> items {client id, first queue number, group, epoch, total, entries ...}: entries that are in queues
+-- of its sessions now, and the number of all that the member has got in this way.
 local function nothing_told()
   return {leases = {}, keyed = {}, given = {}}
 end
 
--- Send it. Returns what is for the caller, to be sent with its reply: leases, but none of groups with an order; and the list
--- of items, or nil. (The numbers of entries in the reply are lower than those of the items.)
+-- Send it. Returns what is for the caller, to be sent with its reply: leases, but none of groups with an order; and the
+-- list of items, or nil. (The numbers of entries in the reply are lower than those of the items.)
 local function tell_all(prefix, node, told)
   for other, list in pairs(told.keyed) do
     tell(prefix, other, 'leased', list)
@@ -42,9 +43,9 @@ local function counter_of(group)
   return 'k' .. group
 end
 
--- A member as part of a rotation; nil if the connection has ended for which its room was announced. `packed`: its field in
--- `go`, MessagePack: node, epoch of its connection, limit of the number above, highest QoS, 1 = it gets RETAIN as published,
--- subscription identifiers as properties. `nodes`: for this call, node -> whether it lives.
+-- A member as part of a rotation; nil if the connection has ended for which its room was announced. `packed`: its field
+-- in `go`, MessagePack: node, epoch of its connection, limit of the number above, highest QoS, 1 = it gets RETAIN as
+-- published, subscription identifiers as properties. `nodes`: for this call, node -> whether it lives.
 local function taker_of(prefix, group, name, packed, nodes)
   local node, epoch, limit, qos, as_published, identifiers = unpack(cmsgpack.unpack(packed))
   local cid = name:sub(#MEMBER + 1)
@@ -66,7 +67,8 @@ local function taker_of(prefix, group, name, packed, nodes)
     bytes = tonumber(state[4]), incarnation = tonumber(state[5]), step = 1, item = {cid, 0, group, epoch, 0}}
 end
 
--- Add the messages with these indices to those for a member; the first one has this place. Stops at a message with heads.
+-- Add the messages with these indices to those for a member; the first one has this place. Stops at a message with
+-- heads.
 -- Returns the index after the last one. (The longest loop of the library: it makes one text for each message.)
 local function add_entries(taker, place, messages, from, to)
   local item, qos, between, bytes, byte = taker.item, taker.qos, nil, taker.bytes, string.byte
@@ -82,7 +84,7 @@ local function add_entries(taker, place, messages, from, to)
       to = i - 1
       break
     end
-    if first % 8 > qos then                      -- its QoS is higher; or it has RETAIN, which means something else in a queue
+    if first % 8 > qos then  -- its QoS is higher; or it has RETAIN, which means something else in a queue
       kind = first % 8 > 3 and taker.retained_kind or kind
       message = CHARACTERS[first - first % 8 + math.min(first % 4, qos)] .. message:sub(2)
     end
@@ -113,9 +115,9 @@ local function fill_queue(prefix, group, taker, told)
   append(told.given, taker.node, item)
 end
 
--- A node announces the room of a member, as a limit of the number of messages that were put into its queue: so it does not
--- matter how many are under way. 0: the node does not know the number, and has to be sent it first. `...`: the rest of the
--- member's field in `go`. Returns whether the member has room.
+-- A node announces the room of a member, as a limit of the number of messages that were put into its queue: so it does
+-- not matter how many are under way. 0: the node does not know the number, and has to be sent it first. `...`: the rest
+-- of the member's field in `go`. Returns whether the member has room.
 local function announce_member(prefix, node, told, group, cid, epoch, limit, ...)
   local name, rooms, turns = MEMBER .. cid, prefix .. 'go:' .. group, prefix .. 'gr:' .. group
   local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e', counter_of(group))

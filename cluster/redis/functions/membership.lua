@@ -1,7 +1,7 @@
 -- Nodes: they join, send heartbeats, leave, and are declared dead.
 
--- args: prefix, node, layout of a new cluster, fields of the node's hash; with the field `speaks`, the newest layout that
--- the node knows. Returns {number of the last change, layout, clock}, or {'layout', theirs}.
+-- args: prefix, node, layout of a new cluster, fields of the node's hash; with the field `speaks`, the newest layout
+-- that the node knows. Returns {number of the last change, layout, clock}, or {'layout', theirs}.
 register('flockmq_join', function(args)
   local prefix, node, speaks = args[1], args[2], args[3]
   for i = 4, #args, 2 do
@@ -22,7 +22,8 @@ register('flockmq_join', function(args)
   return {tonumber(redis.call('GET', prefix .. 'change') or 0), tonumber(layout), time}
 end)
 
--- args: prefix, node, layout. Raises the layout of the cluster if all its nodes know it. Returns 1 if it has that layout.
+-- args: prefix, node, layout. Raises the layout of the cluster if all its nodes know it. Returns 1 if it has that
+-- layout.
 register('flockmq_raise', function(args)
   local prefix, wanted = args[1], tonumber(args[3])
   if not live(prefix, args[2]) then
@@ -68,7 +69,7 @@ register({function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = func
   end
   redis.call('HINCRBY', prefix .. 'nodes', node, 1)
   if known and #args > 2 then
-    known[prefix .. node] = true          -- not with the first one over a new link, which reads what the node has missed
+    known[prefix .. node] = true   -- not with the first one over a new link, which reads what the node has missed
   end
   if #args > 2 then
     redis.call('HSET', prefix .. 'node:' .. node, unpack(args, 3))
@@ -150,7 +151,8 @@ register({function_name = 'flockmq_bury', flags = {'allow-oom'}, callback = func
   return result
 end})
 
--- The wills that a node has to publish are due for any node: it leaves, and may have got them from a dead one just before.
+-- The wills that a node has to publish are due for any node: it leaves, and may have got them from a dead one just
+-- before.
 local function pass_on_wills(prefix, node)
   local wills = redis.call('HGETALL', prefix .. 'wills:' .. node)
   for i = 1, #wills, 2 do

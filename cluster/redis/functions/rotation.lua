@@ -1,7 +1,7 @@
--- The rotation of a group: the nodes and members with room for its messages, in order of their virtual time. A call reads
--- those that it may need once, gives them messages (`lease`), and writes what has changed (`end_rotation`).
+-- The rotation of a group: the nodes and members with room for its messages, in order of their virtual time. A call
+-- reads those that it may need once, gives them messages (`lease`), and writes what has changed (`end_rotation`).
 
-local QUEUED = 100000         -- messages that are leased to one node beyond its room, unless the group is declared otherwise
+local QUEUED = 100000         -- messages leased to one node beyond its room, unless the group is declared otherwise
 
 local function add_taker(rotation, taker, time)
   taker.time = time
@@ -10,8 +10,8 @@ local function add_taker(rotation, taker, time)
   rotation.room = rotation.room + taker.room
 end
 
--- Read the rotation. `strategy`, `most`: settings of the group. `count`: the number of messages to give: no more takers can get
--- one. If there are fewer takers, a turn is several messages (`run`).
+-- Read the rotation. `strategy`, `most`: settings of the group. `count`: the number of messages to give: no more takers
+-- can get one. If there are fewer takers, a turn is several messages (`run`).
 local function rotation_of(prefix, group, strategy, most, count)
   local keyed = (strategy or 'rotation') ~= 'rotation'
   local rotation = {group = group, takers = {}, heap = {}, room = 0, left = 0, keyed = keyed, most = most}
@@ -93,7 +93,8 @@ local function next_taker(rotation)
   return now
 end
 
--- For a group with an order: the node with room whose turn it is. Turns go to nodes that have keys, too: there is no heap.
+-- For a group with an order: the node with room whose turn it is. Turns go to nodes that have keys, too: there is no
+-- heap.
 local function next_node(rotation)
   local first = nil
   for _, node in ipairs(rotation.takers) do
@@ -120,10 +121,10 @@ local function node_of(prefix, rotation, name)
   return node
 end
 
--- Order by key. While messages of a key are with a node, or it has given some to a session that has not finished them, the
--- key is bound to that node: all that follow are leased to it, whether it has room or not, and it keeps their order.
--- The binding is a field of `gk:<group>`: number of the last lease, 1 = the node gives the key up, node or nothing, client
--- id of the persistent session that has got the last message, if any.
+-- Order by key. While messages of a key are with a node, or it has given some to a session that has not finished them,
+-- the key is bound to that node: all that follow are leased to it, whether it has room or not, and it keeps their
+-- order. The binding is a field of `gk:<group>`: number of the last lease, 1 = the node gives the key up, node or
+-- nothing, client id of the persistent session that has got the last message, if any.
 local function binding_of(prefix, group, key)
   local number, closing, node, cid = (redis.call('HGET', prefix .. 'gk:' .. group, key) or ''):match(
     '^(%d+) ([01]) (%S*) (.*)$')
@@ -205,8 +206,8 @@ local function lease_keyed(prefix, rotation, place, message, told)
   return true
 end
 
--- Give one message to a node or member with room. One with heads goes to the node of the member: it may have failed so often
--- that it is a dead letter now.
+-- Give one message to a node or member with room. One with heads goes to the node of the member: it may have failed so
+-- often that it is a dead letter now.
 local function lease_to(prefix, rotation, taker, place, message, told)
   rotation.used, taker.used, rotation.left = true, true, rotation.left - 1
   if taker.cid and message:byte(1) >= FIRST_HEAD then
@@ -222,8 +223,8 @@ local function lease_to(prefix, rotation, taker, place, message, told)
   end
 end
 
--- Give a message to the node or member with room whose turn it is, or to the node of its key. `told`: what nodes have to be
--- sent. Returns whether there is one.
+-- Give a message to the node or member with room whose turn it is, or to the node of its key. `told`: what nodes have
+-- to be sent. Returns whether there is one.
 local function lease(prefix, rotation, place, message, told)
   if rotation.keyed then
     return lease_keyed(prefix, rotation, place, message, told)
@@ -235,7 +236,8 @@ local function lease(prefix, rotation, place, message, told)
   return taker ~= nil
 end
 
--- Give messages, of which the first one has this place, one after the other. Returns the number of those that are given.
+-- Give messages, of which the first one has this place, one after the other. Returns the number of those that are
+-- given.
 local function lease_all(prefix, rotation, place, messages, told)
   local i = 1
   while i <= #messages do
@@ -272,7 +274,8 @@ end
 -- Write the entries of a member. If its queue is damaged, its messages wait again.
 local function end_filling(prefix, rotation, member, told)
   local group = rotation.group
-  if member.item[ITEM_HEAD + 1] and not attempt(prefix, CLIENT, member.cid, fill_queue, prefix, group, member, told) then
+  if member.item[ITEM_HEAD + 1]
+      and not attempt(prefix, CLIENT, member.cid, fill_queue, prefix, group, member, told) then
     for i = ITEM_HEAD + 1, #member.item do
       local _, place, message = part_of_group(member.item[i])
       put_back(prefix, group, place, message)

@@ -45,8 +45,9 @@ local function delay_of(will)
   return will:byte(at) == 0x40 and struct.unpack('<I4', will, at + 1) or 0
 end
 
--- args: prefix, node, client id, 1 = persistent, protocol level, will or nothing, max sessions, verified user or nothing,
--- 1 = clean start, Session Expiry Interval in seconds or nothing = as configured. Nodes of revision 8 send no clean start:
+-- args: prefix, node, client id, 1 = persistent, protocol level, will or nothing, max sessions, verified user or
+-- nothing, 1 = clean start, Session Expiry Interval in seconds or nothing = as configured. Nodes of revision 8 send no
+-- clean start:
 -- theirs is the opposite of persistent.
 -- Returns {epoch, 1 = the session was there, its incarnation, epochs and nodes to wait for, fights, will to be
 -- published first or nothing}, or {'gone'} or {'full'}, or {'denied'}: the session is another user's.
@@ -175,7 +176,8 @@ register({function_name = 'flockmq_lost', flags = {'no-writes', 'allow-oom'}, ca
     local cid, incarnation, expected = args[3 * i], args[1 + 3 * i], args[2 + 3 * i]
     local state = redis.call('HMGET', prefix .. 's:' .. cid, 'x', 'h')
     if state[1] == incarnation then
-      local tail, before = tonumber(state[2]) + redis.call('LLEN', prefix .. 'q:' .. cid), earlier[prefix .. 's:' .. cid]
+      local tail = tonumber(state[2]) + redis.call('LLEN', prefix .. 'q:' .. cid)
+      local before = earlier[prefix .. 's:' .. cid]
       if before and before[1] == tonumber(incarnation) then
         tail = math.min(tail, before[2])
       end
@@ -238,7 +240,8 @@ register('flockmq_purge', function(args)
   return 'purged'
 end)
 
--- args: prefix, node, client id, the limits of its queue: messages, bytes, 1 = drop the oldest; or nothing = as configured.
+-- args: prefix, node, client id, the limits of its queue: messages, bytes, 1 = drop the oldest; or nothing = as
+-- configured.
 register('flockmq_limit', function(args)
   local prefix, node, cid, limits = args[1], args[2], args[3], args[4]
   local key = prefix .. 's:' .. cid
@@ -253,7 +256,8 @@ end)
 register({function_name = 'flockmq_expire', flags = {'allow-oom'}, callback = function(args)
   local prefix, seconds = args[1], now()
   local ended = 0
-  local found = redis.call('ZRANGEBYSCORE', prefix .. 'sessions', '-inf', seconds - tonumber(args[3]), 'LIMIT', 0, args[4])
+  local found = redis.call('ZRANGEBYSCORE', prefix .. 'sessions', '-inf', seconds - tonumber(args[3]), 'LIMIT', 0,
+    args[4])
   each(#found, function(i)
     local cid = found[i]
     local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p', 'i')
@@ -343,7 +347,8 @@ register({function_name = 'flockmq_sessions', flags = {'no-writes', 'allow-oom'}
   return result
 end})
 
--- args: prefix, cursor, count. Returns {cursor, topic name, retained message, ...}; if a message is empty, ask flockmq_values for it.
+-- args: prefix, cursor, count. Returns {cursor, topic name, retained message, ...}; if a message is empty, ask
+-- flockmq_values for it.
 register({function_name = 'flockmq_retained', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local found = redis.call('HSCAN', args[1] .. 'retained', args[2], 'COUNT', args[3])
   local result, size = {found[1]}, 0
@@ -387,15 +392,15 @@ local function batch_for(me, fields)
   return batch:byte(1) == BATCH and batch:sub(2 + batch:byte(2) + 8 + 1) or batch
 end
 
--- Note the next entry of a log, and its place among those of all logs: entries of revisions before 20 have none, and are
--- older.
+-- Note the next entry of a log, and its place among those of all logs: entries of revisions before 20 have none, and
+-- are older.
 local function look_ahead(log)
   log.entry = redis.call('XRANGE', log.key, log.from .. '-0', '+', 'COUNT', 1)[1]
   log.order = log.entry and tonumber(log.entry[2][6] or 0) or math.huge
 end
 
--- Read the logs of nodes as one, in the order in which Redis has executed the commits: a publisher may have moved from one
--- node to another. `args`: prefix, node, then owner of a log and first seq, in turn.
+-- Read the logs of nodes as one, in the order in which Redis has executed the commits: a publisher may have moved from
+-- one node to another. `args`: prefix, node, then owner of a log and first seq, in turn.
 -- Returns 1 = there is more, {seq to continue from, for each log}, batches for the node, without their headers.
 local function read_logs(args)
   local me, logs = ' ' .. args[2] .. ' ', {}

@@ -1,8 +1,8 @@
--- Shared subscriptions: the steps of messages into groups, to nodes and sessions, and back; the members of groups; and the
--- groups that are declared. Each step can be repeated without effect, under the place of the message in its group.
+-- Shared subscriptions: the steps of messages into groups, to nodes and sessions, and back; the members of groups; and
+-- the groups that are declared. Each step can be repeated without effect, under the place of the message in its group.
 
--- A group that is declared has the member `d:`, so that it exists without others. Its settings are in the hash `groups`,
--- and one by one in the group's own hash, as `o:` and the name.
+-- A group that is declared has the member `d:`, so that it exists without others. Its settings are in the hash
+-- `groups`, and one by one in the group's own hash, as `o:` and the name.
 local DECLARED = 'd:'
 local REDISPATCH = 5000       -- milliseconds, unless the nodes are configured otherwise
 
@@ -58,7 +58,8 @@ local function drop_oldest(prefix, state)
   return #message
 end
 
--- A message is to wait: make room for it. Returns the number of messages that are dropped for it, and whether it may wait.
+-- A message is to wait: make room for it. Returns the number of messages that are dropped for it, and whether it may
+-- wait.
 local function make_room(prefix, state, size)
   local dropped = 0
   while state.drop_old and state.waiting > 0
@@ -93,8 +94,8 @@ local function wait(prefix, state, message)
   return dropped
 end
 
--- New messages of a group: give them to those who have room; the others wait. `limits`: see `share`. Returns the number of
--- dropped messages.
+-- New messages of a group: give them to those who have room; the others wait. `limits`: see `share`. Returns the number
+-- of dropped messages.
 local function share_to(prefix, group, messages, limits, told)
   local state, dropped, given = state_of(prefix, group, limits, #messages), 0, 0
   if not state then
@@ -117,8 +118,8 @@ local function share_to(prefix, group, messages, limits, told)
   return dropped
 end
 
--- New messages. `list`: max messages, max bytes, 1 = drop the oldest, then group and places in `messages`, in turn; nodes
--- before revision 23 have one place for them, and repeat the group. Returns the number of dropped messages.
+-- New messages. `list`: max messages, max bytes, 1 = drop the oldest, then group and places in `messages`, in turn;
+-- nodes before revision 23 have one place for them, and repeat the group. Returns the number of dropped messages.
 local function share(prefix, messages, list, told)
   local dropped, groups = 0, {}
   for i = 4, #list, 2 do
@@ -162,7 +163,8 @@ local function finish_entries(prefix, cid, done)
   drop_done(prefix, cid, head, head, bytes, marks)
 end
 
--- A message comes from a node that has no lease of it: the node has it again if that is the node of its key. Else it waits.
+-- A message comes from a node that has no lease of it: the node has it again if that is the node of its key. Else it
+-- waits.
 local function take_from(prefix, node, group, place, message)
   local key = key_of(message)
   local bound = key and binding_of(prefix, group, key)
@@ -189,9 +191,10 @@ local function take_refused(prefix, node, cid, number, group, place, code)
   end
 end
 
--- The node gives keys up: what it has of them waits again. Nothing happens to a key if a lease is under way to the node:
--- the node repeats this when it has that. Meanwhile it gets no more. `keys`: key -> number of the last lease that the node
--- has got.
+-- The node gives keys up: what it has of them waits again. Nothing happens to a key if a lease is under way to the
+-- node:
+-- the node repeats this when it has that. Meanwhile it gets no more. `keys`: key -> number of the last lease that the
+-- node has got.
 local function close_keys(prefix, node, group, keys)
   local closed = {}
   for key, number in pairs(keys) do
@@ -245,8 +248,8 @@ end
 -- 'back', '', 0: the node has no use for it; 'put', heads, place in `messages`: the message waits again;
 -- 'failed', failures, 0: it was sent without success, and the node keeps it; 'dead', '', 0: this block has its dead
 -- letter; 'refused', client id, queue number * 256 + reason code: a client refuses it;
--- with place 0: 'closed', key, number of the last lease that the node has got: see `close_keys`; 'check', key, a number of
--- the node: see `check_keys`.
+-- with place 0: 'closed', key, number of the last lease that the node has got: see `close_keys`; 'check', key, a number
+-- of the node: see `check_keys`.
 -- Returns the groups to dispatch, and what `check_keys` needs.
 local function move(prefix, node, messages, list)
   local finished, incarnations, waiting, checks = {}, {}, {}, {}
@@ -310,10 +313,10 @@ local function move(prefix, node, messages, list)
   return waiting, checks
 end
 
--- Acknowledged messages, the room of the caller, keys of which it has no message any more, and the room of its members that
--- get their messages by themselves. `list`: {group, place, ...}, {group, room, weight, total that the node knew, ...}, and
--- since revision 15 {group, key, number of its last lease, ...}, since revision 21 {{group, client id, epoch, room, ...}, ...},
--- see `announce_member`.
+-- Acknowledged messages, the room of the caller, keys of which it has no message any more, and the room of its members
+-- that get their messages by themselves. `list`: {group, place, ...}, {group, room, weight, total that the node knew,
+-- ...}, and since revision 15 {group, key, number of its last lease, ...}, since revision 21 {{group, client id, epoch,
+-- room, ...}, ...}, see `announce_member`.
 local function settle(prefix, node, list, told)
   local done, rooms, idle, members = list[1], list[2], list[3] or {}, list[4] or {}
   local finished, waiting = {}, {}
@@ -490,7 +493,8 @@ local function end_node_leases(prefix, node)
 end
 
 -- Give the messages in a session's queue back to their groups: those that were not sent, and with `sent` also those of
--- QoS 1 that were. `told`: what the caller will send to nodes; nil: this step sends it. Returns whether others of groups stay.
+-- QoS 1 that were. `told`: what the caller will send to nodes; nil: this step sends it. Returns whether others of
+-- groups stay.
 give_back = function(prefix, cid, sent, told)
   local state = redis.call('HMGET', prefix .. 's:' .. cid, 'n', 'g', 'o', 'w')
   if (state[2] or '') == '' then
@@ -533,8 +537,8 @@ local function begin_grace(prefix, cid, told)
   end
 end
 
--- args: prefix, node, group, settings as JSON; '' = it is declared no more. Returns {number of the change, or 0 if nothing
--- changes, dropped messages, mark of the change}, or {'gone'}: the node is dead.
+-- args: prefix, node, group, settings as JSON; '' = it is declared no more. Returns {number of the change, or 0 if
+-- nothing changes, dropped messages, mark of the change}, or {'gone'}: the node is dead.
 register('flockmq_declare_group', function(args)
   local prefix, node, group, settings = args[1], args[2], args[3], args[4]
   if not live(prefix, node) then
@@ -575,9 +579,9 @@ register({function_name = 'flockmq_waiting', flags = {'no-writes', 'allow-oom'},
   return result
 end})
 
--- args: prefix, node, then group and the highest place of which the node has had a lease, in turn. Returns the groups in
--- which that place was given to no message, or to none when this process of Redis began, if the node has not come back to
--- it before: Redis has lost messages of them.
+-- args: prefix, node, then group and the highest place of which the node has had a lease, in turn. Returns the groups
+-- in which that place was given to no message, or to none when this process of Redis began, if the node has not come
+-- back to it before: Redis has lost messages of them.
 register({function_name = 'flockmq_lost_places', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local prefix, found = args[1], {}
   local earlier = noted_tails() and not known[prefix .. args[2]] and tails or {}
