@@ -1,7 +1,7 @@
 """The append-only file of Redis: its end is mended before Redis starts, `python -m broker.append_only_file REDIS ...`.
 
 kill -9 and a loss of power can cut off the last write; no node has acknowledged its messages. Redis 7.0 then truncates
-the file within a transaction, and applies its beginning together with what it writes next (valkey-io/valkey#4342). So
+the file within a transaction, and applies its beginning together with its next writes (valkey-io/valkey#4342). So
 the file is cut here, to its last whole transaction. A file that is damaged in any other way is left unchanged: Redis
 refuses it, and no data is dropped silently.
 """
@@ -69,7 +69,7 @@ def _check_rest(data: Bytes, position: int, whole: int) -> int:
 
 
 def mend(directory: Path) -> None:
-    """Cut an append-only file to what is whole; a line on standard output reports it.
+    """Cut an append-only file to its whole blocks; a line on standard output reports it.
 
     Args:
         directory: with the manifest and the files that it names.

@@ -3,8 +3,8 @@
 A store `sqlite:PATH` has it in the directory PATH.workers; the store `memory` has it in a temporary one, and nothing of
 it is kept. Rules:
 - A lock lets one process at a time use the directory. Redis inherits it, so it lasts as long as Redis does.
-- Redis outlives the workers, which store their last messages in it, and nobody else: the *lifeline* is a pipe whose
-  write end the supervisor and the workers hold. The kernel sends Redis SIGTERM when the last of them has ended.
+- Redis outlives the workers, which store their last messages in it, and no other process: the *lifeline* is a pipe
+  whose write end the supervisor and the workers hold. The kernel sends Redis SIGTERM when the last of them has ended.
 - Each start of Redis mends its append-only file first (append_only_file.py): kill -9 can cut off a transaction.
 - State is never in two places: it moves from SQLite into this Redis and back when the number of workers changes.
 """
@@ -41,7 +41,7 @@ LOCK_SECONDS = 2.0  # to wait for a process that is about to end
 PAUSE = 0.02  # seconds between attempts
 MIN_PENDING_OUTPUT = 32 << 20  # bytes for one subscriber, as Redis has it
 # By store.sync. Not everysec: Redis then replies up to 2 s before it writes while the disk syncs, and its death loses
-# what it has acknowledged.
+# all that it has acknowledged.
 FSYNC = {"full": "always", "normal": "no"}
 
 log = logs.get("flockmq.workers")

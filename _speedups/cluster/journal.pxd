@@ -34,7 +34,7 @@ cdef class Block:
     cdef readonly bytes commit         # for the function flockmq_commit; empty = nothing
     cdef readonly list acks            # texts for the function flockmq_acks, one for each call
     cdef readonly list changes         # of `commit`
-    cdef readonly bytes settled        # what the node settles with groups, for the last of them; empty = nothing
+    cdef readonly bytes settled        # steps that the node settles with groups, for the last of them; empty = none
     cdef readonly bint is_part         # the next block goes on with a message of this one
     cdef readonly bint shares          # the reply has messages leased to this node
     cdef list moves, done              # of the journal: leases end with this block

@@ -1,7 +1,7 @@
 """The connection to Redis, as far as it is on the path of messages: commands, replies and pushes.
 
 A reply belongs to the oldest call without one. When the connection ends, every pending call gets a `LinkLost`: Redis
-may or may not have executed it. What replies and pushes mean is the callers' (cluster/redis/link.py).
+may or may not have executed it. The callers interpret replies and pushes (cluster/redis/link.py).
 """
 
 from libc.stdint cimport int64_t, uint8_t

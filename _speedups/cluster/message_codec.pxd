@@ -23,7 +23,7 @@ cdef enum:
     PROGRESS_LAYOUT = 6        # of the progress before a message whose publication is under way
     PROGRESS_SIZE = 5
 
-# What stands before a message of a group.
+# The heads of a message of a group.
 cdef struct Heads:
     Py_ssize_t size                # bytes before the message
     int64_t key                    # hash; -1 = none
@@ -31,7 +31,7 @@ cdef struct Heads:
     bint elsewhere
     uint64_t failures              # deliveries << 8 | reason code of the last
 
-# What stands before the message in an entry of a queue, or of a group.
+# The heads before the message in an entry of a queue, or of a group.
 cdef struct Opened:
     uint8_t flags                  # of an entry that has more than a message: OF_SHARE, AS_PUBLISHED, HAS_IDENTIFIERS
     uint64_t place                 # in its group

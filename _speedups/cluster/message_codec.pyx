@@ -115,7 +115,7 @@ def decode_message(bytes data not None):
 
 
 def split_progress(bytes data not None):
-    """(progress, message) of a message that awaits PUBREL, or of a will, as Redis has it; 0: nobody has it yet."""
+    """(progress, message) of a message that awaits PUBREL, or of a will, as Redis has it; 0: no receiver has it yet."""
     if len(data) < PROGRESS_SIZE or data[0] >> 4 != PROGRESS_LAYOUT:
         return 0, data
     return int.from_bytes(data[1:PROGRESS_SIZE], "little"), data[PROGRESS_SIZE:]

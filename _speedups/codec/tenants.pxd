@@ -1,4 +1,4 @@
-# Names of tenants' clients. What a client of a tenant calls `site/1` is `$tenant/NAME/site/1` within the broker, and
+# Names of tenants' clients. A topic `site/1` of a tenant's client is `$tenant/NAME/site/1` within the broker, and
 # its client identifier `c1` is `$tenant/NAME/c1`: the prefix is put in front where packets arrive, and taken away where
 # they leave. So nothing between has to know tenants, except that `$` hides a level from wildcards behind the prefix,
 # too.

@@ -26,7 +26,7 @@ cdef class Reactor(Acceptor):
     cdef int alarm_fd                  # likewise, ready when a timer of the loop is due
     cdef dict readers                  # file descriptor -> what to call in a turn in which it is readable
     cdef bint is_served                # between `start` and `stop`
-    cdef bint in_turn                  # what is written now is sent at the end of a turn
+    cdef bint in_turn                  # output is sent at the end of the turn
     cdef list last                     # Outlets to flush when all others are; None: an outlet is flushed at once
 
     cdef int watch_loop(self, int fd, int alarm) except -1

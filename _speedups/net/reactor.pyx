@@ -346,7 +346,7 @@ cdef class Reactor(Acceptor):
     def advance(self, uint32_t ticks, int64_t missed=0):
         """Advance by `ticks` quarters of a second: check the connections whose timers have expired.
 
-        `missed`: further quarters in which the process was suspended; they count for what expires, not for timeouts.
+        `missed`: further quarters in which the process was suspended; they count for expiry, not for timeouts.
         """
         cdef Timer* timer
         self.turn.advance(ticks, missed)

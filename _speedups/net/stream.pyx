@@ -1,7 +1,7 @@
 """A connection of the node itself to another server. A turn reads it with those of the clients, and writes it last.
 
-So what it brings and what clients send are one turn, and no Python runs between its socket and its handler. While the
-reactor serves no clients, the event loop watches it. The socket has an epoll set of its own: whoever watches that
+So its input and that of clients are one turn, and no Python runs between its socket and its handler. While the
+reactor serves no clients, the event loop watches it. The socket has an epoll set of its own: an observer of that
 watches one descriptor, for input only, also while the socket takes no more output.
 """
 

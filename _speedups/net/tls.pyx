@@ -69,10 +69,11 @@ cdef SSL_TICKET_RETURN judge_ticket(SSL* ssl, SSL_SESSION* session, const unsign
 
 
 cdef bytes session_scope(str name, bint required, paths):
-    """What a session must have in common with the handshake that resumes it, as a digest.
+    """A digest of all that a session must have in common with the handshake that resumes it.
 
-    That includes the contents of the files by which clients' certificates are verified: who resumes is not verified
-    again. It is to be read before OpenSSL reads them. Then a change in between voids sessions too many, not too few.
+    That includes the contents of the files by which clients' certificates are verified: a resumed client is not
+    verified again. It is to be read before OpenSSL reads them. Then a change in between voids sessions too many, not
+    too few.
     """
     contents = []
     for path in paths:

@@ -1,4 +1,4 @@
-"""What a `ClientSession` reports: its events, the fault that ends a connection, and reason codes in words."""
+"""The reports of a `ClientSession`: its events, the fault that ends a connection, and reason codes in words."""
 
 from __future__ import annotations
 

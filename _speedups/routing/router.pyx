@@ -243,7 +243,7 @@ cdef class Router:
         cdef Outlet outlet
         cdef Message* made = NULL
         cdef uint8_t* p
-        cdef const uint8_t* packet = publication.packet    # the loop is hot: what it looks at is in locals
+        cdef const uint8_t* packet = publication.packet    # the loop is hot: locals have all that it reads
         cdef Py_ssize_t size = publication.packet_size
         cdef uint8_t qos = publication.qos
         cdef object hook = self.turn.deliver_hook
@@ -336,7 +336,7 @@ cdef class Router:
         return receivers
 
     cdef int count_for_tenant(self, const Publication* publication, uint64_t sent, uint64_t dropped) except -1:
-        """Count QoS 0 packets of a message, and what it has made queues drop, for its tenant."""
+        """Count QoS 0 packets of a message, and messages that queues dropped for it, for its tenant."""
         cdef Tenant tenant
         if not (sent or dropped):
             return 0

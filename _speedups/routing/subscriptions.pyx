@@ -1,7 +1,7 @@
 """The subscriptions of a node: a tree of topic filters, each with its subscribers.
 
 A subscription is two small records, one at the node of its filter and one at its session. Each holds the position of
-the other, so that either side removes it in constant time. What the tree means for a topic name is in `plans.pyx`.
+the other, so that either side removes it in constant time. Its meaning for a topic name is in `plans.pyx`.
 
 Sessions that subscribe to `$share/NAME/FILTER` are the members of a group, which is the one subscriber to the filter.
 """

@@ -5,7 +5,8 @@
 # over them. No function here recurses: a topic of 32 767 levels costs loops, not stack (CVE-2019-11779).
 #
 # Matching is bound by memory: each node that it visits, and each that it compares, is a miss of the cache. So the table
-# holds the hashes, and what matching reads of a node is together. With a level of up to 12 bytes a node takes 80 bytes.
+# holds the hashes, and the fields of a node that matching reads are together. With a level of up to 12 bytes a node
+# takes 80 bytes.
 
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t

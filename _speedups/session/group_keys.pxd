@@ -12,7 +12,7 @@ cdef class Key:
     cdef uint32_t begun            # of these, QoS 2 that waits for the store
     cdef uint32_t known            # its messages: given, parked, or in the queue of the group
     cdef list parked               # heap of (place, Held): messages that wait for the member, or for their turn
-    cdef bint blocked              # nobody with room may take the first of these now
+    cdef bint blocked              # no member with room may take the first of these now
     cdef uint8_t held              # reasons why nobody may get a message of the key; for groups of a cluster
     cdef uint64_t number           # of its last lease to this node; 0 = not this node's, or there is one node
     cdef uint64_t hold             # number of the last time that it was held

@@ -1,4 +1,4 @@
-"""The part of a group in the store: what it writes to the journal, and how it is restored after a restart.
+"""The part of a group in the store: its records in the journal, and its restoration after a restart.
 
 While a persistent session is a member, the group is `kept`: its messages are in the journal (GROUP_QUEUED), until they
 are in the queue of a persistent session (GIVEN), or done (GROUP_DONE). Else all members end with the node.

@@ -32,7 +32,7 @@ cdef class Membership:
         return 0
 
     cdef int detached(self) except -1:
-        """The connection of the session has ended: what was not sent goes to other sessions."""
+        """The connection of the session has ended: unsent messages go to other sessions."""
         return 0
 
     cdef int has_sent(self) except -1:

@@ -1,7 +1,7 @@
 """Figures and limits of each tenant at this node.
 
-Sessions, shared subscriptions, retained and delayed messages find their Tenant by the prefix of their names, once: what
-belongs to no tenant has None there, and costs nothing.
+Sessions, shared subscriptions, retained and delayed messages find their Tenant by the prefix of their names, once:
+those of no tenant have None there, and cost nothing.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t

@@ -102,7 +102,7 @@ class ClusterUsers:
         """The user; None: there is none.
 
         Raises:
-            Away: it can't be looked up for now, or what is stored is unreadable.
+            Away: it can't be looked up for now, or the stored user is unreadable.
         """
         source = self._source()
         if source is None:

@@ -20,7 +20,7 @@ class Tenants:
         return bool(self._rules)
 
     def tenant_of(self, credentials: Credentials, identity: Identity) -> str | None:
-        """The name of a client's tenant; empty: it has none; None: what it shows is no name, and it must be refused."""
+        """The name of a client's tenant; empty: it has none; None: it shows an invalid name, and must be refused."""
         for rule in self._rules:
             part = _part(rule, credentials, identity)
             if part is None:
@@ -31,7 +31,7 @@ class Tenants:
 
 
 def _part(rule: TenantRule, credentials: Credentials, identity: Identity) -> str | None:
-    """What the `*` of a rule stands for, or an empty text without one; None: the rule is not for this client."""
+    """The text for which the `*` of a rule stands, empty without one; None: the rule is not for this client."""
     if rule.listener and rule.listener != credentials.listener:
         return None
     shown = {

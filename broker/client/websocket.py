@@ -1,4 +1,4 @@
-"""MQTT over WebSocket for a client: what asyncio calls a transport, over a connection of aiohttp."""
+"""MQTT over WebSocket for a client: a transport in the sense of asyncio, over a connection of aiohttp."""
 
 import asyncio
 import contextlib

@@ -149,7 +149,7 @@ class Listener:
 
 
 class Translation:
-    """What has been read so far.
+    """The result so far.
 
     Args:
         directory: of the file, for `include_dir`.

@@ -205,7 +205,7 @@ class Coordinator(ABC):
 
     @abstractmethod
     async def remove_group(self, name: bytes) -> int | None:
-        """Let a shared subscription exist by its members only; without members it ends, and what waits is dropped.
+        """Let a shared subscription exist by its members only. Without members it ends, and drops its messages.
 
         Returns:
             The number of dropped messages; None: it is not declared.

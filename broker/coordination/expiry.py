@@ -1,4 +1,4 @@
-"""What a node alone does later: it ends sessions, publishes delayed wills, and drops expired retained messages.
+"""Deadlines of a node alone: it ends sessions, publishes delayed wills, and drops expired retained messages.
 
 Deadlines in memory are times of the turn's clock, which no step of the wall clock moves. In the store they are times of
 the store's clock: it goes on while the node is off, by the wall clock, and else with the turn's clock.

@@ -1,4 +1,4 @@
-"""Dead letters: what no member of a shared subscription acknowledges goes to a topic of the operator's choice.
+"""Dead letters: messages that no member of a shared subscription acknowledges go to a topic of the operator's choice.
 
 The payload and the properties are those of the message. User properties with the names below have its history.
 """

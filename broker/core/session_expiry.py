@@ -7,7 +7,7 @@ from broker.config.schema import MqttConfig
 from broker.core.data_plane import TICKS_PER_SECOND
 
 NEVER = 0xFFFFFFFF
-GRACE = 60  # seconds that what belongs to an absent session is kept longer than the session
+GRACE = 60  # seconds for which the belongings of an absent session outlive it
 
 
 def interval_of(packet: Connect, config: MqttConfig) -> int | None:

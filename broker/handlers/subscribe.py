@@ -91,7 +91,7 @@ class SubscribeHandler:
             connection.reject(close_reasons.TOO_MANY_SEARCHES)
             return
         rewriter = self._data_plane.rewriter
-        if rewriter is not None:  # before rights: a rule for a topic is one for what clients read there
+        if rewriter is not None:  # before rights: a rule for a topic covers all that clients read there
             client_id = tenants.split(session.client_id)[1]
             packet.topic_filters = [
                 (rewriter.topic_filter(connection, client_id, name), options) for name, options in packet.topic_filters

@@ -1,4 +1,4 @@
-"""Calculation with topic filters: what two of them have in common, and which of many say nothing new."""
+"""Calculation with topic filters: the intersection of two, and those of many that add nothing."""
 
 from _speedups.session.rights import covers
 

@@ -58,7 +58,7 @@ class End(ClientConnection):
         options: of the connection.
         relay: of its packets.
         lost: called when it has ended.
-        pace: of what it sends on; None: there is no limit.
+        pace: of its output; None: there is no limit.
     """
 
     def __init__(

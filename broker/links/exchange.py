@@ -1,7 +1,7 @@
 """The exchange of wanted topic filters over a connected link: each side gets the messages that it asks for, no others.
 
-This side subscribes at the other broker to what is wanted here. The other broker reports its wanted filters in messages
-to the link, which subscribes to them here.
+This side subscribes at the other broker to the filters that are wanted here. The other broker reports its wanted
+filters in messages to the link, which subscribes to them here.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ class Exchange:
         self._changed.set()
 
     async def begin(self) -> None:
-        """Subscribe at the other broker to what is wanted here. Raises LinkError."""
+        """Subscribe at the other broker to the filters that are wanted here. Raises LinkError."""
         self._watch.changed()
         await self._ask()
 

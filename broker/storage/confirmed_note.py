@@ -1,6 +1,6 @@
 """A note of the newest confirmed block beside a store, which shows whether the store has lost blocks.
 
-SQLite takes a damaged end of its write-ahead log for the end of what was written. An old copy of the file, a file
+SQLite takes a damaged end of its write-ahead log for the end of the log. An old copy of the file, a file
 without its `-wal` file and a new file in place of a deleted one look whole, too. The note has a higher position then.
 
 It is one line: position, `store.sync`, id of the machine's boot. The thread of the store overwrites it after each

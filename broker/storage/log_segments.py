@@ -70,7 +70,7 @@ def read_id(segment: Segment) -> str:
     """
     with segment.path.open("rb") as file:
         head = file.read(HEAD.size)
-    if len(head) < HEAD.size or not any(head):  # a loss of power may leave zeros in place of what was not synced
+    if len(head) < HEAD.size or not any(head):  # a loss of power may leave zeros in place of unsynced bytes
         return ""
     magic, before, log_id = HEAD.unpack(head)
     if magic != MAGIC or before != segment.before:

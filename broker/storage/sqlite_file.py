@@ -1,4 +1,4 @@
-"""The file of the embedded store: a SQLite database of blocks, and what makes this version refuse one.
+"""The file of the embedded store: a SQLite database of blocks, and the reasons for which this version refuses one.
 
 The file has an application id, a layout version, and a checksum per block. A file that doesn't fit is refused with a
 reason and left unchanged: a store is never emptied because it could not be read.
@@ -28,7 +28,7 @@ SET_ASIDE = "restore a backup, or move the file away to begin with an empty stor
 
 
 class Mark(NamedTuple):
-    """What `flockmq migrate` has noted in a file."""
+    """The notes of `flockmq migrate` in a file."""
 
     state: int  # MOVED, ARRIVING or LAYOUT
     id: str  # of the migration

@@ -1,6 +1,6 @@
 """The streams of a node: begun by SUBSCRIBE, gone on with at a reconnect, and where persistent sessions have got to.
 
-What a session has reached is a hidden retained message, one for each client, which all nodes have. It is written in the
+The position of a session is a hidden retained message, one for each client, which all nodes have. It is written in the
 block in which messages enter the session's queue. So after a crash, or at another node, no message is missing in the
 queue and none is there twice.
 """

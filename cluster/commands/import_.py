@@ -44,7 +44,7 @@ def run(arguments: list[str]) -> int:
     if args.target is not None:
         raise UsageError(f"{path} is no mosquitto.db: only that has state for a store")
     text = translate(path)
-    with tempfile.NamedTemporaryFile("w", suffix=".toml") as made:  # what is printed can be loaded
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as made:  # the output can be loaded
         made.write(text)
         made.flush()
         load({}, {}, made.name)

@@ -47,7 +47,7 @@ def make_durable(client: redis.Redis, replicas: int, *, in_slot: bool) -> list[s
 
 
 def _warnings(client: redis.Redis, in_slot: bool) -> list[str]:
-    """What `flockmq serve` warns of, too."""
+    """`flockmq serve` warns of the same."""
     step = inspect(client, in_slot=in_slot)
     try:
         step.send(None)

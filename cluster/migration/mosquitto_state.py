@@ -40,7 +40,7 @@ BOTH_SIDES = {RESEND_PUBREL, WAIT_FOR_PUBCOMP}  # both have received: nothing bu
 
 
 class MosquittoState(State):
-    """What the chunks of a file have.
+    """The contents of the chunks of a file.
 
     Args:
         chunks: of the file.
@@ -183,7 +183,7 @@ class MosquittoState(State):
         return iter(())
 
     def losses(self) -> list[str]:
-        """What is not moved, in sentences."""
+        """The parts that are not moved, in sentences."""
         found = []
         if self._cut:
             found.append(f"{self._cut}: what stood there and after it is missing")

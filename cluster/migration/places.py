@@ -27,12 +27,12 @@ class Stage(Enum):
     """Which state a place has."""
 
     OWN = "own"  # that of a node, or none
-    ARRIVING = "arriving"  # a part of what a migration brings
+    ARRIVING = "arriving"  # a part of a migration
     MOVED = "moved"  # none any more: it was moved away
 
 
 class Mark(NamedTuple):
-    """What a migration has noted at a place."""
+    """The notes of a migration at a place."""
 
     stage: Stage
     id: str = ""
@@ -64,7 +64,7 @@ class Source(ABC):
         """Note what a migration has done, if nothing has changed here since the place was opened."""
 
     def losses(self) -> list[str]:
-        """What stays behind when the state is moved away, or is at risk here, in sentences. After `read`."""
+        """The parts that stay behind when the state is moved away, or are at risk here, in sentences. After `read`."""
         return []
 
 
@@ -193,7 +193,7 @@ class MosquittoFile(Source):
         return self._state
 
     def set_mark(self, mark: Mark) -> None:
-        """None: what was imported stays, too."""
+        """None: the imported state stays, too."""
 
     def losses(self) -> list[str]:
         return self._state.losses()

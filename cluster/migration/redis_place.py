@@ -83,7 +83,7 @@ class RedisPlace(Place):
         return is_gone(self._client.hget(self._keys.node(node), "process") or b"")
 
     def _read_position(self) -> list[object]:
-        """What grows or changes whenever a node lives."""
+        """Keys that grow or change whenever a node lives."""
         keys = self._keys
         nodes = self._client.hgetall(keys.nodes)
         commits = [self._client.hget(keys.node(node), "seq") for node in nodes]
@@ -108,7 +108,7 @@ class RedisPlace(Place):
         return writer.moved
 
     def _clear(self) -> None:
-        """Delete what was here before: it was moved away, or is a part of what a migration brought."""
+        """Delete the earlier state: it was moved away, or is a part of a migration."""
         found = []
         for key in self._client.scan_iter(self._keys.prefix + b"*", count=ENTRIES):
             if self._keys.is_state(key):

@@ -351,7 +351,7 @@ class RecordWriter:
             self._write_share(entry.share)
 
     def _write_share(self, share: Share) -> None:
-        """What a group knows of a message of its own."""
+        """The record of a group on a message of its own."""
         group = self._group(share.group)
         if share.key >= 0 and self._strategies.get(share.group) == "publisher":
             self._add(("GROUP_KEY", group, share.place, share.key))
@@ -394,7 +394,7 @@ class RecordWriter:
 
     def _write_delayed(self) -> Iterator[None]:
         for stored in self._state.delayed():
-            self._messages.pop(stored.message, None)  # its number is its own: it is the name of what waits
+            self._messages.pop(stored.message, None)  # its number is its own: it is the name of a waiting message
             self._add(("DELAYED", self._message(stored.message), stored.due, stored.publisher))
             self.moved.delayed += 1
             yield

@@ -25,7 +25,7 @@ class StoredMessage(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What a message has from a shared subscription."""
+    """The part of a message that is from a shared subscription."""
 
     group: bytes  # `$share/NAME/FILTER`
     place: int  # in the group

@@ -8,7 +8,7 @@ ARRIVING = 1_000_001  # a migration to these keys has not ended
 MOVED = 1_000_002  # the state was moved to another place
 LIBRARY = "flockmq1"
 SLOTS = 16384  # of a Redis Cluster
-# What follows the prefix in the keys that are the state of a cluster: whole names, and beginnings. Users, the log of
+# The keys that are the state of a cluster, without their prefix: whole names, and beginnings. Users, the log of
 # messages and its jobs are not listed: they outlive the state.
 STATE_NAMES = (
     b"clock epoch change changes nodes dead retained sessions expiring delayed groups shared grace later".split()

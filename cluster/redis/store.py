@@ -68,8 +68,8 @@ class RedisStore(LogStore):
         on_leased: called with messages leased to this node: group, place, message, in turn.
         on_given: called with messages of groups that Redis has put into queues of this node's sessions: see
             `Leases.receive_given`.
-        on_damaged: called with the steps of a block that Redis could not apply, before the block is confirmed: what
-            has the damaged key (`client`, `group`, `common`), its id or name, the key, the reason, in turn.
+        on_damaged: called with the steps of a block that Redis could not apply, before the block is confirmed: the
+            owner of the damaged key (`client`, `group`, `common`), its id or name, the key, the reason, in turn.
         on_fenced: called with the reason when this node is no longer a member of the cluster.
     """
 

@@ -182,7 +182,7 @@ class Player:
         properties = properties_of(message)
         if not self._manner.keep_expiry:
             properties.pop("message_expiry_interval", None)
-        if "response_topic" in properties:  # whoever answers a replayed request must not answer the live client
+        if "response_topic" in properties:  # the answer to a replayed request must not reach the live client
             properties["response_topic"] = self._manner.topic_prefix + properties["response_topic"]
         return properties
 

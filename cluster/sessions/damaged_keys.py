@@ -1,4 +1,4 @@
-"""Damaged keys: what this node does when Redis could not apply its records for a client or a group.
+"""Damaged keys: the measures of this node when Redis could not apply its records for a client or a group.
 
 Someone wrote to a key, or a fault changed it. The other records of the block are applied. Nothing of the client or
 group is kept until its key is repaired or deleted.
@@ -32,7 +32,7 @@ class DamagedKeys:
         self._complained: dict[bytes, float] = {}  # key -> when, monotonic
 
     def report(self, damaged: list[bytes]) -> None:
-        """Redis could not apply some records: what has the key, its id or name, the key, the reason, in turn."""
+        """Redis could not apply some records: the owner of the key, its id or name, the key, the reason, in turn."""
         for kind, name, key, reason in zip(*(damaged[i::4] for i in range(4)), strict=True):
             text = reason.decode("utf-8", "replace")
             self._complain(kind, name, key, text)

@@ -1,4 +1,4 @@
-"""The delayed wills of a cluster: nobody owns them, so that any node lists and cancels them in Redis (G6)."""
+"""The delayed wills of a cluster: no node owns them, so that any node lists and cancels them in Redis (G6)."""
 
 from collections.abc import AsyncIterator, Callable
 

@@ -130,7 +130,7 @@ cdef inline void handle_publish(
         return
     if result != IN_ORDER:
         if load.members != NULL and (network.counters.cuts or network.nodes > 1):
-            # The member gets what another one had, or what another node had no room for.
+            # The member gets messages that another one had, or for which another node had no room.
             network.counters.returned += 1
         else:
             network.counters.reordered += 1

@@ -35,7 +35,7 @@ RULES = {
 
 
 def check(history: History, *, behind: bool = False) -> list[str]:
-    """All findings, in words; an empty list is what is wanted.
+    """All findings, in words; the list should be empty.
 
     Args:
         history: of the run.
@@ -64,7 +64,7 @@ def unexpected(history: History) -> list[str]:
 
 
 class Subscriptions:
-    """From which event on a client's session was subscribed with what, until a clean start."""
+    """The subscriptions of a client's session: from which event on, until a clean start."""
 
     def __init__(self, history: History) -> None:
         self.since: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
@@ -153,7 +153,7 @@ def out_of_order(history: History) -> list[str]:
 
 
 def without_dup(history: History) -> list[str]:
-    """What a client was sent with a packet identifier, and is sent again with it, is marked."""
+    """A message that a client was sent with a packet identifier, and is sent again with it, is marked."""
     sent: dict[tuple[str, int], bytes] = {}
     found = []
     for event in history.events:
@@ -226,7 +226,7 @@ def untruthful(history: History) -> list[str]:
 
 
 def retained(history: History, values: dict[str, bytes]) -> list[str]:
-    """I7: `values` is what a new subscriber found; topics have one publisher each. An empty payload clears."""
+    """I7. `values`: those that a new subscriber found; topics have one publisher each. An empty payload clears."""
     acknowledged = {(event.packet_id, event.payload) for event in history.of(Acknowledged)}
     possible: dict[str, set[bytes]] = defaultdict(lambda: {b""})
     for event in history.of(Published):
@@ -300,7 +300,7 @@ def disordered(history: History, workers: set[str]) -> list[str]:
 
 
 def logged(history: History, log: Counter[bytes]) -> list[str]:
-    """G12: what the log of messages has, by payload: what was acknowledged, QoS 2 once, the rest no more than sent."""
+    """G12: the log of messages, by payload: acknowledged ones, QoS 2 once, the rest no more than sent."""
     sent: Counter[bytes] = Counter(event.payload for event in history.of(Published))
     qos = {event.payload: event.qos for event in history.of(Published)}
     done = {event.payload for event in history.of(Acknowledged) if event.by != "PUBREC"}

@@ -304,7 +304,7 @@ class RecordedClient:
             self.unreleased.discard(packet.packet_id)
             self.answer(Pubcomp(packet_id=packet.packet_id))
         elif isinstance(packet, Puback | Pubrec) and packet.reason_code >= FAILED:
-            self.outgoing.pop(packet.packet_id, None)  # refused: it is nobody's promise
+            self.outgoing.pop(packet.packet_id, None)  # refused: the broker has promised nothing
         elif isinstance(packet, Puback | Pubcomp):
             out = self.outgoing.pop(packet.packet_id, None)
             if out is not None:

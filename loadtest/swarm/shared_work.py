@@ -17,7 +17,7 @@ from loadtest.swarm.streams import Summary
 
 
 class Report(NamedTuple):
-    """What the workers of one group in one process have done of one stream."""
+    """The part of one stream that the workers of a group in one process have done."""
 
     topic_filter: str
     qos: int
@@ -29,7 +29,7 @@ class Report(NamedTuple):
 
 
 class Done:
-    """What was done of one stream."""
+    """The part of one stream that was done."""
 
     __slots__ = ("deliveries", "numbers")
 
@@ -76,7 +76,7 @@ class SharedWork:
 
 
 class Outcome(NamedTuple):
-    """What all workers of a group have done of one stream."""
+    """The part of one stream that all workers of a group have done."""
 
     topic_filter: str
     topic_name: str

@@ -1,7 +1,7 @@
 """Tokens of tenants: the operations that they open, and names with and without the prefix of the tenant.
 
 The operations work with whole names. Here names of a request get the prefix, and those of the result lose it; an item
-of a list with a name that is not the tenant's is left out. Names of nodes, and what became of them, are not shown.
+of a list with a name that is not the tenant's is left out. Names and ends of nodes are not shown.
 """
 
 from typing import Any

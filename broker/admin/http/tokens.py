@@ -1,6 +1,6 @@
 """The file of tokens, which open the HTTP API and the page: a line each, NAME:ROLE:SHA-256 of the token.
 
-A fourth part, :TENANT, makes it a token of a tenant: it opens the API for what is the tenant's.
+A fourth part, :TENANT, makes it a token of a tenant: it opens the API for the tenant's part.
 
 A token is 256 random bits, so one round of SHA-256 protects it: it can't be guessed. `flockmq token` writes the file,
 for its owner only; the node reloads it when it has changed. An invalid line is logged and makes all tokens invalid. A

@@ -13,7 +13,7 @@ from cluster.analytics.errors import RedisAway
 
 PATIENCE = 5.0  # seconds without a heartbeat after which a node counts as away
 SETTLE = 5.0  # seconds after its return in which it logs what has waited
-DEAD = 600.0  # seconds without a heartbeat after which it is dead, with nobody left to declare that
+DEAD = 600.0  # seconds without a heartbeat after which it is dead, with no node left to declare that
 
 log = logs.get("flockmq.analytics")
 

@@ -16,7 +16,7 @@ from cluster.analytics.output.files import Files
 from cluster.analytics.tables import TABLES, time_of
 
 HOUR = 3600 * 1_000_000  # microseconds
-DAY = 24 * HOUR  # a check lists so much of what earlier ones have listed: messages may be late
+DAY = 24 * HOUR  # a check lists so much again of earlier checks: messages may be late
 SETTLED = HOUR // 6  # an hour is merged so long after its end: files with messages that were late are in it
 SMALL = 64 << 20  # bytes: larger files stay as they are
 MERGED = 128 << 20  # bytes of each new file, about

@@ -56,7 +56,7 @@ OLDEST = record({"place": integer("in the order of arrival"), "topic": text(), "
 
 
 def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """One group out of the nodes' parts. All nodes know persistent members, and what waits in Redis."""
+    """One group out of the nodes' parts. All have its persistent members, and its number of messages in Redis."""
     found = dict(parts[0])
     for name in ("connected", "unacknowledged", "given", "returned"):
         found[name] = sum(part[name] for part in parts)
