@@ -14,7 +14,9 @@ from broker.config.kinds import (
     Name,
     PythonObjects,
     RedisUrlKind,
+    StoreUrl,
     TopicFilters,
+    Workers,
 )
 from broker.errors import UsageError
 
@@ -57,9 +59,11 @@ def metavar(kind: Kind) -> str:
         Name: "NAME",
         PythonObjects: "MODULE:OBJECT",
         RedisUrlKind: "URL",
+        StoreUrl: "memory|sqlite:PATH",
         TopicFilters: "FILTER",
+        Workers: "N|auto",
     }
-    return words.get(type(kind), "memory|sqlite:PATH")
+    return words[type(kind)]
 
 
 def shown(default: object) -> str:

@@ -191,6 +191,12 @@ def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert told == ""
 
 
+@pytest.mark.parametrize("shown", ["--workers N|auto", "--store memory|sqlite:PATH", "--log-level debug|info|"])
+def test_help_shows_the_form_of_values(shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--help"]) == 0
+    assert shown in capsys.readouterr().out
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("flockmq ")
