@@ -1,6 +1,6 @@
 # The MessagePack writer for C, for the types that nodes and Redis use: integers, texts, arrays. See msgpack.pyx.
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from _speedups.base.buffers cimport Buffer, Pool, buffer_reserve
@@ -72,6 +72,13 @@ cdef inline int put_number(Buffer* b, Pool* pool, uint64_t value) except -1:
         p = put(b, pool, 9)
         p[0] = 0xCF
         put_big_endian(p + 1, value, 8)
+    return 0
+
+
+cdef inline int put_negative(Buffer* b, Pool* pool, int64_t value) except -1:
+    cdef uint8_t* p = put(b, pool, 9)
+    p[0] = 0xD3
+    put_big_endian(p + 1, <uint64_t>value, 8)
     return 0
 
 

@@ -15,7 +15,7 @@ class DamagedMessage(ValueError):
 cdef int put_object(Buffer* b, Pool* pool, object value) except -1:
     cdef const uint8_t* data
     if isinstance(value, int):
-        return put_number(b, pool, value)
+        return put_negative(b, pool, value) if value < 0 else put_number(b, pool, value)
     if isinstance(value, str):
         value = value.encode()
     if isinstance(value, bytes):
@@ -28,7 +28,7 @@ cdef int put_object(Buffer* b, Pool* pool, object value) except -1:
 
 
 def pack(value):
-    """The value as bytes: an int from 0 to 2**64 - 1, bytes, str, or a list or tuple of such."""
+    """The value as bytes: an int from -2**63 to 2**64 - 1, bytes, str, or a list or tuple of such."""
     cdef Pool pool
     cdef Buffer b = Buffer(NULL, 0, 0, 0, 0)
     pool.kept = 0

@@ -46,5 +46,6 @@ cdef class ClusterGroup(Group):
     cdef bint is_direct(self, Member member) except -1
     cdef int announce(self) except -1
     cdef int announce_member(self, Member member) except -1
-    cdef int note_given(self, Member member, uint64_t total) except -1
+    cdef int announce_limit(self, Member member, int64_t limit) except -1
+    cdef int note_given(self, Member member, uint64_t total, uint32_t count) except -1
     cdef int give_to_others(self) except -1

@@ -2,7 +2,7 @@ from _speedups.session.group import Group
 from _speedups.session.session import Session
 from _speedups.session.subscriber import Subscriber
 
-def given(session: Session, name: bytes, total: int) -> None: ...
+def given(session: Session, name: bytes, total: int, count: int) -> None: ...
 
 class ClusterGroup(Group):
     places: set[int]

@@ -347,26 +347,38 @@ cdef class ClusterGroup(Group):
         return 0
 
     cdef int announce_member(self, Member member) except -1:
-        """Send Redis the room of a member that gets messages directly. Returns whether it is no such member."""
+        """Send Redis the room of a member that gets messages directly. Returns whether it is no such member.
+
+        If the session has no other subscription, Redis finds the room in the length of its queue: it is sent the whole
+        room, once. For other sessions it is sent the room when that has changed.
+        """
         cdef bint direct = self.is_direct(member)
-        cdef uint32_t room = member.room() if direct else 0
+        cdef Session session = member.session
+        cdef uint32_t room = member.whole_room() if direct and subscribes_to_one(session) else 0
+        if room != member.steady:
+            member.steady = room
+            member.room_known = 0
+            member.total = -1
+            self.announce_limit(member, -<int64_t>room)
+        if room:
+            return False
+        room = member.room() if direct else 0
         if is_news(room, member.room_known):
             member.room_known = room
-            self.journal.announce_member(self.client_id, member.session, room, member.total, member.options,
-                                         member.properties)
+            self.announce_limit(member, member.total + room if member.total >= 0 else 0)
         return not direct
 
-    cdef int note_given(self, Member member, uint64_t total) except -1:
-        """Redis has put so many messages into the queue of the member's session, up to those that have arrived now."""
-        cdef uint64_t news = 0
+    cdef int announce_limit(self, Member member, int64_t limit) except -1:
+        return self.journal.announce_member(self.client_id, member.session, limit, member.options, member.properties)
+
+    cdef int note_given(self, Member member, uint64_t total, uint32_t count) except -1:
+        """Redis has put `count` messages into the queue of the member's session, and `total` in all."""
         if member.total < 0:
             member.room_known = 0                 # that was the question: Redis has not been sent the room
-        else:
-            news = total - <uint64_t>member.total
-            member.room_known -= <uint32_t>min(news, member.room_known)
+        member.room_known -= min(count, member.room_known)
         member.total = total
-        self.given += news
-        self.turn.counters[SHARED_GIVEN] += news
+        self.given += count
+        self.turn.counters[SHARED_GIVEN] += count
         return self.room_changed()
 
     def tick(self):
@@ -558,7 +570,7 @@ cdef class ClusterGroup(Group):
         """The link to Redis was lost: announce the room again."""
         cdef Member member
         for member in self.connected:
-            member.room_known = 0
+            member.room_known = member.steady = 0
             member.total = -1
         self.room_known = 0
         self.turn.schedule_send(self)
@@ -574,13 +586,18 @@ cdef inline bint is_news(uint64_t room, uint64_t known) noexcept:
     return room < known or (room > known and room >= 2 * known)
 
 
-def given(Session session not None, bytes name not None, uint64_t total):
-    """Redis has put so many messages of this group into the queue of the session, all in all."""
+cdef inline bint subscribes_to_one(Session session) noexcept:
+    """Whether the session's only subscription is that to a group."""
+    return session.subscription_count == 0 and session.shares.count == 1
+
+
+def given(Session session not None, bytes name not None, uint64_t total, uint32_t count):
+    """Redis has put `count` messages of this group into the queue of the session, and `total` in all."""
     cdef Member member
     if session.shares is not None:
         for member in session.shares.items:
             if member is not None and member.group is not None and member.group.client_id == name:
-                (<ClusterGroup>member.group).note_given(member, total)
+                (<ClusterGroup>member.group).note_given(member, total, count)
 
 
 cdef uint32_t weight_of(uint32_t hash, bytes name) noexcept:

@@ -99,7 +99,7 @@ cdef class ClusterJournal(Journal):
     cdef int lease_done(self, bytes group, uint64_t place) except -1
     cdef int lease_back(self, bytes group, uint64_t place) except -1
     cdef int announce(self, bytes group, uint64_t room, uint64_t weight, uint64_t total) except -1
-    cdef int announce_member(self, bytes group, Session session, uint32_t room, int64_t total, uint8_t options,
+    cdef int announce_member(self, bytes group, Session session, int64_t limit, uint8_t options,
                              bytes identifiers) except -1
     cdef bytes pack_settled(self)
     cdef uint32_t index(self, Subscriber session) except? 0

@@ -489,20 +489,20 @@ cdef class ClusterJournal(Journal):
         self.rooms[group] = (group, room, weight, total)
         return self.note(QUEUED)
 
-    cdef int announce_member(self, bytes group, Session session, uint32_t room, int64_t total, uint8_t options,
+    cdef int announce_member(self, bytes group, Session session, int64_t limit, uint8_t options,
                              bytes identifiers) except -1:
         """Record how many messages Redis may put into the queue of a session by itself.
 
         Args:
-            total: messages that it has put there so far, as far as this node knows; -1 = it does not, and asks for it.
+            limit: of the number of messages that it has put there in all; 0 = no more, and this node asks for that
+                number; negative: of the length of the queue.
             options: of the subscription.
             identifiers: of the subscription, as properties.
         """
         epoch = self.epoch_of(session.owner)
         if epoch:
             self.members[group, session.client_id] = (
-                group, session.client_id, epoch, total + room if total >= 0 else 0, options & MAXIMUM_QOS,
-                options >> 3 & 1, identifiers)
+                group, session.client_id, epoch, limit, options & MAXIMUM_QOS, options >> 3 & 1, identifiers)
         return self.note(QUEUED)
 
     cdef bytes pack_settled(self):

@@ -22,12 +22,14 @@ cdef class Member(Membership):
     # For groups of a cluster, see `ClusterGroup.is_direct`:
     cdef uint32_t room_known       # messages that Redis may put into the session's queue, as far as this node knows
     cdef int64_t total             # those that it has put there; -1 = Redis is yet to be asked
+    cdef uint32_t steady           # it has room while its session's queue is shorter; 0 = see `room_known`
     cdef uint64_t rights_number    # of the rights for which `reads_all` was determined; 0 = none
     cdef bint reads_all            # the client may read whatever the topic filter matches
     cdef void* before              # Members of the ring of those with room ...
     cdef void* after               # ... not owned
 
     cdef uint32_t room(self) noexcept
+    cdef uint32_t whole_room(self) noexcept
     cdef bint may_take(self, const Message* message) except -1
     cdef int returned(self, uint64_t place, Message* message, uint8_t qos) except -1
 

@@ -66,6 +66,18 @@ cdef class Member(Membership):
             return 0
         return min(self.group.settings.window - self.given, self.session.room())
 
+    cdef uint32_t whole_room(self) noexcept:
+        """Messages that it takes when it has none."""
+        if self.group is None or self.group.settings.paused or self.session.outlet is None:
+            return 0
+        return min(self.group.settings.window, self.session.turn.limits.max_inflight,
+                   <uint32_t>self.session.outlet.receive_maximum)
+
+    cdef int set_options(self, uint8_t options, uint32_t identifier) except -1:
+        Membership.set_options(self, options, identifier)
+        self.steady = 0                           # Redis has to be sent them, too
+        return self.group.room_changed()
+
     cdef bint may_take(self, const Message* message) except -1:
         """Whether its client may read the message, and takes a packet of its size."""
         cdef Session session = self.session
@@ -81,7 +93,7 @@ cdef class Member(Membership):
 
     cdef int attached(self) except -1:
         cdef GroupMembers group = self.group
-        self.room_known = 0
+        self.room_known = self.steady = 0
         self.total = -1
         if not self.listed:
             self.listed = True

@@ -76,7 +76,7 @@ class Leases:
             for number, entry in enumerate(entries, first):
                 arrive(session, number, entry, given=True)
             if self._claims.epoch_of(session.owner) == epoch:
-                given(session, name, total)
+                given(session, name, total, len(entries))
 
     def key_free(self, name: bytes, key: bytes, hold: int) -> None:
         """No session that is elsewhere has messages with this key any more."""

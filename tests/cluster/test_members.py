@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
+import msgpack
 import pytest
 import redis
 
 from _speedups.base.msgpack import pack, unpack
 from _speedups.cluster.message_codec import decode_entry, decode_message, encode_message
+from _speedups.codec.packets import Subscribe, Unsubscribe
 from cluster.redis.connector import function_library
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
@@ -61,6 +63,10 @@ class Nodes:
         """Node `n2` announces the room of a member."""
         member = [GROUP, cid, epoch or self.epochs[cid], limit, qos, *more]
         return self.call("acks", b"n2", pack([]), pack([[], [], [], [member]]))
+
+    def acknowledge(self, cid: bytes, *numbers: int) -> Any:
+        """Node `n2` has acknowledgements of a client, and nothing to announce."""
+        return self.call("acks", b"n2", pack([[cid, self.epochs[cid], list(numbers), []]]))
 
     def queue(self, cid: bytes) -> list[Any]:
         """The entries of a queue, see `decode_entry`."""
@@ -188,6 +194,54 @@ def test_a_node_that_does_not_know_the_number_is_sent_it(nodes: Nodes) -> None:
     assert (len(nodes.queue(b"a")), nodes.waiting) == (2, 1)
 
 
+def test_a_limit_of_the_queue_is_announced_once(nodes: Nodes) -> None:
+    nodes.announce(b"a", -2)
+    nodes.share(*(message(b"%d" % n) for n in range(6)))
+    assert (len(nodes.queue(b"a")), nodes.waiting) == (2, 4)
+    reply = nodes.acknowledge(b"a", 1)
+    assert [(item[1], len(item) - 5) for item in reply[3]] == [(3, 1)]
+    assert (len(nodes.queue(b"a")), nodes.waiting) == (2, 3)
+    nodes.acknowledge(b"a", 3)  # out of order: the queue is as long as before
+    assert (len(nodes.queue(b"a")), nodes.waiting) == (2, 3)
+    nodes.acknowledge(b"a", 2)
+    assert (len(nodes.queue(b"a")), nodes.waiting) == (2, 1)
+    nodes.acknowledge(b"a", 4, 5)
+    assert (len(nodes.queue(b"a")), nodes.waiting) == (1, 0)
+    nodes.share(message(b"x"))
+    assert (len(nodes.queue(b"a")), nodes.waiting) == (2, 0)
+
+
+def test_a_limit_of_the_queue_counts_all_messages_of_the_session(nodes: Nodes) -> None:
+    nodes.commit(messages=[message(b"x")], pushes=[[b"a", nodes.epochs[b"a"], 1]])
+    nodes.announce(b"a", -1)  # there is no room when it is announced
+    nodes.share(message(b"y"))
+    assert (len(nodes.queue(b"a")), nodes.waiting) == (1, 1)
+    nodes.acknowledge(b"a", 1)
+    assert (len(nodes.queue(b"a")), nodes.waiting) == (1, 0)
+
+
+def test_a_member_without_room_returns_only_while_it_may(nodes: Nodes) -> None:
+    nodes.announce(b"a", -1)
+    nodes.share(message(b"x"), message(b"y"))
+    nodes.announce(b"a", 0)
+    nodes.acknowledge(b"a", 1)
+    assert (nodes.queue(b"a"), nodes.waiting) == ([], 1)
+    nodes.announce(b"a", -1)
+    assert (len(nodes.queue(b"a")), nodes.waiting) == (1, 0)
+    nodes.share(message(b"z"))
+    nodes.commit(b"n2", releases=[[b"a", nodes.epochs[b"a"], 3]])  # its client has got the second one, and is away
+    nodes.acknowledge(b"a", 2)
+    assert (nodes.queue(b"a"), nodes.waiting) == ([], 1)
+
+
+def test_a_refused_message_makes_room(nodes: Nodes) -> None:
+    nodes.announce(b"a", -1)
+    nodes.share(message(b"x"), message(b"y"))
+    nodes.commit(b"n2", moves=[b"refused", GROUP, 1, b"a", 1 << 8 | 0x97])
+    assert (len(nodes.queue(b"a")), nodes.waiting) == (1, 0)
+    assert nodes.redis.hkeys(b"mq:gl:n2 " + GROUP) == [b"1"]  # it has failed
+
+
 def test_a_damaged_queue_keeps_its_messages_in_the_group(nodes: Nodes) -> None:
     nodes.announce(b"a", 10)
     nodes.redis.set(b"mq:q:a", "damaged")
@@ -236,6 +290,41 @@ def test_a_persistent_member_gets_all_without_leases(cluster: ClusterProcess, qo
     assert found == payloads
     assert direct(cluster, "w") == 20
     assert not cluster.redis.client().keys("mq:gl:*")
+
+
+def announced(cluster: ClusterProcess) -> tuple[int, int]:
+    """Limit and highest QoS of the member `w` as Redis has them; 0 = none."""
+    with redis.Redis(port=cluster.redis.port) as client:
+        packed = client.hget("mq:go:" + JOBS, "c:w")
+    found = msgpack.unpackb(packed) if packed else [0] * 6
+    return found[2], found[3]
+
+
+def test_the_limit_is_that_of_the_queue_while_the_session_has_no_other_subscription(cluster: ClusterProcess) -> None:
+    worker = Worker(cluster["b"].port, "w", 1, persistent=True)
+    with SocketClient(cluster["a"].port, "p", level=5) as publisher:
+        until(lambda: announced(cluster)[0] == -4)
+        publish(publisher, *(b"%d" % number for number in range(10)))
+        assert len(gathered([worker], 10)) == 10
+        assert announced(cluster)[0] == -4
+        worker.client.send(Subscribe(2, [("other", 1)]))
+        worker.look()
+        publish(publisher, *(b"%d" % number for number in range(10, 30)))
+        assert len(gathered([worker], 20)) == 20
+        until(lambda: announced(cluster)[0] > 0)
+        worker.client.send(Unsubscribe(3, ["other"]))
+        worker.look()
+        publish(publisher, *(b"%d" % number for number in range(30, 40)))
+        assert len(gathered([worker], 10)) == 10
+        until(lambda: announced(cluster)[0] == -4)
+    assert direct(cluster, "w") == 40
+
+
+def test_a_new_maximum_qos_is_announced(cluster: ClusterProcess) -> None:
+    worker = Worker(cluster["b"].port, "w", 1, persistent=True)
+    until(lambda: announced(cluster)[0] == -4)
+    worker.client.send(Subscribe(2, [(JOBS, 2)]))
+    until(lambda: announced(cluster) == (-4, 2))
 
 
 def test_a_member_with_a_maximum_packet_size_gets_leases(cluster: ClusterProcess) -> None:

@@ -455,9 +455,8 @@ register('flockmq_commit', function(args)
   if #releases > 0 then
     each(#releases, release_one, client_failed, {prefix = prefix, node = node, list = releases, told = told})
   end
-  for group in pairs(waiting) do
-    attempt(prefix, GROUP, group, dispatch, prefix, group, told)
-  end
+  dispatch_all(prefix, waiting, told)
+  dispatch_all(prefix, woken, told)
   if shares then
     firsts[2] = firsts[2] + share(prefix, messages, shares, told)
   end
@@ -486,7 +485,7 @@ local function acknowledge(i, job)
   local prefix = job.prefix
   local cid, incarnation, done, received = unpack(job.list[i])
   local key, states = prefix .. 's:' .. cid, prefix .. 'st:' .. cid
-  local state = redis.call('HMGET', key, 'h', 'b', 'z', 'x')
+  local state = redis.call('HMGET', key, 'h', 'b', 'z', 'x', 'r')
   if not state[1] or tonumber(state[4]) ~= incarnation then
     return
   end
@@ -516,7 +515,7 @@ local function acknowledge(i, job)
       marks = marks - redis.call('HDEL', states, number)
     end
   end
-  drop_done(prefix, cid, first, head, bytes, marks)
+  drop_done(prefix, cid, first, head, bytes, marks, state[5])
 end
 
 -- args: prefix, node, acknowledgements of clients: {client id, incarnation, done numbers, numbers with PUBREC}. They
@@ -534,6 +533,9 @@ register({function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = func
   local result, told, given = {'ok'}, nothing_told(), nil
   if settled then
     settle(prefix, args[2], settled, told)
+  end
+  dispatch_all(prefix, woken, told)
+  if settled or next(woken) then
     result[2], given = tell_all(prefix, args[2], told)
   end
   if #damaged > 0 or given then

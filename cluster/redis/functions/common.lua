@@ -1,5 +1,5 @@
 #!lua name=flockmq1
--- revision 23
+-- revision 24
 -- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
 -- in deploy/docs/CLUSTER.md.
 --
@@ -22,6 +22,7 @@ local FLAP_SECONDS = 10       -- take-overs of a session within this time of eac
 
 local sharded = false         -- whether the caller declared a key: channels are sharded then
 local timed = false           -- whether this call has looked at the clock for `noted_tails`
+local woken = {}              -- groups in which this call gave members room: what waits there goes to them at its end
 local damaged = {}            -- not applied by this call: 'client', 'group' or 'common', name, key, reason, in turn
 
 local function register(definition, callback)
@@ -33,6 +34,9 @@ local function register(definition, callback)
     sharded, timed = keys[1] ~= nil, false
     if damaged[1] then
       damaged = {}
+    end
+    if next(woken) then
+      woken = {}
     end
     return call(args)
   end
@@ -271,6 +275,7 @@ local function change(prefix, origin, block, kept)
   return number
 end
 
+local wake                    -- in members.lua: a member's queue is shorter, so it may have room
 local give_back               -- in shares.lua: messages in a session's queue go back to their groups
 local leave_groups            -- likewise: a session that ends leaves its groups
 
@@ -332,8 +337,8 @@ local function all_sent(prefix, cid)
 end
 
 -- Remove the entries of a queue from its first one to `head`, and those after it that are marked as done. `bytes` and
--- `marks` are those of the queue, without the marks of entries before `head`.
-local function drop_done(prefix, cid, first, head, bytes, marks)
+-- `marks` are those of the queue, without the marks of entries before `head`. `resting`: see `rest`.
+local function drop_done(prefix, cid, first, head, bytes, marks, resting)
   local states = prefix .. 'st:' .. cid
   while marks > 0 and redis.call('HGET', states, head) == 'd' do
     marks = marks - redis.call('HDEL', states, head)
@@ -345,6 +350,9 @@ local function drop_done(prefix, cid, first, head, bytes, marks)
     end
   end
   redis.call('HSET', prefix .. 's:' .. cid, 'h', head, 'b', bytes, 'z', marks)
+  if resting and resting ~= '' then
+    wake(prefix, cid, resting)
+  end
 end
 
 -- Why an entry can't be added to the log of messages: 'again', the log has it; 'gap', the log lacks the entry before

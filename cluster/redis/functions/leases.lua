@@ -92,6 +92,13 @@ local function dispatch(prefix, group, told)
   end
 end
 
+-- Lease what waits in these groups.
+local function dispatch_all(prefix, groups, told)
+  for group in pairs(groups) do
+    attempt(prefix, GROUP, group, dispatch, prefix, group, told)
+  end
+end
+
 -- Leases end. Those that are not the node's are left alone.
 local function end_leases(prefix, node, group, places)
   local leases = leases_of(prefix, node, group)

@@ -43,6 +43,47 @@ local function counter_of(group)
   return 'k' .. group
 end
 
+-- The members' limits. A session without other subscriptions has a negative one, once for each connection: it has room
+-- while its queue has fewer messages. Others have a limit of the number above, which their node has to announce again
+-- and again. (Nodes before revision 24 announce only such limits.)
+local function room_of(prefix, cid, limit, total)
+  return limit < 0 and -limit - redis.call('LLEN', prefix .. 'q:' .. cid) or limit - total
+end
+
+-- A member with a negative limit has no room, and has left the rotation: it is to return when its queue is shorter. The
+-- field `r` of its session has the groups, each with a zero byte behind it.
+local function rest(prefix, group, cid)
+  local key = prefix .. 's:' .. cid
+  local resting = redis.call('HGET', key, 'r') or ''
+  if not ('\0' .. resting):find('\0' .. group .. '\0', 1, true) then
+    redis.call('HSET', key, 'r', resting .. group .. '\0')
+  end
+end
+
+-- Let a member take part in the rotation, behind the others.
+local function enter(prefix, group, name)
+  if not redis.call('ZSCORE', prefix .. 'gr:' .. group, name) then
+    redis.call('ZADD', prefix .. 'gr:' .. group, redis.call('HGET', prefix .. 'g:' .. group, 'v') or 0, name)
+  end
+end
+
+wake = function(prefix, cid, resting)
+  local left = ''
+  for group in resting:gmatch('([^%z]+)%z') do
+    local packed = redis.call('HGET', prefix .. 'go:' .. group, MEMBER .. cid)
+    local limit = packed and cmsgpack.unpack(packed)[3] or 0
+    if limit < 0 and room_of(prefix, cid, limit, 0) > 0 then
+      enter(prefix, group, MEMBER .. cid)
+      woken[group] = true
+    elseif limit < 0 then
+      left = left .. group .. '\0'
+    end
+  end
+  if left ~= resting then
+    redis.call('HSET', prefix .. 's:' .. cid, 'r', left)
+  end
+end
+
 -- A member as part of a rotation; nil if the connection has ended for which its room was announced. `packed`: its field
 -- in `go`, MessagePack: node, epoch of its connection, limit of the number above, highest QoS, 1 = it gets RETAIN as
 -- published, subscription identifiers as properties. `nodes`: for this call, node -> whether it lives.
@@ -53,23 +94,24 @@ local function taker_of(prefix, group, name, packed, nodes)
   if nodes[node] == nil then
     nodes[node] = live(prefix, node)
   end
+  local total = tonumber(state[6] or 0)
+  local fine, room = pcall(room_of, prefix, cid, limit, total)
   if state.err or state[1] ~= node or tonumber(state[2]) ~= epoch or not nodes[node]
-      or not (tonumber(state[3]) and tonumber(state[4])) then
+      or not (tonumber(state[3]) and tonumber(state[4]) and fine) then
     return nil
   end
   local kind, between = 49, struct.pack('<H', #group) .. group   -- an entry begins with kind and place: `part_of_group`
   if identifiers ~= '' then
     kind, between = kind + 4, between .. struct.pack('<H', #identifiers) .. identifiers
   end
-  local total = tonumber(state[6] or 0)
-  return {name = name, cid = cid, node = node, room = limit - total, total = total, qos = qos, kind = string.char(kind),
-    retained_kind = string.char(kind + 2 * as_published), between = between, head = tonumber(state[3]),
-    bytes = tonumber(state[4]), incarnation = tonumber(state[5]), step = 1, item = {cid, 0, group, epoch, 0}}
+  return {name = name, cid = cid, node = node, room = room, rests = limit < 0, total = total, qos = qos,
+    kind = string.char(kind), retained_kind = string.char(kind + 2 * as_published), between = between,
+    head = tonumber(state[3]), bytes = tonumber(state[4]), incarnation = tonumber(state[5]), step = 1,
+    item = {cid, 0, group, epoch, 0}}
 end
 
 -- Add the messages with these indices to those for a member; the first one has this place. Stops at a message with
--- heads.
--- Returns the index after the last one. (The longest loop of the library: it makes one text for each message.)
+-- heads. Returns the index after the last one. (The longest loop of the library: it makes one text for each message.)
 local function add_entries(taker, place, messages, from, to)
   local item, qos, between, bytes, byte = taker.item, taker.qos, nil, taker.bytes, string.byte
   if not CHARACTERS[0] then
@@ -115,11 +157,10 @@ local function fill_queue(prefix, group, taker, told)
   append(told.given, taker.node, item)
 end
 
--- A node announces the room of a member, as a limit of the number of messages that were put into its queue: so it does
--- not matter how many are under way. 0: the node does not know the number, and has to be sent it first. `...`: the rest
--- of the member's field in `go`. Returns whether the member has room.
+-- A node announces the limit of a member. 0: it gets no messages, and the node is sent the number of those that were
+-- put into its queue. `...`: the rest of the member's field in `go`. Returns whether the member has room.
 local function announce_member(prefix, node, told, group, cid, epoch, limit, ...)
-  local name, rooms, turns = MEMBER .. cid, prefix .. 'go:' .. group, prefix .. 'gr:' .. group
+  local name = MEMBER .. cid
   local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e', counter_of(group))
   if state[1] ~= node or tonumber(state[2]) ~= epoch
       or (not state[3] and redis.call('SISMEMBER', prefix .. 'gs:' .. group, name) == 0) then
@@ -129,15 +170,21 @@ local function announce_member(prefix, node, told, group, cid, epoch, limit, ...
   if limit == 0 then
     append(told.given, node, {cid, 0, group, epoch, total})
   end
-  if limit <= total then
-    redis.call('ZREM', turns, name)
-    return false
+  local room = room_of(prefix, cid, limit, total)
+  if room > 0 or limit < 0 then
+    redis.call('HSET', prefix .. 'go:' .. group, name, cmsgpack.pack({node, epoch, limit, ...}))
+  else
+    redis.call('HDEL', prefix .. 'go:' .. group, name)
   end
-  redis.call('HSET', rooms, name, cmsgpack.pack({node, epoch, limit, ...}))
-  if not redis.call('ZSCORE', turns, name) then
-    redis.call('ZADD', turns, redis.call('HGET', prefix .. 'g:' .. group, 'v') or 0, name)
+  if room > 0 then
+    enter(prefix, group, name)
+    return true
   end
-  return true
+  redis.call('ZREM', prefix .. 'gr:' .. group, name)
+  if limit < 0 then
+    rest(prefix, group, cid)
+  end
+  return false
 end
 
 -- A session has left the group.

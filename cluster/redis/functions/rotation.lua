@@ -298,6 +298,9 @@ local function end_rotation(prefix, rotation, told)
     end
     if taker.time and taker.room <= 0 then
       full[#full + 1] = taker.name
+      if taker.rests then
+        attempt(prefix, CLIENT, taker.cid, rest, prefix, group, taker.cid)
+      end
     elseif taker.time and taker.used then
       turns[#turns + 1] = taker.time
       turns[#turns + 1] = taker.name

@@ -155,12 +155,12 @@ end
 -- Mark entries of a queue as done; `done` has their numbers.
 local function finish_entries(prefix, cid, done)
   local states = prefix .. 'st:' .. cid
-  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'b', 'z')
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'b', 'z', 'r')
   local head, bytes, marks = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
   for i = 1, #done do
     marks = marks + redis.call('HSET', states, done[i], 'd')
   end
-  drop_done(prefix, cid, head, head, bytes, marks)
+  drop_done(prefix, cid, head, head, bytes, marks, state[4])
 end
 
 -- A message comes from a node that has no lease of it: the node has it again if that is the node of its key. Else it
@@ -361,9 +361,7 @@ local function settle(prefix, node, list, told)
   end, function(i, reason)
     note_damage(prefix, GROUP, members[i][1], reason)
   end)
-  for group in pairs(waiting) do
-    attempt(prefix, GROUP, group, dispatch, prefix, group, told)
-  end
+  dispatch_all(prefix, waiting, told)
 end
 
 -- A session or a node becomes a member of a group.
