@@ -172,7 +172,8 @@ class Run:
         self.network = Network(world)
         self.redis = RedisServer(world, self._change, self._lost)
         admissions: dict[str, int] = {}
-        settings = {"cluster.replicas": str(self.plan.replicas)} if self.plan.replicas else {}
+        own = {"cluster.replicas": self.plan.replicas, "shared.window": self.plan.window}
+        settings = {key: str(value) for key, value in own.items() if value}
         self.nodes = {
             name: SimulatedNode(world, self.network, self.redis, name, folder, admissions, self.found, settings)
             for name in NODES

@@ -587,6 +587,12 @@ ALL = (
         lua=(("(sent and body_of(message):byte(1) % 4 == 1)", "(sent and body_of(message):byte(1) % 4 >= 1)"),),
     ),
     Mutation(
+        "member rests",
+        "G13",
+        "a member whose queue was full does not return to the rotation",
+        lua=(("      enter(prefix, group, MEMBER .. cid)\n      woken", "      woken"),),
+    ),
+    Mutation(
         "unsent not returned",
         "G13",
         "messages of a member that is away are not given back",

@@ -13,6 +13,7 @@ NODES = ("n0", "n1", "n2")
 FIRST = 1500  # milliseconds until which the clients connect and subscribe
 TIMED = 1  # of four seeds, the one with all that is due at a time, and clocks that step
 KILLED, AIMED, AIMED_AT_CLIENTS = 2, 3, 6  # of eight seeds, those with steps that are aimed
+NARROW = 4  # of eight seeds, the one in which members of a group soon have no room
 LAST = 6500  # end of the last step; faults that go on are healed then
 
 
@@ -65,6 +66,7 @@ class Plan:
     faults: frozenset[int]  # the places of the steps that are faults
     replicas: int = 0  # `cluster.replicas`
     most_pushes: int = 0  # entries for queues after which a commit is cut; 0 = as in the product
+    window: int = 0  # `shared.window`; 0 = as in the product
 
     def without(self, places: set[int]) -> "Plan":
         """The plan without some steps, which become nothing, so that the others keep their places."""
@@ -102,6 +104,7 @@ def make_plan(seed: int) -> Plan:
         frozenset(i for i, step in enumerate(both) if step in wanted),
         replicas,
         most_pushes=int(seed % 8 == AIMED),
+        window=2 if seed % 8 == NARROW else 0,
     )
 
 
