@@ -69,6 +69,7 @@ from cluster.sessions.leases import Leases
 from cluster.sessions.reclaim import Reclaim
 from cluster.sessions.subscribing import Subscribing
 from cluster.sessions.takeover import TakeOver
+from cluster.sessions.unfinished import Unfinished
 from cluster.sessions.wills import Wills
 from cluster.streams.redis_log import RedisLog
 
@@ -185,6 +186,7 @@ class ClusterCoordinator(Coordinator):
         self._wills = Wills(plane, self._link, self.journal, self._claims)
         self._delayed = DelayedMessages(plane, self._link, self._wills, self._is_first, self._loop)
         self._delayed_wills = DelayedWills(self._link, self._is_first)
+        self._unfinished = Unfinished(plane, self._link, self._claims)
         self._takeover = TakeOver(
             plane,
             self._link,
@@ -193,6 +195,7 @@ class ClusterCoordinator(Coordinator):
             wills=self._wills,
             routes=self._routes,
             barrier=self._replica.barrier,
+            unfinished=self._unfinished,
             max_sessions=lambda: self._config.limits.max_sessions,
             on_fenced=self._on_fenced,
         )
@@ -239,6 +242,7 @@ class ClusterCoordinator(Coordinator):
             takeover=self._takeover,
             reclaim=Reclaim(self._link, self._claims, self._wills, self._takeover),
             leases=self._leases,
+            unfinished=self._unfinished,
             on_fenced=self._on_fenced,
         )
 

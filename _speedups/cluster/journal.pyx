@@ -34,11 +34,14 @@ from _speedups.session.group_members cimport MAXIMUM_QOS, forget_given, note_giv
 from _speedups.session.message cimport (
     Publication, message_hold, message_new, message_payload, message_properties, message_release, seconds_left,
 )
-from _speedups.session.outgoing_queue cimport QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE
+from _speedups.session.outgoing_queue cimport (
+    DUP, GOT_PUBREC, QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE, SENT, WAITING, Entry, queue_entry,
+)
 from _speedups.session.subscriber cimport Subscriber
 from _speedups.base.msgpack cimport put, put_array, put_number, put_object, put_text, put_text_head
 
 from _speedups.base.msgpack import pack
+from _speedups.cluster.message_codec import encode_entry, encode_message
 
 import struct
 from random import getrandbits
@@ -108,6 +111,34 @@ def arrive(Session session not None, uint64_t n, bytes data not None, bint given
                        entry.heads.failures)
     finally:
         message_release(m)
+
+
+def unfinished(Session session not None):
+    """The QoS 2 messages that the client may have, and that are not completed.
+
+    Returns:
+        A list of (queue number, entry of the queue encoded for Redis). The entry is empty after PUBREC. That of a
+        shared subscription has neither group nor place: Redis may have given the place to another message.
+    """
+    cdef uint64_t n = session.queue.head, end = session.first_unsent()
+    cdef Entry* e
+    cdef Message* m
+    cdef bytes entry
+    cdef list found = []
+    while n < end:
+        e = queue_entry(session.queue, n)
+        if e.flags & QOS == 2 and (e.state == SENT or e.state == GOT_PUBREC or (e.state == WAITING and e.flags & DUP)):
+            m = e.message
+            entry = b"" if m == NULL else encode_entry(
+                encode_message(m.data[:m.topic_length], message_payload(m)[:<Py_ssize_t>m.payload_length],
+                               2, e.flags & RETAINED_MESSAGE != 0,
+                               message_properties(m)[:<Py_ssize_t>m.properties_length],
+                               # the inverse of `clock_of`
+                               session.turn.journal.deadline(m.expires + 1 if m.expires else 0)),
+                e.flags & RETAIN_AS_PUBLISHED != 0, session.identifiers_of(e))
+            found.append((n, entry))
+        n += 1
+    return found
 
 
 def leased(object group not None, uint64_t place, bytes data not None):

@@ -20,9 +20,11 @@ from cluster.sessions.claim import Claims
 from cluster.sessions.leases import Leases
 from cluster.sessions.reclaim import Reclaim
 from cluster.sessions.takeover import TakeOver
+from cluster.sessions.unfinished import Unfinished
 
 BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5)  # between attempts to reach Redis, plus or minus a half
 ATTEMPTS_PER_LOG_LINE = 20
+LOST_DATA = "Redis has lost committed data"
 AWAY_LEASES = 3  # after which persistent clients are closed, if the machine of Redis is reachable
 
 log = logs.get("flockmq.cluster")
@@ -43,6 +45,7 @@ class Recovery:
         takeover: of the node.
         reclaim: of the node.
         leases: of the node.
+        unfinished: of the node.
         on_fenced: called with the reason when the node can't continue, and has to rejoin.
     """
 
@@ -60,6 +63,7 @@ class Recovery:
         takeover: TakeOver,
         reclaim: Reclaim,
         leases: Leases,
+        unfinished: Unfinished,
         on_fenced: Callable[[str], object],
     ) -> None:
         self._plane = plane
@@ -73,6 +77,7 @@ class Recovery:
         self._takeover = takeover
         self._reclaim = reclaim
         self._leases = leases
+        self._unfinished = unfinished
         self._on_fenced = on_fenced
         self._task: asyncio.Task[None] | None = None
         self._away_since = 0.0  # when the link was lost, monotonic; 0 = connected
@@ -141,26 +146,15 @@ class Recovery:
             self._on_fenced("another node declared this one dead")
             return
         seq, change, *_ = reply
-        if seq < self._store.confirmed_seq or change < replica.changes.last:
-            self._on_fenced("Redis has lost committed data")
-            return
-        calls = await link.ask("HGET", link.keys.node(link.node_id), "calls")
-        if int(calls or 0) < self._store.acks_executed + self._takeover.claims_executed:
-            self._on_fenced("Redis has lost committed data")  # acknowledgements of clients, or claims of sessions
-            return
-        if not await replica.reader.is_same_history():
-            self._on_fenced("Redis has lost changes, and has used their numbers for others")
+        if lost := await self._what_is_lost(seq, change):
+            await self._unfinished.restore()
+            self._on_fenced(lost)
             return
         await replica.reader.catch_up()
         if replica.changes.last < change:
             raise Behind
         await replica.reader.read_logs([*replica.members.departed, *replica.members])
-        sessions = self._claims.shared_sessions()
-        # Their numbers would be used again, for other messages.
-        if await replica.reader.has_lost(sessions) or await replica.reader.has_lost_places(self._leases.last_places()):
-            self._on_fenced("Redis has lost committed data")
-            return
-        await replica.reader.read_queues(sessions)
+        await replica.reader.read_queues(self._claims.shared_sessions())
         results = await replica.reader.ask_hash("HGETALL", link.keys.analytics_results)
         if link.closed:
             return
@@ -188,6 +182,28 @@ class Recovery:
         log.info("Redis is back", seconds=f"{away:.1f}")
         self._lease.resume()
         self._plane.end_turn()
+
+    async def _what_is_lost(self, seq: int, change: int) -> str:
+        """A sentence if Redis has lost data that this node has had confirmed, or has received; else nothing.
+
+        Args:
+            seq: of the node's last commit, as Redis has it.
+            change: the number of the last change in Redis.
+        """
+        link, reader = self._link, self._replica.reader
+        if seq < self._store.confirmed_seq or change < self._replica.changes.last:
+            return LOST_DATA
+        calls = await link.ask("HGET", link.keys.node(link.node_id), "calls")
+        if int(calls or 0) < self._store.acks_executed + self._takeover.claims_executed:
+            return LOST_DATA  # acknowledgements of clients, or claims of sessions
+        if not await reader.is_same_history():
+            return "Redis has lost changes, and has used their numbers for others"
+        # Numbers of queues and places of groups would be used again, for other messages.
+        if await reader.has_lost(self._unfinished.numbers()) or await reader.has_lost_places(
+            self._leases.last_places()
+        ):
+            return LOST_DATA
+        return ""
 
 
 def _backoff(attempt: int) -> float:

@@ -142,24 +142,28 @@ class SnapshotReader:
                 if session is not None:
                     await self._read_queue(session)
 
-    async def has_lost(self, sessions: list[Session]) -> bool:
-        """Whether Redis lacks messages of these queues that this node has received. Raises as `NodeLink.ask`."""
-        for start in range(0, len(sessions), AT_ONCE):
-            some = sessions[start : start + AT_ONCE]
-            tails = [field for one in some for field in (one.client_id, one.session_id, one.next_number)]
-            if await self._link.ask_function("lost", *tails):
+    async def has_lost(self, numbers: list[tuple[bytes, int, int]]) -> bool:
+        """Whether Redis lacks messages of queues that this node has received. Raises as `NodeLink.ask`.
+
+        Args:
+            numbers: client id, incarnation and next queue number of each session.
+        """
+        for start in range(0, len(numbers), AT_ONCE):
+            fields = [field for number in numbers[start : start + AT_ONCE] for field in number]
+            if await self._link.ask_function("lost", *fields):
                 return True
         return False
 
     async def has_lost_places(self, places: dict[bytes, int]) -> bool:
         """Whether Redis lacks messages of shared subscriptions that this node has received. Raises as `NodeLink.ask`.
 
+        To be called when nothing else is lost: if this is not either, the node has compared all.
+
         Args:
             places: the highest place of a message that this node has had, by group.
         """
-        return bool(places) and bool(
-            await self._link.ask_function("lost_places", *(each for pair in places.items() for each in pair))
-        )
+        fields = [each for pair in places.items() for each in pair]
+        return bool(await self._link.ask_function("lost_places", *fields))
 
     async def _read_queue(self, session: Session) -> None:
         while True:

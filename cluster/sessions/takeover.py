@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from _speedups.cluster.journal import ClusterJournal
+from _speedups.cluster.journal import ClusterJournal, unfinished
 from _speedups.codec.packets import Connect
 from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
@@ -28,6 +28,7 @@ from cluster.replication.barrier import Barrier
 from cluster.replication.routes import Routes
 from cluster.sessions.claim import Claim, Claims
 from cluster.sessions.loading import Loading
+from cluster.sessions.unfinished import Unfinished
 from cluster.sessions.wills import Wills, encode_will
 
 TAKEOVERS = COUNTERS.index("takeovers")
@@ -49,6 +50,7 @@ class TakeOver:
         wills: of this node.
         routes: of this node.
         barrier: of this node.
+        unfinished: of this node.
         max_sessions: returns the maximum number of persistent sessions in the cluster.
         on_fenced: called with the reason when this node is no longer a member of the cluster.
     """
@@ -63,6 +65,7 @@ class TakeOver:
         wills: Wills,
         routes: Routes,
         barrier: Barrier,
+        unfinished: Unfinished,
         max_sessions: Callable[[], int],
         on_fenced: Callable[[str], object],
     ) -> None:
@@ -73,6 +76,7 @@ class TakeOver:
         self._wills = wills
         self._routes = routes
         self._barrier = barrier
+        self._unfinished = unfinished
         self._max_sessions = max_sessions
         self._on_fenced = on_fenced
         self._loading = Loading(link, self._admit, journal.clock_of)
@@ -243,19 +247,21 @@ class TakeOver:
             will.publish(self._plane.router, session.client_id, found, claim.epoch)
         if session.kind == SessionKind.SHARED:
             self._routes.remove(claim.filters, clean=False)
+            entries = unfinished(session)
             sent = session.unload()
             if not session.subscriptions_held:
                 sessions.end(session)
         else:
             self._routes.remove([name for name, _ in filters.subscriptions_of(session)], clean=True)
             sessions.end(session)
-            sent = 0
+            sent, entries = 0, []
         if claim.epoch:
             if had_will and delay is None:
                 self._wills.settle(claim.epoch)
             interval = session.expiry if session.kind == SessionKind.SHARED else None
             self._journal.release(claim.client_id, claim.epoch, sent, interval, delay)
             self._claims.remove(claim)
+            self._unfinished.keep(session, entries)
 
     def give_up(self, claim: Claim) -> None:
         """The connection closed before it was admitted: it has no will to publish."""

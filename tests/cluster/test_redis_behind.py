@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from _speedups.base.msgpack import pack
+from _speedups.cluster.message_codec import encode_message
 from cluster.redis.connector import function_library
 from tests.cluster.test_damaged_keys import Caller
 from tests.harness.redis_process import RedisProcess
@@ -88,8 +89,119 @@ def test_places_of_a_group_that_are_used_again_are_lost(caller: Caller) -> None:
     assert lost_places(b"n2", 2) == [group]
     caller.redis.function_load(function_library(), replace=True)
     caller.commit(shares=shares)
-    assert lost_places(b"n2", 1) == []
     assert lost_places(b"n2", 2) == [group]
     caller.call("beat", b"n2", "elapsed", 100)
     assert lost_places(b"n2", 2) == []
     assert lost_places(b"n2", 3) == [group]
+    assert lost_places(b"n1", 1) == []  # nothing is lost: from now on the node has the places of this process
+    assert lost_places(b"n1", 2) == []
+    assert lost_places(b"n1", 3) == [group]
+
+
+LOST, ALSO_LOST = (encode_message(b"t", payload, 2, False) for payload in (b"lost", b"also lost"))
+NOTHING = encode_message(b"", b"", 2, False)
+
+
+class Queue:
+    """The queue of session `a`, whose client is at `n2`; a process of Redis begins that lacks all from number 2 on.
+
+    Another node has put two messages there since.
+    """
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.epoch = caller.call("claim", b"n2", b"a", 1, 5, b"", 100, b"", 0, 1000)[0]
+        caller.commit(pushes=caller.push(b"a"))
+        caller.redis.function_load(function_library(), replace=True)
+        caller.commit(messages=[b"other", b"another"], pushes=[[b"a", caller.incarnation(b"a"), 1, 2]])
+
+    def restore(self, *lost: tuple[int, bytes], node: bytes = b"n2", incarnation: int = 0) -> int:
+        session = [b"a", incarnation or self.caller.incarnation(b"a"), list(lost)]
+        return int(self.caller.call("restore", node, pack([session])))
+
+    @property
+    def entries(self) -> list[bytes]:
+        return list(self.caller.redis.lrange("mq:q:a", 0, -1))
+
+    @property
+    def marks(self) -> dict[bytes, bytes]:
+        return dict(self.caller.redis.hgetall("mq:st:a"))
+
+    def check(self) -> None:
+        """The counts fit the queue."""
+        h, b, z = (int(self.caller.redis.hget("mq:s:a", field) or 0) for field in "hbz")
+        assert b == sum(map(len, self.entries))
+        assert z == len(self.marks)
+        assert all(h <= int(number) < h + len(self.entries) for number in self.marks)
+
+
+@pytest.fixture
+def queue(caller: Caller) -> Queue:
+    return Queue(caller)
+
+
+def test_what_is_lost_gets_its_numbers_again(queue: Queue) -> None:
+    """Messages that others have put there move behind it; numbers between are done, those with PUBREC are marked."""
+    early = queue.entries[0]
+    assert queue.restore((1, b"known"), (3, LOST), (5, b""), (6, ALSO_LOST)) == 3
+    assert queue.entries == [early, NOTHING, LOST, NOTHING, NOTHING, ALSO_LOST, b"other", b"another"]
+    assert queue.marks == {b"2": b"d", b"4": b"d", b"5": b"r"}
+    assert queue.caller.redis.hget("mq:s:a", "n") == b"7"
+    queue.check()
+
+
+def test_the_call_may_be_repeated(queue: Queue) -> None:
+    for wanted in (2, 0, 0):
+        assert queue.restore((2, LOST), (3, b"")) == wanted
+        assert queue.entries[1:] == [LOST, NOTHING, b"other", b"another"]
+    queue.check()
+
+
+def test_what_is_done_leaves_a_queue_that_begins_with_it(queue: Queue) -> None:
+    queue.caller.call("acks", b"n2", pack([[b"a", queue.caller.incarnation(b"a"), [1], []]]))
+    assert queue.restore((4, LOST)) == 1
+    assert queue.entries == [LOST, b"other", b"another"]
+    assert queue.caller.redis.hget("mq:s:a", "h") == b"4"
+    queue.check()
+
+
+def test_what_has_gone_back_to_its_group_does_not_move(queue: Queue) -> None:
+    queue.caller.redis.hset("mq:st:a", 2, "d")
+    queue.caller.redis.hset("mq:s:a", "z", 1)
+    assert queue.restore((2, LOST)) == 1
+    assert queue.entries[1:] == [LOST, b"another"]
+    queue.check()
+
+
+def test_a_queue_that_has_grown_shorter_than_what_is_lost(queue: Queue) -> None:
+    """The limits have dropped the oldest entries meanwhile, up to one that has a used number."""
+    queue.caller.redis.lpop("mq:q:a", 2)
+    queue.caller.redis.hset("mq:s:a", mapping={"h": 3, "b": len(b"another")})
+    assert queue.restore((2, LOST)) == 1
+    assert queue.entries == [LOST, b"another"]
+    assert queue.caller.redis.hget("mq:s:a", "h") == b"2"
+    queue.check()
+
+
+def test_the_next_node_waits_so_nothing_was_sent(queue: Queue) -> None:
+    queue.caller.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000)
+    assert queue.restore((2, LOST)) == 1
+    assert queue.entries[1:] == [LOST, b"other", b"another"]
+
+
+@pytest.mark.parametrize("why", ["released", "dead", "another session", "nothing lost", "too much"])
+def test_what_must_not_be_restored(queue: Queue, why: str) -> None:
+    caller, lost, more = queue.caller, (2, LOST), {}
+    if why == "released":
+        caller.send(1, b"n2", releases=[[b"a", queue.epoch, 0]])
+    elif why == "dead":
+        caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"))
+    elif why == "another session":
+        more = {"incarnation": caller.incarnation(b"a") + 1}
+    elif why == "nothing lost":
+        caller.call("lost_places", b"n2")  # the node has compared
+    else:
+        lost = (65_538, LOST)
+    before = caller.dump()
+    assert queue.restore(lost, **more) == 0
+    assert caller.dump() == before

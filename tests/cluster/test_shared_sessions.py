@@ -1,7 +1,7 @@
 """A persistent session of a cluster at the node that has its client: what arrives from Redis, and when."""
 
-from _speedups.cluster.journal import ClusterJournal, arrive
-from _speedups.cluster.message_codec import encode_message
+from _speedups.cluster.journal import ClusterJournal, arrive, unfinished
+from _speedups.cluster.message_codec import encode_entry, encode_message
 from _speedups.session.session import Session
 from _speedups.session.turn import Turn
 
@@ -66,3 +66,26 @@ def test_nothing_arrives_without_a_client() -> None:
     assert session.unload() == 1
     arrive(session, 2, message(2))
     assert numbers(session) == []
+
+
+def test_unfinished_is_what_was_sent_with_qos_2() -> None:
+    """As Redis had it, with properties, deadline, RETAIN and identifiers; without its place in a group."""
+    entries = [
+        encode_message(b"t", b"properties", 2, False, b"\x01\x01", 10_000),
+        encode_message(b"t", b"received", 2, False),
+        encode_message(b"t", b"QoS 1", 1, False),
+        encode_entry(encode_message(b"t", b"retained", 2, True), True, b"\x0b\x05"),
+        encode_entry(encode_message(b"t", b"group", 2, False), group=b"$share/g/t", place=9),
+        encode_message(b"t", b"not sent", 2, False),
+    ]
+    session = new_session()
+    session.load()
+    session.restore(7, 12)
+    for number, entry in enumerate(entries, 7):
+        arrive(session, number, entry)
+    session.restore_received(8)
+    session.restored(False)
+    wanted = [(7, entries[0]), (8, b""), (10, entries[3]), (11, encode_message(b"t", b"group", 2, False))]
+    assert unfinished(session) == wanted
+    session.unload()
+    assert unfinished(session) == []

@@ -1,14 +1,15 @@
 """A Redis Cluster under the nodes: its owner is killed or failed over by hand, the keys' slot moves to and fro."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish
+from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.conftest import StartCluster
 from tests.faults.cluster_load import CLUSTER_SETTINGS, ClusterLoad, wait
-from tests.harness.broker_process import until
+from tests.harness.broker_process import SETTLERS, until
 from tests.harness.cluster_process import ClusterProcess, new_seed
 from tests.harness.redis_cluster import RedisCluster
 from tests.harness.socket_client import SocketClient
@@ -140,3 +141,72 @@ def test_a_fail_over_that_lost_something_is_noticed(start_cluster: StartCluster,
     for name in "abc":
         cluster[name].wait_for_log("is ready again")
     until(lambda: replica.client().hlen("{mq}:nodes") == 3)
+
+
+def publish(client: SocketClient, payload: bytes, packet_id: int) -> None:
+    client.send(Publish("t", payload, qos=2, packet_id=packet_id))
+    assert client.receive() == Pubrec(packet_id)
+    client.send(Pubrel(packet_id))
+    assert client.receive() == Pubcomp(packet_id)
+
+
+def completed(client: SocketClient, until_payload: bytes) -> tuple[dict[int, bytes], list[int]]:
+    """What a client gets until the handshake of this message is complete: payloads by identifier, and all PUBRELs."""
+    payloads: dict[int, bytes] = {}
+    released: list[int] = []
+    while not (released and payloads.get(released[-1]) == until_payload):
+        packet = client.receive()
+        if isinstance(packet, Publish):
+            payloads[packet.packet_id] = packet.payload
+            client.send(Pubrec(packet.packet_id))
+        else:
+            assert isinstance(packet, Pubrel), packet
+            released.append(packet.packet_id)
+            client.send(Pubcomp(packet.packet_id))
+    return payloads, released
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before others", "after others"])
+@pytest.mark.parametrize("is_received", [False, True], ids=["sent", "received"])
+@pytest.mark.parametrize("topic_filter", ["t", "$share/g/t"], ids=["alone", "group"])
+def test_a_packet_identifier_that_a_client_awaits_pubrel_for_is_not_used_again(
+    start_cluster: StartCluster, servers: RedisCluster, topic_filter: str, is_received: bool, is_late: bool
+) -> None:
+    """The fail-over has lost the message: its node gives it back, also when others have used its number meanwhile."""
+    cluster = start(start_cluster, servers, **{"cluster.lease": 20})
+    for node in cluster.nodes:
+        SETTLERS.pop(node.port, None)  # they would make changes, and wait for a node that stands still
+    subscriber = SocketClient(cluster["a"].port, "s", clean_start=False)
+    subscriber.subscribe((topic_filter, 2))
+    publisher = SocketClient(cluster["b"].port, "p")
+    publish(publisher, b"early", 1)
+    completed(subscriber, b"early")
+    replica = servers.replica
+    with replica.client() as reader:
+        reader.execute_command("READONLY")
+        until(lambda: reader.hget("{mq}:s:s", "h") == "2", "the replica has all")
+    replica.freeze()
+    cluster.redis.cut("replica")
+    publish(publisher, b"lost", 2)
+    assert subscriber.receive() == Publish("t", b"lost", qos=2, packet_id=2)
+    if is_received:
+        subscriber.send(Pubrec(2))
+        assert subscriber.receive() == Pubrel(2)  # it gets lost, so the client awaits it
+    if is_late:
+        cluster["a"].signal(signal.SIGSTOP)
+    cluster.redis.kill()
+    replica.thaw()
+    cluster.redis = replica
+    cluster["b"].wait_for_log("is ready again")
+    if not is_late:
+        cluster["a"].wait_for_log("is ready again")
+    publish(SocketClient(cluster["b"].port, "p"), b"later", 3)
+    if is_late:
+        cluster["a"].signal(signal.SIGCONT)
+        cluster["a"].wait_for_log("is ready again")
+    subscriber = SocketClient(cluster["a"].port, "s", clean_start=False)
+    assert subscriber.connack is not None and subscriber.connack.session_present
+    payloads, released = completed(subscriber, b"later")
+    assert payloads == ({3: b"later"} if is_received else {2: b"lost", 3: b"later"})
+    assert released == [2, 3]
+    until(lambda: not replica.client().exists("{mq}:q:s", "{mq}:st:s"), "all is done")

@@ -40,6 +40,7 @@ FILTERS: dict[str, tuple[str, ...]] = {
     "guest": ("t/#",),
 }
 DUE = (b"mq:later", b"mq:delayed", b"mq:expiring")  # keys with all that is still to come
+DECLARED_DEAD = "another node declared this one dead"
 BACK = ("Redis is back", "the node is ready again")  # ends of lines in the log
 
 
@@ -73,6 +74,8 @@ class LogLines(logging.Handler):
         if node is not None:
             node.troubles += record.levelno >= logging.ERROR
             node.is_away = event.startswith("Redis is away") or (node.is_away and not event.endswith(BACK))
+            if getattr(record, "values", {}).get("reason") == DECLARED_DEAD:
+                node.ends.append(self._run.world.now)
         if record.levelno < logging.WARNING and not self._run.story.detailed:
             return
         values = " ".join(f"{name}={value}" for name, value in getattr(record, "values", {}).items())
@@ -254,7 +257,8 @@ class Run:
             self.clients[name].forget()  # its session has expired
         retained = self._read_retained()
         roles = {role: {client.name for client in self.plan.clients if client.role == role} for role in FILTERS}
-        excuses = Excuses(self.history, self.history.times, self.losses, self.plan.replicas)
+        ends = [end for node in self.nodes.values() for end in node.ends]
+        excuses = Excuses(self.history, self.history.times, self.losses, self.plan.replicas, ends)
         for finding in checker.judge(excuses, roles["visitor"], roles["worker"], roles["guest"], retained):
             self.found(finding)
         if not self.losses:

@@ -7,7 +7,7 @@ subscriptions are kept all the same (CLUSTERING.md, What an acknowledgement mean
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,12 @@ from loadtest.prove.history import (
     Subscribed,
     Taken,
 )
+from tests.simulation.clock import NS
 from tests.simulation.redis_types import Hash, List
 
 # Payloads, at the end of a message. Before them is the value of a user property, which may end in letters.
 NAMES = re.compile(rb"(?:publisher \d+/\d+|will [a-z]+ \d+ \d+)\Z")
+BACK = 5 * NS  # after a loss: by then each node has given back what Redis has lost, or is dead
 LOGS = (b"mq:log:", b"mq:changes")  # have messages that are done, too
 
 
@@ -65,18 +67,25 @@ class Excuses:
         times: nanosecond of each event.
         losses: of the run.
         replicas: `cluster.replicas` of the run.
+        ends: nanoseconds at which nodes were killed, or found that they had been declared dead.
     """
 
-    def __init__(self, history: History, times: list[int], losses: list[Loss], replicas: int) -> None:
+    def __init__(
+        self, history: History, times: list[int], losses: list[Loss], replicas: int, ends: Collection[int] = ()
+    ) -> None:
         self._history = history
         self._losses = losses
         self._replicas = replicas
+        self._ends = ends
+        self._changes: dict[str, list[int]] = {}  # by client: nanoseconds at which its connections began and ended
         self._void: list[bool] = []
         self._voided: list[int] = []  # nanosecond of the death that voids each event; 0 = none does
         began: dict[str, int] = {}
         for at, event in zip(times, history.events, strict=True):
             if isinstance(event, Connecting):
                 began[event.client] = at
+            if isinstance(event, Connecting | Ended):
+                self._changes.setdefault(event.client, []).append(at)
             start = began.get(event.client, 0)
             deaths = [loss.until for loss in losses if at > loss.since and start < loss.until]
             self._void.append(bool(deaths))
@@ -99,7 +108,7 @@ class Excuses:
         made: dict[str, int] = {}  # by client: nanosecond of the death that ended its session; 0 = none has
         found: list[Event] = []
         began: dict[str, int] = {}
-        held: dict[tuple[str, int], bytes] = {}  # messages that clients may await PUBREL for
+        held: dict[tuple[str, int], bytes] = {}  # messages that clients may await PUBREL for, and no node gives back
         for i, (at, event, void) in enumerate(zip(self._times, self._history.events, self._void, strict=True)):
             if isinstance(event, Acknowledged) and event.payload in dropped:
                 continue
@@ -111,7 +120,7 @@ class Excuses:
                 # Another message has the packet identifier of one that Redis has lost, and for which the client awaits
                 # PUBREL: the client takes it for a repetition.
                 key = event.client, event.packet_id
-                if void:
+                if void and self._is_forgotten(event.client, at):
                     held[key] = event.payload
                 elif held.pop(key, event.payload) != event.payload and not self._is_taken(i):
                     found.append(Taken(event.client, event.payload))
@@ -133,6 +142,19 @@ class Excuses:
                     made[event.client] = self._voided[i]
             found.append(event)
         return History(found)
+
+    def _is_forgotten(self, client: str, at: int) -> bool:
+        """Whether no node may have been able to give back what the client had got at this time.
+
+        Its connection began or ended within the lost time, so Redis has lost its claim or its release, too. Or a node
+        has died, and may have been that of the client.
+        """
+        return any(
+            any(loss.since < change < loss.until for change in self._changes[client])
+            or any(loss.since < end < loss.until + BACK for end in self._ends)
+            for loss in self._losses
+            if at > loss.since
+        )
 
     def _is_taken(self, place: int) -> bool:
         """Whether the client has taken the message of this delivery: it notes that at once."""

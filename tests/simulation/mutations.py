@@ -22,6 +22,7 @@ from cluster.sessions.delayed_messages import DelayedMessages
 from cluster.sessions.loading import Loading
 from cluster.sessions.reclaim import Reclaim
 from cluster.sessions.takeover import TakeOver
+from cluster.sessions.unfinished import Unfinished
 from cluster.sessions.wills import Wills
 
 
@@ -400,6 +401,12 @@ ALL = (
         "messages of a dead node's clients count as not sent",
         lua=((ALL_SENT, ""),),
         methods=((TakeOver, "node_left", _none_sent),),
+    ),
+    Mutation(
+        "unfinished not restored",
+        "G3",
+        "a node does not give Redis back what it has lost of QoS 2 that clients have not completed",
+        methods=((Unfinished, "restore", _nothing_later),),
     ),
     # ---- subscribed means subscribed ----
     Mutation(

@@ -145,6 +145,7 @@ class SimulatedNode:
         self.config: Config = load({**SETTINGS, **settings, **own}, env={})
         self.starts = 0
         self.troubles = 0  # reasons for which it may have closed connections: starts, stops, errors in its log
+        self.ends: list[int] = []  # nanoseconds at which it was killed, or found that it had been declared dead
         self.is_away = False  # its log has that Redis is
         self.restarts = False  # it is started again whenever it ends
         self._up = False
@@ -201,6 +202,7 @@ class SimulatedNode:
             return
         self._tell("is killed" if not self._stops else "ends")
         self._up = self._stops = False
+        self.ends.append(self._world.now)
         node, self.node = self.node, None
         self.loop.kill()
         self.dialer.kill()

@@ -184,7 +184,7 @@ local TAILS_SECONDS = 120     -- for which it notes them: after that no node sti
 local MAX_TAILS = 20000
 local born, noted = nil, 0
 local tails = {}              -- key of a session or group -> {incarnation or 0, end}; nil: nothing is noted any more
-local known = {}              -- prefix and id of nodes that have come back to this process, and have seen its numbers
+local known = {}              -- prefix and id of nodes that joined with this process, or compared their numbers with it
 
 -- The table of the noted ends; nil if there is none any more.
 local function noted_tails()
@@ -203,6 +203,14 @@ local function note_tail(key, incarnation, tail)
     tails[key] = {incarnation, tail}
     noted = noted + 1
   end
+end
+
+-- Where a queue ended when this process began, or where it ends, if that is less: a node that has not compared its
+-- numbers with this process may have had other messages from there on.
+local function common_end(prefix, node, cid, incarnation, head)
+  local tail = head + redis.call('LLEN', prefix .. 'q:' .. cid)
+  local before = noted_tails() and not known[prefix .. node] and tails[prefix .. 's:' .. cid]
+  return before and before[1] == incarnation and math.min(tail, before[2]) or tail
 end
 
 local function tell(prefix, node, ...)

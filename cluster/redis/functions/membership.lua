@@ -16,6 +16,9 @@ register('flockmq_join', function(args)
   end
   local alone = redis.call('HLEN', prefix .. 'nodes') == 0
   redis.call('HSET', prefix .. 'nodes', node, 1)
+  if known then
+    known[prefix .. node] = true
+  end
   redis.call('HSET', prefix .. 'node:' .. node, 'seq', 0, 'state', 'joining', unpack(args, 4))
   -- While no node lived, the wall clock is all that says how much time has passed.
   local time = alone and advance_clock(prefix) or clock(prefix)

@@ -47,8 +47,7 @@ end
 
 -- args: prefix, node, client id, 1 = persistent, protocol level, will or nothing, max sessions, verified user or
 -- nothing, 1 = clean start, Session Expiry Interval in seconds or nothing = as configured. Nodes of revision 8 send no
--- clean start:
--- theirs is the opposite of persistent.
+-- clean start: theirs is the opposite of persistent.
 -- Returns {epoch, 1 = the session was there, its incarnation, epochs and nodes to wait for, fights, will to be
 -- published first or nothing}, or {'gone'} or {'full'}, or {'denied'}: the session is another user's.
 register('flockmq_claim', function(args)
@@ -171,24 +170,83 @@ end})
 -- has not come back to it before: Redis has lost messages that the node has received.
 register({function_name = 'flockmq_lost', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local prefix, found = args[1], {}
-  local earlier = noted_tails() and not known[prefix .. args[2]] and tails or {}
   each((#args - 2) / 3, function(i)
     local cid, incarnation, expected = args[3 * i], args[1 + 3 * i], args[2 + 3 * i]
     local state = redis.call('HMGET', prefix .. 's:' .. cid, 'x', 'h')
-    if state[1] == incarnation then
-      local tail = tonumber(state[2]) + redis.call('LLEN', prefix .. 'q:' .. cid)
-      local before = earlier[prefix .. 's:' .. cid]
-      if before and before[1] == tonumber(incarnation) then
-        tail = math.min(tail, before[2])
-      end
-      if tail < tonumber(expected) then
-        found[#found + 1] = cid
-      end
+    if state[1] == incarnation
+        and common_end(prefix, args[2], cid, tonumber(incarnation), tonumber(state[2])) < tonumber(expected) then
+      found[#found + 1] = cid
     end
   end, function(i, reason)
     note_damage(prefix, CLIENT, args[3 * i], reason)
   end)
   return found
+end})
+
+local NO_MESSAGE = '\18\0\0'  -- an entry whose message nobody needs any more: QoS 2, and nothing else
+local MAX_GAP = 65535         -- numbers that are filled with such entries: Redis executes nothing else meanwhile
+
+-- Take back what Redis has lost of a queue. Messages that others have put there since get new numbers, behind it:
+-- nobody has sent them, because the next node of the session waits until the caller has released it.
+local function restore_one(i, job)
+  local prefix, node = job.prefix, job.node
+  local cid, incarnation, lost = unpack(job.list[i])
+  local key, queue, states = prefix .. 's:' .. cid, prefix .. 'q:' .. cid, prefix .. 'st:' .. cid
+  local state = redis.call('HMGET', key, 'x', 'o', 'w', 'h', 'b', 'z', 'n')
+  if tonumber(state[1]) ~= incarnation
+      or not (state[2] == node or (state[3] or ''):find('=' .. node .. ',', 1, true)) then
+    return                                       -- another node may have sent what is there now
+  end
+  local head, bytes, marks = tonumber(state[4]), tonumber(state[5]), tonumber(state[6])
+  local first = common_end(prefix, node, cid, incarnation, head)
+  if lost[#lost][1] < first or lost[#lost][1] - first > MAX_GAP then
+    return
+  end
+  local values, marked, number = {}, {}, first
+  for j = 1, #lost do
+    local wanted, entry = unpack(lost[j])
+    while number <= wanted do
+      local mark = number < wanted and 'd' or entry == '' and 'r'
+      values[#values + 1] = mark and NO_MESSAGE or entry
+      bytes = bytes + #values[#values]
+      if mark then
+        marked[#marked + 1], marked[#marked + 2] = number, mark
+      end
+      number = number + 1
+    end
+    job.restored = job.restored + (wanted >= first and 1 or 0)
+  end
+  local at = math.max(first - head, 0)
+  local others = redis.call('LRANGE', queue, at, -1)
+  for j = 1, #others do
+    if marks > 0 and redis.call('HDEL', states, head + at + j - 1) == 1 then
+      marks, bytes = marks - 1, bytes - #others[j]    -- done: it went back to its group
+    else
+      values[#values + 1] = others[j]
+    end
+  end
+  if others[1] then
+    redis.call('RPOP', queue, #others)
+  end
+  in_parts('RPUSH', queue, values)
+  in_parts('HSET', states, marked, 2)
+  redis.call('HSET', key, 'n', math.max(tonumber(state[7]), number))
+  if noted_tails() and tails[key] then
+    tails[key] = {incarnation, first + #values}  -- the node may repeat this call
+  end
+  head = math.min(head, first)
+  drop_done(prefix, cid, head, head, bytes, marks + #marked / 2)
+end
+
+-- args: prefix, node, sessions: {client id, incarnation, {{queue number, entry; or nothing: PUBREC received}, ...}}. A
+-- node that has found that Redis has lost data gives back the messages of QoS 2 that it has sent, and that are not
+-- completed: their packet identifiers must not be used for others. Returns how many Redis has taken.
+register({function_name = 'flockmq_restore', flags = {'allow-oom'}, callback = function(args)
+  local job = {prefix = args[1], node = args[2], list = cmsgpack.unpack(args[3]), restored = 0}
+  if live(args[1], args[2]) then
+    each(#job.list, restore_one, client_failed, job)
+  end
+  return job.restored
 end})
 
 -- args: prefix, node, cursor, count. The claims of a node as Redis knows them; a node reads them when its link is back.

@@ -579,7 +579,8 @@ end})
 
 -- args: prefix, node, then group and the highest place of which the node has had a lease, in turn. Returns the groups
 -- in which that place was given to no message, or to none when this process of Redis began, if the node has not come
--- back to it before: Redis has lost messages of them.
+-- back to it before: Redis has lost messages of them. It is the last question of a node that has come back. If there
+-- are none, the node has nothing that this process lacks.
 register({function_name = 'flockmq_lost_places', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local prefix, found = args[1], {}
   local earlier = noted_tails() and not known[prefix .. args[2]] and tails or {}
@@ -592,6 +593,9 @@ register({function_name = 'flockmq_lost_places', flags = {'no-writes', 'allow-oo
   end, function(i, reason)
     note_damage(prefix, GROUP, args[1 + 2 * i], reason)
   end)
+  if known and not found[1] then
+    known[prefix .. args[2]] = true
+  end
   return found
 end})
 

@@ -1,0 +1,90 @@
+"""Unfinished: what clients of this node have got of QoS 2, and not completed. A Redis that has lost it gets it back.
+
+Else Redis gives its queue numbers, and so the packet identifiers, to other messages. A client that awaits PUBREL
+for one of these identifiers takes the other message for a repetition, and drops it.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+from _speedups.base.msgpack import pack
+from _speedups.cluster.journal import unfinished
+from _speedups.session.session import Session
+from broker import logs
+from broker.core.data_plane import DataPlane
+from cluster.peers.node_link import NodeLink
+from cluster.sessions.claim import Claims
+
+AT_ONCE = 200  # sessions in a call ...
+AT_ONCE_BYTES = 524_288  # ... unless their messages are large
+
+Lost = tuple[bytes, int, list[tuple[int, bytes]]]  # client id, incarnation, and queue numbers with their entries
+
+log = logs.get("flockmq.cluster")
+
+
+class Unfinished:
+    """Gives Redis back what it has lost of the queues of this node's clients.
+
+    Args:
+        plane: of this node.
+        link: of this node.
+        claims: of this node.
+    """
+
+    def __init__(self, plane: DataPlane, link: NodeLink, claims: Claims) -> None:
+        self._plane = plane
+        self._link = link
+        self._claims = claims
+        self._kept: dict[bytes, Lost] = {}  # of sessions whose release is not confirmed, by client id
+
+    def keep(self, session: Session, entries: list[tuple[int, bytes]]) -> None:
+        """The connection of a session has ended, and the block has its release: keep this until that is confirmed.
+
+        Args:
+            session: unloaded.
+            entries: that were unfinished.
+        """
+        self._kept.pop(session.client_id, None)
+        if entries:
+            kept = (session.client_id, session.session_id, entries)
+            self._kept[session.client_id] = kept
+            self._plane.turn.after_commit(partial(self._released, kept))
+
+    def _released(self, kept: Lost) -> None:
+        if self._kept.get(kept[0]) is kept:
+            del self._kept[kept[0]]
+
+    def numbers(self) -> list[tuple[bytes, int, int]]:
+        """Client id, incarnation and next queue number of the sessions that Redis may have lost something of."""
+        return [
+            *((one.client_id, one.session_id, one.next_number) for one in self._claims.shared_sessions()),
+            *((client_id, incarnation, entries[-1][0] + 1) for client_id, incarnation, entries in self._kept.values()),
+        ]
+
+    async def restore(self) -> None:
+        """Redis has lost data: give it back what it lacks of this. Raises as `NodeLink.ask`."""
+        found = dict(self._kept)
+        for session in self._claims.shared_sessions():
+            found.pop(session.client_id, None)
+            if entries := unfinished(session):
+                found[session.client_id] = (session.client_id, session.session_id, entries)
+        restored = 0
+        for some in _pieces(list(found.values())):
+            restored += await self._link.ask_function("restore", pack(some))
+        if restored:
+            log.info("Redis has got back messages that clients await PUBREL for", messages=restored)
+
+
+def _pieces(lost: list[Lost]) -> Iterator[list[Lost]]:
+    """The sessions, as many at a time as a call may have."""
+    piece: list[Lost] = []
+    size = 0
+    for each in lost:
+        piece.append(each)
+        size += sum(len(entry) for _, entry in each[2])
+        if len(piece) >= AT_ONCE or size >= AT_ONCE_BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
