@@ -20,7 +20,7 @@ help:
 	@echo "make bench    measure, beside other brokers where they can be had: one node (ONLY=single, about 11 minutes)"
 	@echo "              and a cluster (ONLY=cluster, about 25), Spark on its log of messages (ONLY=analytics, 3), and"
 	@echo "              the cost of a message while connections, subscriptions and nodes grow (ONLY=growth, 10)"
-	@echo "make soak     the long forms: fuzzing, sanitizer, faults, memory; SECONDS=$(SECONDS) each"
+	@echo "make soak     the long forms: fuzzing, sanitizers, faults, memory; SECONDS=$(SECONDS) each; writes deploy/docs/SOAK.md"
 	@echo "make dist     an sdist and a wheel in dist/"
 	@echo "make clean    remove what was built"
 
@@ -84,12 +84,7 @@ bench: $(VENV)/.installed-test
 	$(if $(filter growth,$(or $(ONLY),growth)),$(PY) -m loadtest.growth --output build/BENCHMARKS-growth.md --plot build/growth.svg)
 
 soak: $(VENV)/.installed-test
-	$(PY) tests/fuzz/fuzz_packets.py --seconds $(SECONDS)
-	$(PY) tests/fuzz/fuzz_connection.py --seconds $(SECONDS)
-	$(PY) tests/fuzz/fuzz_websocket.py --seconds $(SECONDS)
-	$(PY) tests/fuzz/fuzz_nodes.py --seconds $(SECONDS)
-	tests/sanitize.sh
-	FLOCKMQ_TEST_SECONDS=$(SECONDS) $(PY) -m pytest -m soak
+	$(PY) tests/soak.py --seconds $(SECONDS)
 
 dist: install
 	@$(PIP) build

@@ -1,14 +1,19 @@
 #!/bin/sh
-# Builds the compiled modules with AddressSanitizer in a directory of its own, and runs the unit and protocol tests on them.
+# Builds the compiled modules with AddressSanitizer and UndefinedBehaviorSanitizer in a folder of its own, and runs the
+# unit, storage, cluster and protocol tests on them; or the tests that its arguments name, with more options of pytest.
 set -eu
+[ $# -gt 0 ] || set -- tests/unit tests/storage tests/cluster tests/protocol
 cd "$(dirname "$0")/.."
 python=$(pwd)/.venv/bin/python
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 git ls-files -z | xargs -0 cp --parents -t "$work"
 cd "$work"
-FLOCKMQ_SANITIZE=address "$python" setup.py --quiet build_ext --inplace
+FLOCKMQ_SANITIZE=address,undefined "$python" setup.py --quiet build_ext --inplace
 # Python itself is not instrumented: its allocator is told to use malloc, and what it leaks at exit is not ours.
+# Findings end their process. A node's report is in its log, where the tests' harness looks for it; those of the tests'
+# own processes are in the output, since pytest does not take over file descriptor 2.
 # Tests of memory are left out: freed memory stays in quarantine for a while.
-LD_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 PYTHONMALLOC=malloc \
-    "$python" -m pytest -q -n 2 -m 'not soak' -k 'not memory and not slow_reader' tests/unit tests/protocol tests/storage
+LD_PRELOAD=$(gcc -print-file-name=libasan.so) PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 \
+    UBSAN_OPTIONS=print_stacktrace=1:abort_on_error=1 \
+    "$python" -m pytest -q --capture=sys -n 2 -m 'not soak' -k 'not memory and not slow_reader' "$@"

@@ -169,7 +169,8 @@ cdef class Plans:
         plan.count = self.scratch.count
         plan.receivers = <Receiver*>(<char*>plan + size)
         memcpy(plan.topic, topic, n)
-        memcpy(plan.receivers, self.scratch.receivers, receivers_size)
+        if receivers_size:
+            memcpy(plan.receivers, self.scratch.receivers, receivers_size)
         plan.identifiers = <uint8_t*>plan.receivers + receivers_size
         if identifiers_size:
             memcpy(plan.identifiers, self.scratch.identifiers, identifiers_size)

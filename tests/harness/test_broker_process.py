@@ -32,6 +32,8 @@ def test_it_measures(broker: BrokerProcess) -> None:
         {"level": "error", "event": "internal error", "error": "Traceback"},
         {"level": "raw", "event": "Traceback (most recent call last):"},
         {"level": "error", "event": "x", "traceback": "..."},
+        {"level": "raw", "event": "x.c:2:115: runtime error: shift exponent 40 is too large for 32-bit type 'int'"},
+        {"level": "raw", "event": "==7==ERROR: AddressSanitizer: heap-use-after-free on address 0x602000006958"},
     ],
 )
 def test_a_fault_in_the_log_is_noticed(broker: BrokerProcess, line: dict[str, str]) -> None:

@@ -1,0 +1,35 @@
+"""The record of `make soak`: amounts in outputs, and lines in the table."""
+
+from collections import Counter
+
+from tests.soak import HEAD, PARTS, RECORD, count, with_row
+
+OUTPUT = """
+#3291 REDUCE cov: 45 ft: 120 corp: 89/9591b
+Done 3571 runs in 9 second(s)
+.3 kills, 200 messages, 5000 events
+2 kills, 100 messages, 2000 events
+900 messages so far, 40 deliveries; 0 lost, 0 doubled
+1000000 malformed packets: 0.1 MiB more, latency x 1.20
+2 passed, 1 skipped, 40 deselected in 9.00s
+"""
+
+
+def test_amounts_are_added() -> None:
+    amounts: Counter[str] = Counter()
+    for line in OUTPUT.splitlines():
+        count(line, amounts)
+    wanted = {"runs": 3571, "kills": 5, "messages": 300, "malformed packets": 1_000_000, "passed": 2, "skipped": 1}
+    assert amounts == wanted
+
+
+def test_a_line_takes_the_place_of_an_older_one() -> None:
+    first, second = list(PARTS)[:2]
+    text = "Why.\n\n" + HEAD
+    for part, cell in ((second, "old"), (first, "a"), (second, "b")):
+        text = with_row(text, part, [cell])
+    assert text == f"Why.\n\n{HEAD}| {first} | a |\n| {second} | b |\n"
+
+
+def test_the_record_has_its_table() -> None:
+    assert HEAD in RECORD.read_text()

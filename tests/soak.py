@@ -1,0 +1,97 @@
+"""Owns: `make soak`. Runs the long forms one after the other and keeps their record in deploy/docs/SOAK.md.
+
+`python tests/soak.py --seconds 600 [PART ...]`: the lines of parts that are not named stay. A part that fails does not
+stop the others; the exit status is then 1.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = ROOT / "deploy" / "docs" / "SOAK.md"
+FUZZERS = ("packets", "connection", "websocket", "nodes")
+KILLS = "tests/faults/test_cluster_random_kills.py tests/faults/test_shared_random_kills.py"
+PYTEST = "-m pytest -m soak -q -s --timeout 0"
+# The command of each part; without an ending .sh it is for Python. {seconds} are those of the command line.
+PARTS = {
+    **{f"fuzz {name}": f"tests/fuzz/fuzz_{name}.py --seconds {{seconds}}" for name in FUZZERS},
+    "sanitizers": "tests/sanitize.sh",
+    "random kills": f"{PYTEST} {KILLS}",
+    "faults": f"{PYTEST} --ignore {KILLS.replace(' ', ' --ignore ')} tests/faults tests/storage",
+    "simulation": f"{PYTEST} tests/simulation",
+    "malformed packets": f"{PYTEST} tests/security",
+    "memory": f"{PYTEST} tests/protocol",
+    "Spark and load": f"{PYTEST} tests/analytics tests/loadtest",
+}
+TIMES = {"random kills": 3}  # an hour in two files, half an hour each; other parts have the seconds once
+# Amounts that libFuzzer, pytest and tests print at the start of a line, after pytest's dots and letters.
+AMOUNTS = re.compile(r"(?:Done |soak: |[.sFE= ]*)?\d+ [a-z]")
+UNITS = "kills|messages|runs|malformed packets|slow connections|connects|groups|aliases|passed|failed|errors?|skipped"
+AMOUNT = re.compile(rf"(\d+) ({UNITS})\b")
+HEAD = "| Part | Command | Duration | Amount | Result | Commit |\n| --- | --- | --- | --- | --- | --- |\n"
+
+
+def count(line: str, amounts: Counter[str]) -> None:
+    """Add what a line of output counts; a line with `so far` is part of a later one."""
+    if AMOUNTS.match(line) and "so far" not in line:
+        for number, unit in AMOUNT.findall(line):
+            amounts[unit] += int(number)
+
+
+def with_row(text: str, part: str, cells: list[str]) -> str:
+    """A record with another line for a part. Lines are in the order of PARTS."""
+    introduction, _, lines = text.partition(HEAD)
+    rows = {line.split("|")[1].strip(): line for line in lines.splitlines()}
+    rows[part] = f"| {' | '.join([part, *cells])} |"
+    return introduction + HEAD + "".join(f"{rows[name]}\n" for name in PARTS if name in rows)
+
+
+def run(part: str, seconds: int, more: str) -> tuple[list[str], bool]:
+    """Run a part, its command with `more`, and show its output. Returns the cells of its line; whether it passed."""
+    command = f"{PARTS[part].format(seconds=seconds)} {more}".strip()
+    words = command.split() if PARTS[part].endswith(".sh") else [sys.executable, *command.split()]
+    limit = {"FLOCKMQ_TEST_SECONDS": str(seconds * TIMES.get(part, 1))} if "pytest" in command else {}
+    shown = " ".join([*(f"{name}={value}" for name, value in limit.items()), command])
+    print(f"--- {part}: {shown}", flush=True)
+    began = time.monotonic()
+    amounts: Counter[str] = Counter()
+    with subprocess.Popen(
+        words, cwd=ROOT, env=os.environ | limit, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            count(line, amounts)
+    minutes, rest = divmod(round(time.monotonic() - began), 60)
+    amount = ", ".join(f"{number} {unit}" for unit, number in amounts.items())
+    result = "passed" if process.returncode == 0 else f"**failed**, status {process.returncode}"
+    return [f"`{shown}`", f"{minutes}:{rest:02} min", amount, result], process.returncode == 0
+
+
+def main() -> int:
+    """Run the parts that the command line names, or all."""
+    parser = argparse.ArgumentParser(description="Run the long forms and keep their record.")
+    parser.add_argument("--seconds", type=int, default=600, help="of each part that has no other end")
+    parser.add_argument("--more", default="", help="more arguments of the commands, in one word")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of: {', '.join(PARTS)}; by default all")
+    options = parser.parse_args()
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    describe = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    good = True
+    for part in options.parts or PARTS:
+        cells, passed = run(part, options.seconds, options.more)
+        good = good and passed
+        RECORD.write_text(with_row(RECORD.read_text(), part, [*cells, commit]))
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
