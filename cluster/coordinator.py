@@ -26,7 +26,7 @@ from broker import logs
 from broker.config.declared_group import DeclaredGroup
 from broker.config.schema import Config
 from broker.coordination.admission import Admission
-from broker.coordination.coordinator import Coordinator, Done, QueueLimits
+from broker.coordination.coordinator import Coordinator, Delayed, Done, QueueLimits
 from broker.core.calls import SECONDS, Arguments, RpcMethods, RpcReply
 from broker.core.data_plane import DataPlane
 from broker.core.will import Will
@@ -490,6 +490,14 @@ class ClusterCoordinator(Coordinator):
 
     async def cancel_will(self, client_id: bytes) -> bool:
         return await self._delayed_wills.cancel(client_id)
+
+    async def delayed_messages(self, prefix: bytes, without: bytes, after: str, limit: int) -> list[Delayed]:
+        with _away_is_not_now():
+            return await self._delayed.list(prefix, without, after, limit)
+
+    async def cancel_delayed(self, message: str, prefix: bytes) -> bool:
+        with _away_is_not_now():
+            return await self._delayed.cancel(message, prefix)
 
     async def stored_waiting(self, groups: list[bytes]) -> dict[bytes, tuple[int, int]]:
         if not groups:

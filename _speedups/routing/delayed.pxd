@@ -46,5 +46,7 @@ cdef class DelayedMessages:
     cdef int push_new(self, Message* m, int64_t due, bytes publisher) except -1
     cdef int push(self, Waiting item) except -1
     cdef bint pop(self, int64_t now, Waiting* found) except -1
+    cdef int take(self, Py_ssize_t i, Waiting* found) except -1
+    cdef Py_ssize_t place_of(self, uint64_t number) noexcept nogil
     cdef int record(self, Waiting* item) except -1
     cdef bint record_again(self, Py_ssize_t i) except -1

@@ -6,7 +6,8 @@ only. It publishes nothing, since it stands below the router: `Router.publish_de
 
 from cpython.bytes cimport PyBytes_Check
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdlib cimport free
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp
 
 from _speedups.base.array cimport array_reserve
 from _speedups.codec.publish cimport MESSAGE_EXPIRY_INTERVAL
@@ -96,6 +97,10 @@ cdef class DelayedMessages:
         self.size = size
         self.first = first
 
+    def report_tenant(self, Tenant tenant not None, int64_t count):
+        """Of a cluster: the messages of a tenant that wait in Redis."""
+        tenant.delayed = count
+
     @property
     def first_due(self):
         """Milliseconds until the first message is due, negative if it is late; 0: none waits."""
@@ -144,6 +149,7 @@ cdef class DelayedMessages:
         try:
             if self.turn.journal.shared:
                 self.turn.journal.delayed(m, 0, seconds, publisher)
+                self.count_for_tenant(m, 1)
             else:
                 # The clock has whole milliseconds, and the present one may end at once: none is early.
                 self.push_new(m, <int64_t>self.clock() + <int64_t>seconds * 1000 + 1, publisher)
@@ -186,16 +192,26 @@ cdef class DelayedMessages:
 
     cdef bint pop(self, int64_t now, Waiting* found) except -1:
         """Take the first item, with its references, if it is due."""
-        cdef Py_ssize_t i = 0, child
-        cdef Waiting last
         if self.waiting == 0 or self.items[0].due > now:
             return False
-        found[0] = self.items[0]
+        self.take(0, found)
+        return True
+
+    cdef int take(self, Py_ssize_t i, Waiting* found) except -1:
+        """Take the item at a place of the heap, with its references."""
+        cdef Py_ssize_t child
+        cdef Waiting last
+        found[0] = self.items[i]
         self.waiting -= 1
         self.count -= 1
         self.size -= message_size(found.message)
         self.count_for_tenant(found.message, -1)
         last = self.items[self.waiting]
+        if i == self.waiting:
+            return 0
+        while i and is_before(&last, &self.items[(i - 1) // 2]):
+            self.items[i] = self.items[(i - 1) // 2]
+            i = (i - 1) // 2
         while True:
             child = 2 * i + 1
             if child + 1 < self.waiting and is_before(&self.items[child + 1], &self.items[child]):
@@ -205,7 +221,71 @@ cdef class DelayedMessages:
             self.items[i] = self.items[child]
             i = child
         self.items[i] = last
+        return 0
+
+    # ---- for the API of a node alone ----
+
+    def find(self, bytes prefix not None, bytes without not None, int64_t due, uint64_t number, Py_ssize_t most):
+        """The first messages that wait in this node, in the order in which they are due.
+
+        Args:
+            prefix: how their TOPIC begins.
+            without: how it does not begin; empty: any.
+            due: only messages that are due after this time of the store's clock, ...
+            number: ... or at this time with a higher number.
+            most: their number, from 1 on.
+
+        Returns:
+            due, number, client id of the publisher, TOPIC, QoS, RETAIN and bytes of the payload, of each.
+        """
+        cdef Waiting after = Waiting(due, number, NULL, NULL)
+        cdef Py_ssize_t* found
+        cdef Py_ssize_t count = 0, i, at
+        cdef const Message* m
+        found = <Py_ssize_t*>malloc(most * sizeof(Py_ssize_t))
+        if found == NULL:
+            raise MemoryError
+        try:
+            for i in range(self.waiting):
+                m = self.items[i].message
+                if not is_before(&after, &self.items[i]) or not begins(m, prefix) or (without and begins(m, without)):
+                    continue
+                if count == most:
+                    if not is_before(&self.items[i], &self.items[found[count - 1]]):
+                        continue
+                    count -= 1
+                at = count
+                count += 1
+                while at and is_before(&self.items[i], &self.items[found[at - 1]]):
+                    found[at] = found[at - 1]
+                    at -= 1
+                found[at] = i
+            return [described(&self.items[found[i]]) for i in range(count)]
+        finally:
+            free(found)
+
+    def cancel(self, uint64_t number, bytes prefix not None):
+        """Drop the message with this number if its TOPIC begins so; whether there is one."""
+        cdef Py_ssize_t i = self.place_of(number)
+        cdef Waiting item
+        if i < 0 or not begins(self.items[i].message, prefix):
+            return False
+        self.take(i, &item)
+        try:
+            if self.turn.journal.epoch:
+                self.turn.journal.delayed_gone(item.message)
+        finally:
+            message_release(item.message)
+            Py_DECREF(<object>item.publisher)
         return True
+
+    cdef Py_ssize_t place_of(self, uint64_t number) noexcept nogil:
+        """The place of an item in the heap; -1: there is none with this number."""
+        cdef Py_ssize_t i
+        for i in range(self.waiting):
+            if self.items[i].number == number:
+                return i
+        return -1
 
     # ---- the journal of a node alone ----
 
@@ -240,6 +320,18 @@ cdef class DelayedMessages:
 
 cdef inline bint is_before(const Waiting* one, const Waiting* other) noexcept nogil:
     return one.due < other.due or (one.due == other.due and one.number < other.number)
+
+
+cdef bint begins(const Message* m, bytes prefix) noexcept:
+    """Whether the topic name of a message begins so."""
+    return m.topic_length >= len(prefix) and memcmp(m.data, <const char*>prefix, len(prefix)) == 0
+
+
+cdef tuple described(const Waiting* item):
+    """A message that waits, for the API."""
+    cdef const Message* m = item.message
+    return (item.due, item.number, <bytes><object>item.publisher, m.data[:m.topic_length], m.qos, bool(m.retain),
+            message_size(m) - m.topic_length - m.properties_length)
 
 
 cdef bytes publisher_of(const Publication* publication):

@@ -25,7 +25,7 @@ def make_server(node: NodeView) -> HttpServer:
     config = node.config.http
     authorization = AdminAuthorization(Tokens(config.tokens_file))
     app = web.Application(middlewares=[errors_as_problems, in_time], client_max_size=MAX_BODY)
-    app[FIGURES], app[STREAMS] = FiguresStream(node), set()
+    app[FIGURES], app[STREAMS] = FiguresStream(node), {}
     app.add_routes(health.routes(node, authorization))
     app.add_routes(Api(node, authorization, node.version, tokens=bool(config.tokens_file)).routes())
     app.add_routes(page_files.routes(authorization))

@@ -7,6 +7,7 @@ when a packet may be sent to a client: `Admission.admit` and `welcome` for CONNE
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import NamedTuple
 
 from _speedups.codec.packets import Connect
 from _speedups.net.connection import Connection
@@ -24,6 +25,19 @@ from broker.streams.message_log import MessageLog
 
 Done = Callable[[], object]
 QueueLimits = tuple[int, int, bool]  # messages, bytes, and whether the oldest message is dropped
+
+
+class Delayed(NamedTuple):
+    """A message to `$delayed/SECONDS/TOPIC` that waits."""
+
+    id: str
+    place: str  # in the order in which messages are due
+    wait: int  # milliseconds until it is due; negative if it is late
+    publisher: bytes  # client id; empty = the broker
+    topic: bytes  # TOPIC
+    qos: int
+    retain: bool
+    size: int  # bytes of the payload
 
 
 class Coordinator(ABC):
@@ -228,6 +242,24 @@ class Coordinator(ABC):
     async def cancel_will(self, client_id: bytes) -> bool:
         """Discard the delayed will of an ended connection; False if this node discarded none of this client."""
         return False
+
+    @abstractmethod
+    async def delayed_messages(self, prefix: bytes, without: bytes, after: str, limit: int) -> list[Delayed]:
+        """The first delayed messages of this node, or of the cluster, in the order in which they are due.
+
+        Args:
+            prefix: how their TOPIC begins.
+            without: how it does not begin; empty: any.
+            after: `place` of the last one before; empty: from the first on.
+            limit: their number.
+
+        Raises:
+            NotNow: the store of the messages does not reply; `cancel_delayed` likewise.
+        """
+
+    @abstractmethod
+    async def cancel_delayed(self, message: str, prefix: bytes) -> bool:
+        """Drop the delayed message with this id, if its TOPIC begins with `prefix`; whether there was one."""
 
     @abstractmethod
     def unsubscribe(self, connection: Connection, session: Session, filters: list[bytes], done: Done) -> None:

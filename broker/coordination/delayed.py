@@ -38,7 +38,7 @@ class DelayedTimer:
         """
         self._offset = self._journal.time - _machine_clock()
         delayed = self._data_plane.router.delayed
-        delayed.open(self._now, self._arm)
+        delayed.open(self.now, self._arm)
         for message, due, publisher in stored:
             delayed.restore(message, due, publisher)
         if delayed.due is not None:
@@ -46,11 +46,11 @@ class DelayedTimer:
 
     def tick(self) -> None:
         """A quarter of a second has passed: no timer counts the time for which the machine sleeps."""
-        ahead = self._journal.time - self._now()
+        ahead = self._journal.time - self.now()
         if ahead > MS_PER_TICK:  # the turn's clock was moved: it counts the time for which the process was stopped
             self._offset += ahead
         due = self._data_plane.router.delayed.due
-        if due is not None and due <= self._now():
+        if due is not None and due <= self.now():
             self._publish()
 
     def stop(self) -> None:
@@ -58,13 +58,14 @@ class DelayedTimer:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _now(self) -> int:
+    def now(self) -> int:
+        """The store's clock, in milliseconds."""
         return _machine_clock() + self._offset
 
     def _arm(self, due: int) -> None:
         self.stop()
         if self._call_later is not None:
-            self._timer = self._call_later(max(0, due - self._now()) / 1000, self._publish)
+            self._timer = self._call_later(max(0, due - self.now()) / 1000, self._publish)
 
     def _publish(self) -> None:
         if self._data_plane.router.publish_delayed(AT_ONCE):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import Callable
 
@@ -16,7 +17,7 @@ from broker.auth.authenticator import ReasonCode
 from broker.config.declared_group import DeclaredGroup
 from broker.config.schema import Config
 from broker.coordination.admission import Admission
-from broker.coordination.coordinator import Coordinator, Done
+from broker.coordination.coordinator import Coordinator, Delayed, Done
 from broker.coordination.delayed import CallLater, DelayedTimer
 from broker.coordination.expiry import Expiry
 from broker.core import will
@@ -63,6 +64,7 @@ class StandaloneCoordinator(Coordinator):
         self.journal = LoggedJournal()
         self._logged: LoggedMessages | None = None
         self._message_log: FileLog | None = None
+        self._run = secrets.token_hex(4)  # in the ids of delayed messages: their numbers begin anew with each start
         self._call = call
         self._call_later = call_later
 
@@ -290,6 +292,22 @@ class StandaloneCoordinator(Coordinator):
         if not self._expiry.has_will(client_id):
             return False
         self._expiry.cancel_will(client_id)
+        await self._recorded()
+        return True
+
+    async def delayed_messages(self, prefix: bytes, without: bytes, after: str, limit: int) -> list[Delayed]:
+        due, _, number = after.partition("-")
+        now = self._delayed.now()
+        found = self.data_plane.router.delayed.find(prefix, without, int(due or -1), int(number or 0), limit)
+        return [
+            Delayed(f"{self._run}-{number}", f"{due}-{number}", due - now, publisher, topic, qos, retain, size)
+            for due, number, publisher, topic, qos, retain, size in found
+        ]
+
+    async def cancel_delayed(self, message: str, prefix: bytes) -> bool:
+        run, _, number = message.partition("-")
+        if run != self._run or not self.data_plane.router.delayed.cancel(int(number), prefix):
+            return False
         await self._recorded()
         return True
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from _speedups.cluster.message_codec import decode_entry, decode_message, encode_entry, encode_message, split_progress
-from _speedups.codec.topics import is_shared
+from _speedups.codec.topics import is_shared, split_tenant
 from broker.config.schema import Config
 from broker.core.session_expiry import NEVER
 from broker.core.will import Will
@@ -389,7 +389,9 @@ class KeyWriter:
             self._size += len(value)
             self._pipe.hset(keys.later_messages, f"{self._epoch:016}", value)
             self._pipe.zadd(keys.later, {f"{self._epoch:016}": stored.due})
-            self._pipe.hset(keys.later_state, "b", size)
+            self._pipe.hset(keys.later_state, mapping={"b": size, "t": "0"})  # all are counted by tenant
+            if prefix := split_tenant(topic)[0]:
+                self._pipe.hincrby(keys.later_tenants, prefix, 1)
             self.moved.delayed += 1
             yield
 

@@ -50,6 +50,7 @@ class Keys:
         self.later = self.prefix + b"later"
         self.later_messages = self.prefix + b"later:messages"
         self.later_state = self.prefix + b"later:state"
+        self.later_tenants = self.prefix + b"later:tenants"
         self.expiring = self.prefix + b"expiring"
         self.grace = self.prefix + b"grace"
         self.shared = self.prefix + b"shared"

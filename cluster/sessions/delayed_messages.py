@@ -1,9 +1,13 @@
 """The delayed messages of a cluster: Redis has them, and one node publishes them when they are due."""
 
 import asyncio
+import builtins
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
+from _speedups.session.tenant import Tenant
+from broker.coordination.coordinator import Delayed
 from broker.core.data_plane import DataPlane
 from cluster.peers.node_link import NodeLink
 from cluster.redis.link import LinkError, LinkLost, Reply
@@ -19,7 +23,8 @@ class DelayedMessages:
 
     That is the first node. Redis announces a message that is due before all others, and each reply has the time of the
     next one, so the first node has a timer for it. All nodes look once a second: that is how they learn the number of
-    messages. They publish those that the first node should have published: it may be dead, or of an earlier version.
+    messages, and of those of each tenant. They publish those that the first node should have published: it may be dead,
+    or of an earlier version.
 
     Args:
         plane: of this node.
@@ -52,6 +57,7 @@ class DelayedMessages:
         if now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             self._take(0 if self._is_first() else LATE)
+            self._count_tenants()
 
     def announced(self, wait: int) -> None:
         """A message is due before all others, in `wait` milliseconds."""
@@ -65,6 +71,35 @@ class DelayedMessages:
             self._timer.cancel()
         with contextlib.suppress(LinkLost, LinkError):
             await self._link.ask("PING")
+
+    async def list(self, prefix: bytes, without: bytes, after: str, limit: int) -> builtins.list[Delayed]:
+        """The first messages that wait; see `Coordinator.delayed_messages`. Raises LinkLost, LinkError."""
+        due, _, number = after.partition("-")
+        found: builtins.list[Delayed] = []
+        while len(found) < limit:
+            due, number, *rows = await self._link.ask_function(
+                "list_later", prefix, without, due or "0", number, limit - len(found), as_node=False
+            )
+            found += (_row(*row) for row in rows)
+            if not number:
+                break
+        return found
+
+    async def cancel(self, message: str, prefix: bytes) -> bool:
+        """Drop a message that waits; False: there is none with this id. Raises LinkLost, LinkError."""
+        return bool(await self._link.ask_function("cancel_later", prefix, message, as_node=False))
+
+    def _count_tenants(self) -> None:
+        """Learn how many messages of each known tenant wait in Redis."""
+        tenants = [*self._plane.turn.tenants]
+        if tenants and self._link.connected and not self._link.closed:
+            names = [tenant.prefix for tenant in tenants]
+            self._link.call(partial(self._counted, tenants), "HMGET", self._link.keys.later_tenants, *names)
+
+    def _counted(self, tenants: builtins.list[Tenant], reply: Reply) -> None:
+        if isinstance(reply, builtins.list):
+            for tenant, count in zip(tenants, reply, strict=True):
+                self._plane.router.delayed.report_tenant(tenant, int(count or 0))
 
     def _arm(self, wait: int) -> None:
         when = self._loop.time() + max(0, wait) / 1000
@@ -86,7 +121,7 @@ class DelayedMessages:
             self._link.function(self._taken, "later", AT_ONCE, late)
 
     def _taken(self, reply: Reply) -> None:
-        if not isinstance(reply, list) or len(reply) < 3:
+        if not isinstance(reply, builtins.list) or len(reply) < 3:
             return
         first, count, size, *messages = reply
         for number, stored in zip(messages[::2], messages[1::2], strict=True):
@@ -97,3 +132,9 @@ class DelayedMessages:
                 self._arm(first)
             elif first <= -LATE:
                 self._take(LATE)
+
+
+def _row(number: bytes, wait: int, due: bytes, publisher: bytes, topic: bytes, flags: int, size: int) -> Delayed:
+    """A row of `flockmq_list_later`."""
+    name = number.decode()
+    return Delayed(name, f"{due.decode()}-{name}", wait, publisher, topic, flags & 3, bool(flags & 4), size)

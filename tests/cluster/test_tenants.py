@@ -1,5 +1,6 @@
 """Tenants over three nodes: sessions roam, a node is killed, and names stay apart."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ from tests.harness.broker_process import until
 from tests.harness.socket_client import SocketClient
 from tests.security.access_files import AccessFiles
 from tests.security.test_tenants import RULES, client, messages, publish
+from tests.web.http_client import HttpClient
 
+QUOTA_EXCEEDED = 0x97
 SETTINGS = {"cluster.lease": 1.5, "cluster.timeout": 0.7}
 
 
@@ -50,3 +53,43 @@ def test_sessions_roam_and_a_node_is_killed(start_cluster: StartCluster, tmp_pat
             assert sorted(found) == sorted((topic, tenant.encode() + b" " + text) for topic, text in expected)
     for watcher in watchers.values():
         watcher.close()
+
+
+def test_delayed_messages_of_all_nodes_count(start_cluster: StartCluster, tmp_path: Path) -> None:
+    """A tenant's limit holds over three nodes; a cancelled message and a published one make room at each of them."""
+    files = AccessFiles(tmp_path)
+    files.users("acme-device", "globex-device")
+    rules = json.dumps(
+        [{"name": "acme", "user": "acme-*", "max_delayed_messages": 4}, {"name": "*", "user": "*-device"}]
+    )
+    cluster = start_cluster(files.settings(tenants=rules))
+    nodes: dict[str, Any] = {name: cluster[name] for name in "abc"}
+    api = HttpClient(nodes["b"])
+    at = {name: client(node, "acme", f"c-{name}", 5) for name, node in nodes.items()}
+    for name, seconds in (("a", 600), ("a", 600), ("b", 600), ("a", 600)):
+        assert publish(at[name], f"$delayed/{seconds}/x", b"waits") < 0x80
+    counted = "mq:later:tenants", "$tenant/acme/"
+    assert int(cluster.redis.client().hget(*counted)) == 4
+
+    def is_refused(name: str) -> bool:
+        """A message that is accepted is cancelled at once."""
+        if publish(at[name], "$delayed/600/x", b"a probe") == QUOTA_EXCEEDED:
+            return True
+        (probe,) = (item for item in api.get("/delayed")["items"] if item["bytes"] == len(b"a probe"))
+        assert api.ask("DELETE", "/delayed", id=probe["id"]).status == 204
+        return False
+
+    for name in "abc":
+        until(lambda name=name: is_refused(name))  # type: ignore[misc]
+    with client(nodes["c"], "globex", "c", 5) as globex:
+        for _ in range(6):
+            assert publish(globex, "$delayed/600/x", b"waits") < 0x80
+    assert int(cluster.redis.client().hget(*counted)) == 4
+    first = api.get("/delayed", tenant="acme")["items"][0]
+    assert api.ask("DELETE", "/delayed", id=first["id"]).status == 204
+    until(lambda: publish(at["c"], "$delayed/0/x", b"at once") < 0x80)  # it is published, and leaves the room free
+    until(lambda: int(cluster.redis.client().hget(*counted)) == 3)
+    until(lambda: publish(at["a"], "$delayed/600/x", b"fourth") < 0x80)
+    until(lambda: is_refused("b"))
+    for each in at.values():
+        each.close()

@@ -2,11 +2,13 @@
 
 import json
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import jwt
 import pytest
 
+from broker.admin.http.tokens import add
 from tests.conftest import StartBroker
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker
@@ -14,6 +16,7 @@ from tests.harness.socket_client import SocketClient
 from tests.security.access_files import AccessFiles
 from tests.security.test_tenants import RULES, client, messages, publish, start_tenants
 from tests.web.http_client import HttpClient
+from tests.web.test_tenant_tokens import api_of, settings
 
 SECRET = "a secret of more than thirty-two bytes"
 QUOTA_EXCEEDED = 0x97
@@ -110,3 +113,100 @@ def test_the_api_publishes_to_names_that_clients_know(start_broker: StartBroker,
             assert api.ask("POST", "/messages", {"topic": topic, "payload": "x"}).status == 422, topic
         assert api.ask("POST", "/messages", {"topic": "$tenant/acme/x", "payload": "y"}).status == 200
         assert messages(acme) == [("x", b"y")]
+
+
+def test_delayed_messages_of_another_tenant(start_broker: StartBroker, tmp_path: Path) -> None:
+    """A token lists and cancels its own only, also with ids and places in the list that it has learned elsewhere."""
+    given, tokens = settings(tmp_path)
+    broker = start_broker(given)
+    acme_api, globex_api, api = (api_of(broker, tokens[name]) for name in ("acme", "globex", ""))
+    for tenant in ("acme", "globex", ""):
+        with client(broker, tenant, f"{tenant}-c", 5) as each:
+            assert publish(each, f"$delayed/600/{tenant}-x", b"secret") < 0x80
+    every = api.get("/delayed")["items"]
+    assert len(every) == 3
+    assert [item["topic"] for item in api.get("/delayed", tenant="/")["items"]] == ["-x"]
+    for name, own in (("acme", acme_api), ("globex", globex_api)):
+        for after in ("", "0-0"):
+            (found,) = own.get("/delayed", after=after)["items"]
+            assert (found["topic"], found["client_id"]) == (f"{name}-x", f"{name}-c")
+        for tenant in ("acme", "globex", "/"):
+            assert [item["id"] for item in own.get("/delayed", tenant=tenant)["items"]] == [found["id"]]
+    for item in every:
+        if item["topic"] != "$tenant/globex/globex-x":
+            assert globex_api.ask("DELETE", "/delayed", id=item["id"]).status == 404
+            assert globex_api.ask("DELETE", "/delayed", id=item["id"], tenant="acme").status == 400
+    assert len(api.get("/delayed")["items"]) == 3
+    assert globex_api.ask("DELETE", "/delayed", id=globex_api.get("/delayed")["items"][0]["id"]).status == 204
+    assert len(api.get("/delayed")["items"]) == 2
+
+
+def test_declared_groups_of_another_tenant(start_broker: StartBroker, tmp_path: Path) -> None:
+    """A token declares within its own names; its groups hold no more than others; their dead letters stay its own."""
+    given, tokens = settings(tmp_path)
+    broker = start_broker(given)
+    acme_api, globex_api, api = (api_of(broker, tokens[name]) for name in ("acme", "globex", ""))
+    group = "$share/g/jobs"
+    for own in (acme_api, globex_api, api):
+        assert own.ask("PUT", "/group", {"expiry": 60}, group=group).status == 204
+        assert [item["group"] for item in own.get("/groups")["items"] if item["group"] == group] == [group]
+    assert len(api.get("/groups")["items"]) == 3
+    assert [item["group"] for item in globex_api.get("/groups")["items"]] == [group]
+    foreign = "$share/g/$tenant/acme/jobs"
+    assert globex_api.ask("PUT", "/group", {"expiry": 1}, group=foreign).status in (204, 422)  # below its own names
+    assert globex_api.ask("PUT", "/group/paused", {"paused": True}, group="$share/g/other").status == 404
+    assert globex_api.ask("PUT", "/group/paused", {"paused": True}, group=group).status == 204
+    assert globex_api.ask("DELETE", "/group", group=group).status == 200
+    assert acme_api.get("/group", group=group)["settings"]["paused"] is False
+    assert acme_api.get("/group", group=group)["settings"]["expiry"] == 60
+    assert api.get("/group", group=group)["settings"]["expiry"] == 60
+    for name in ("window", "max_queued_messages", "max_queued_bytes"):
+        most = api.get("/group", group=group)["settings"][name]
+        assert globex_api.ask("PUT", "/group", {name: most + 1}, group="$share/g/more").status == 422
+        assert globex_api.ask("PUT", "/group", {name: most}, group="$share/g/more").status == 204
+    for topic in ("$tenant/acme/dead", "$SYS/x"):
+        assert globex_api.ask("PUT", "/group", {"dead_letter_topic": topic}, group="$share/g/more").status == 422
+    reader = api_of(broker, add(tmp_path / "tokens", "reader", "read", "globex"))
+    until(lambda: reader.ask("GET", "/groups").status == 200)
+    assert reader.ask("PUT", "/group", {}, group="$share/g/x").status == 403
+
+
+def test_traces_of_another_tenant(start_broker: StartBroker, tmp_path: Path) -> None:
+    """A token gets steps of its own topics only, whatever it asks for, and no node's name."""
+    given, tokens = settings(tmp_path)
+    broker = start_broker(given)
+    globex_api = api_of(broker, tokens["globex"])
+    own = ("client=c", "topic=%23", "client=c&topic=x")
+    foreign = ("client=$tenant/acme/c", "topic=$SYS/%23", "topic=%2B/%2B/%23", "topic=$share/g/%23")
+    for query in ("topic=$tenant/acme/%23", "topic=$tenant/%2B/%23", "topic=$delayed/%23", "topic=a%23"):
+        assert globex_api.ask("GET", f"/trace?{query}").status == 422, query
+    with client(broker, "acme", "c", 5) as acme, client(broker, "globex", "c", 5) as globex, client(broker, "") as free:
+        for each in (acme, globex, free):
+            each.subscribe(("x", 1))
+        for query in (*own, *foreign):
+            with globex_api.events(f"/trace?{query}") as events:
+                next(events)
+                for name, each in (("acme", acme), ("free", free), ("globex", globex)):
+                    publish(each, "x", name.encode())
+                    messages(each)
+                steps: list[dict[str, object]] = []
+                while query in own and not any(step["step"] == "acknowledged" for step in steps):
+                    steps += next(events)["steps"]
+                for _ in range(2):
+                    steps += next(events)["steps"]
+            assert bool(steps) == (query in own), query
+            assert {step["topic"] for step in steps} <= {"x"}, query
+            assert {step["client"] for step in steps} <= {"c", ""}, query
+            assert {(step["node"], step["size"]) for step in steps} <= {("", len(b"globex"))}, query
+
+
+def test_traces_of_one_tenant_leave_room_for_others(start_broker: StartBroker, tmp_path: Path) -> None:
+    given, tokens = settings(tmp_path)
+    broker = start_broker(given)
+    globex_api, api = api_of(broker, tokens["globex"]), api_of(broker, tokens[""])
+    with ExitStack() as stack:
+        for _ in range(4):
+            next(stack.enter_context(globex_api.events("/trace?topic=x")))
+        assert globex_api.ask("GET", "/trace", topic="x").status == 503
+        next(stack.enter_context(api_of(broker, tokens["acme"]).events("/trace?topic=x")))
+        next(stack.enter_context(api.events("/trace?topic=x")))

@@ -25,7 +25,7 @@ RULES = [
     {"name": "*", "user": "*-device"},
 ]
 MENU = ["Overview", "Clients", "Subscriptions", "Groups", "Retained", "Wills", "Publish", "Bans"]
-BROKER_VIEWS = ("topics", "links", "console", "analytics", "trace", "log", "tenants")
+BROKER_VIEWS = ("topics", "links", "console", "analytics", "log", "tenants")
 WILL: dict[str, Any] = {"will_topic": "gone", "will_payload": b"w", "will_properties": {"will_delay_interval": 600}}
 STAYS: dict[str, Any] = {"clean_start": False, "properties": {"session_expiry_interval": 3600}}
 TILE = "return [...document.querySelectorAll('.tile')].find((t) => t.innerText.startsWith(arguments[0]))?.innerText"

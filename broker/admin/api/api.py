@@ -15,6 +15,7 @@ from broker.admin.api.operation import ROOT, Operation, Request
 from broker.admin.api.operations import (
     bans,
     clients,
+    delayed,
     events,
     groups,
     links,
@@ -42,6 +43,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *groups.OPERATIONS,
     *links.OPERATIONS,
     *wills.OPERATIONS,
+    *delayed.OPERATIONS,
     *retained.OPERATIONS,
     *messages.OPERATIONS,
     *bans.OPERATIONS,

@@ -16,10 +16,10 @@ OPERATIONS = frozenset(
     {
         "me", "clients", "client", "kick", "sessions", "end_session", "subscriptions", "groups", "group", "purge_group",
         "wills", "cancel_will", "browse_retained", "retained", "retained_messages", "clear_retained", "publish", "bans",
-        "ban", "unban", "tenants",
+        "ban", "unban", "tenants", "delayed", "cancel_delayed", "declare_group", "pause_group", "remove_group", "trace",
     }
 )  # fmt: skip
-PLAIN = ("client_id", "filter", "parent")  # arguments that get the prefix in front
+PLAIN = ("client_id", "client", "filter", "parent")  # arguments that get the prefix in front
 NAMES = ("client_id", "topic", "filter", "group")  # in results
 NODE, FAILURES = "node", "failures"  # in results, too
 INCOMPLETE = {"": "a part of the broker did not answer: its items are missing"}
@@ -62,6 +62,13 @@ def qualified(tenant: str, given: dict[str, Any]) -> dict[str, Any]:
 def shown(tenant: str, result: Any) -> Any:
     """A result with the names that clients of the tenant know."""
     return _shown(prefix_of(tenant), result)
+
+
+def step_shown(prefix: str, step: dict[str, Any]) -> dict[str, Any]:
+    """A step of a message of a tenant, as its tokens get it: no node, and no name that is not the tenant's."""
+    client = step["client"] if step["client"].startswith(prefix) else ""
+    topic = step["topic"].removeprefix(prefix)
+    return {**step, NODE: "", "client": client.removeprefix(prefix), "topic": topic}
 
 
 def _shown(prefix: str, value: Any) -> Any:

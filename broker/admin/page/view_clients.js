@@ -4,7 +4,7 @@ import { get, remove } from "./api.js";
 import { sure } from "./ask.js";
 import { empty, facts, fault, field, h, head, put, tell } from "./dom.js";
 import { List, table } from "./list.js";
-import { mayChange, scope, who } from "./who.js";
+import { mayChange, scope } from "./who.js";
 import { bytes, count, some, span } from "./words.js";
 
 const COLUMNS = [
@@ -101,7 +101,7 @@ function about(client, changed, reopen) {
       ...(client.maximum_packet_size ? [["Largest packet", bytes(client.maximum_packet_size)]] : []),
       ["Queued", `${some(client.queued_messages, "message")}, ${bytes(client.queued_bytes)}`],
     ]),
-    h("div", { class: "bar middle" }, !who.tenant && h("a", { href: `#/trace?${new URLSearchParams({ client: client.client_id })}` }, "Follow its messages"),
+    h("div", { class: "bar middle" }, h("a", { href: `#/trace?${new URLSearchParams({ client: client.client_id })}` }, "Follow its messages"),
       h("span", { class: "grow" }), mayChange() && h("button", { type: "button", class: "danger", disabled: !client.connected, onclick: kick }, "Kick"),
       mayChange() && h("button", { type: "button", class: "danger", onclick: end }, "End session")),
     h("h3", {}, "Subscriptions"),

@@ -68,5 +68,5 @@ function line(step) {
   return h("li", {},
     h("span", { class: "mono muted" }, time), " ", h("span", { class: kind }, WORDS[step.step] ?? step.step), " ",
     h("b", {}, step.client), step.detail ? h("span", { class: "bad" }, ` ${step.detail}`) : null,
-    h("div", { class: "small muted" }, `${step.topic} · message ${step.message} · QoS ${step.qos} · ${bytes(step.size)} · ${step.node}`));
+    h("div", { class: "small muted" }, `${step.topic} · message ${step.message} · QoS ${step.qos} · ${bytes(step.size)}${step.node ? ` · ${step.node}` : ""}`));
 }

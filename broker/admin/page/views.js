@@ -19,7 +19,7 @@ const VIEWS = [
   ["publish", "Publish", () => import("./view_publish.js"), () => who.tenant && mayChange()],
   ["console", "Console", () => import("./view_console.js"), operators],
   ["analytics", "Analytics", () => import("./view_analytics.js"), operators],
-  ["trace", "Trace", () => import("./view_trace.js"), operators],
+  ["trace", "Trace", () => import("./view_trace.js"), all],
   ["bans", "Bans", () => import("./view_bans.js"), all],
   ["log", "Log", () => import("./view_log.js"), operators],
 ];

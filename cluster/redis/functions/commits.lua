@@ -344,7 +344,8 @@ end
 
 -- The keys of a node, and those of all, that a block needs beside those of clients and groups.
 local CHANGES = {kind = 'common', 'changes', 'stream', 'change', 'string', 'retained', 'hash'}
-local LATER = {kind = 'common', 'later', 'zset', 'later:messages', 'hash', 'later:state', 'hash', 'epoch', 'string'}
+local LATER = {kind = 'common', 'later', 'zset', 'later:messages', 'hash', 'later:state', 'hash',
+  'later:tenants', 'hash', 'epoch', 'string'}
 
 -- Why nothing of a block can be applied, or nil. Reads only.
 local function obstacle_of(prefix, node, wills, changes, later)

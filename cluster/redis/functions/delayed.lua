@@ -1,13 +1,58 @@
 -- Messages to $delayed/SECONDS/TOPIC: they wait in Redis, and one node publishes them when they are due. They have the
 -- form of wills, and are handed to a node as wills are, so the commit that publishes one settles it.
 
+-- The prefix `$tenant/NAME/` of the TOPIC of a message that waits, if it has one; and TOPIC, the byte with QoS and
+-- RETAIN, and the bytes of its payload.
+local function describe_later(message)
+  local at = message_of_will(message)
+  local flags, length = struct.unpack('<BH', message, at)
+  local properties, head = 0, 3
+  if math.floor(flags / 16) == 2 then
+    properties = struct.unpack('<I4', message, at + 3)
+    head = math.floor(flags / 8) % 2 == 1 and 15 or 7
+  end
+  local topic = message:sub(at + head, at + head + length - 1)
+  return topic:match('^%$tenant/[^/]+/'), topic, flags, #message - at - head - length - properties + 1
+end
+
+-- The prefix of the tenant of a message that waits; nil: it has none, or is damaged.
+local function tenant_later(message)
+  if message:find('$tenant/', 1, true) then
+    local fine, tenant = pcall(describe_later, message)
+    return fine and tenant or nil
+  end
+end
+
+-- Add to the numbers of waiting messages of tenants, by prefix.
+local function count_later(key, counts)
+  for tenant, count in pairs(counts) do
+    if redis.call('HINCRBY', key .. ':tenants', tenant, count) <= 0 then
+      redis.call('HDEL', key .. ':tenants', tenant)
+    end
+  end
+end
+
+-- Take a message out of those that wait. Returns it, nil if it is gone. `counts`: changes of the tenants' numbers.
+-- `since`: the first id that is counted by tenant, as messages before revision 25 are not.
+local function take_later(key, id, since, counts)
+  local message = redis.call('HGET', key .. ':messages', id)
+  redis.call('ZREM', key, id)
+  redis.call('HDEL', key .. ':messages', id)
+  local tenant = message and since and id >= since and tenant_later(message)
+  if tenant then
+    counts[tenant] = (counts[tenant] or 0) - 1
+  end
+  return message
+end
+
 -- Keep messages of a block. `items`: place of the message, seconds, client id of its publisher, and so on.
 local function delay_messages(prefix, messages, items)
   local key = prefix .. 'later'
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   -- The clock may go back by the part of a millisecond with each heartbeat; the order of messages must not.
-  local time = math.max(clock(prefix), tonumber(redis.call('HGET', key .. ':state', 'c') or 0))
-  local bytes, soonest = 0, nil
+  local state = redis.call('HMGET', key .. ':state', 'c', 't')
+  local time = math.max(clock(prefix), tonumber(state[1] or 0))
+  local bytes, soonest, counts, since = 0, nil, {}, state[2]
   for i = 1, #items, 3 do
     local publisher = items[i + 2]
     local message = struct.pack('<H', #publisher) .. publisher .. messages[items[i]]
@@ -16,10 +61,16 @@ local function delay_messages(prefix, messages, items)
     local id = string.format('%016.0f', redis.call('INCR', prefix .. 'epoch'))
     redis.call('ZADD', key, string.format('%.0f', due), id)
     redis.call('HSET', key .. ':messages', id, message)
+    since = since or id
+    local tenant = tenant_later(message)
+    if tenant then
+      counts[tenant] = (counts[tenant] or 0) + 1
+    end
     bytes = bytes + #message
     soonest = math.min(soonest or due, due)
   end
-  redis.call('HSET', key .. ':state', 'c', string.format('%.0f', time))
+  redis.call('HSET', key .. ':state', 'c', string.format('%.0f', time), 't', since)
+  count_later(key, counts)
   redis.call('HINCRBY', key .. ':state', 'b', bytes)
   if not first or soonest < tonumber(first) then
     publish(prefix .. 'all', cmsgpack.pack({'later', math.ceil(soonest - clock(prefix))}))
@@ -35,12 +86,11 @@ register({function_name = 'flockmq_later', flags = {'allow-oom'}, callback = fun
     return {'gone'}
   end
   local key, time = prefix .. 'later', clock(prefix)
-  local result, bytes = {0, 0, 0}, 0
+  local result, bytes, counts = {0, 0, 0}, 0, {}
+  local since = redis.call('HGET', key .. ':state', 't')
   local due = string.format('%.0f', time - tonumber(args[4]))
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', due, 'LIMIT', 0, args[3])) do
-    local message = redis.call('HGET', key .. ':messages', id)
-    redis.call('ZREM', key, id)
-    redis.call('HDEL', key .. ':messages', id)
+    local message = take_later(key, id, since, counts)
     if message then
       redis.call('HSET', prefix .. 'wills:' .. node, string.format('%.0f', tonumber(id)), message)
       result[#result + 1] = tonumber(id)
@@ -53,6 +103,7 @@ register({function_name = 'flockmq_later', flags = {'allow-oom'}, callback = fun
   end
   if bytes > 0 then
     redis.call('HINCRBY', key .. ':state', 'b', -bytes)
+    count_later(key, counts)
   end
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   if first then
@@ -62,3 +113,50 @@ register({function_name = 'flockmq_later', flags = {'allow-oom'}, callback = fun
   end
   return result
 end})
+
+local LISTED = 1000           -- messages that one call looks at
+
+-- args: prefix, how TOPIC begins, how it does not begin ('' = any), time at which and id of the message after which the
+-- list begins, max. Returns {time and id after which to go on, or nothing, {id, milliseconds until it is due, time at
+-- which it is due, publisher, TOPIC, QoS and RETAIN as one byte, bytes of the payload}, ...}.
+register({function_name = 'flockmq_list_later', flags = {'no-writes'}, callback = function(args)
+  local prefix, own, without, most = args[1], args[2], args[3], tonumber(args[6])
+  local key, time = prefix .. 'later', clock(prefix)
+  local at = redis.call('ZRANK', key, args[5])
+  at = at and at + 1 or redis.call('ZCOUNT', key, '-inf', '(' .. args[4])
+  local found = redis.call('ZRANGE', key, at, at + LISTED - 1, 'WITHSCORES')
+  local result = {'', ''}
+  for i = 1, #found, 2 do
+    local id, due = found[i], found[i + 1]
+    local message = redis.call('HGET', key .. ':messages', id)
+    if message and (tonumber(due) > tonumber(args[4]) or id > args[5]) then
+      local fine, _, topic, flags, size = pcall(describe_later, message)
+      if fine and topic:sub(1, #own) == own and (without == '' or topic:sub(1, #without) ~= without) then
+        local publisher = message:sub(3, 2 + struct.unpack('<H', message))
+        result[#result + 1] = {id, tonumber(due) - time, due, publisher, topic, flags % 8, size}
+      end
+    end
+    if #result - 2 >= most or i + 1 == 2 * LISTED then
+      result[1], result[2] = due, id
+      break
+    end
+  end
+  return result
+end})
+
+-- args: prefix, how TOPIC begins, id. Drops a message that waits. Returns 1; 0: there is none with this TOPIC.
+register('flockmq_cancel_later', function(args)
+  local key, own, id, counts = args[1] .. 'later', args[2], args[3], {}
+  local message = redis.call('HGET', key .. ':messages', id)
+  if not message then
+    return 0
+  end
+  local fine, _, topic = pcall(describe_later, message)
+  if not fine or topic:sub(1, #own) ~= own then
+    return 0
+  end
+  take_later(key, id, redis.call('HGET', key .. ':state', 't'), counts)
+  redis.call('HINCRBY', key .. ':state', 'b', -#message)
+  count_later(key, counts)
+  return 1
+end)

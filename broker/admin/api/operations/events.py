@@ -11,6 +11,7 @@ from aiohttp import web
 from broker.admin.api.figures_stream import FiguresStream
 from broker.admin.api.operation import MAX_NAME, Operation, Request
 from broker.admin.api.schema import text
+from broker.admin.api.tenant_scope import step_shown
 from broker.admin.http.problems import Problem, unfit
 from broker.errors import UsageError
 from broker.rpc.node_view import NodeView
@@ -18,8 +19,10 @@ from broker.tracing import check, follow
 
 SEND_SECONDS = 10.0  # that a reader may take for an event
 MAX_STREAMS = 32
+MAX_OF_TENANTS = 16  # of these, for tokens of tenants ...
+MAX_OF_TENANT = 4  # ... and of one tenant
 FIGURES = web.AppKey("figures", FiguresStream)
-STREAMS = web.AppKey("streams", set[object])  # connections with an open stream
+STREAMS = web.AppKey("streams", dict[object, str])  # connections with an open stream, and the tenants of their tokens
 
 
 async def events(request: Request) -> web.StreamResponse:
@@ -30,33 +33,41 @@ async def events(request: Request) -> web.StreamResponse:
 async def trace(request: Request) -> web.StreamResponse:
     """The steps of messages, at all nodes."""
     client, topic = request.arguments.get("client"), request.arguments.get("topic")
+    own = request.holder.tenant and request.prefix
     try:
         check(client, topic)
     except UsageError as error:
         raise unfit(str(error)) from None
-    return await _stream(request, trace_events(request.node, client, topic))
+    if own and topic is None:
+        topic = f"{own}#"  # a step of another topic is not the tenant's
+    return await _stream(request, trace_events(request.node, client, topic, own))
 
 
-async def trace_events(node: NodeView, client: str | None, topic: str | None) -> AsyncGenerator[str]:
-    """The steps as JSON; it ends when the node has rejoined."""
+async def trace_events(node: NodeView, client: str | None, topic: str | None, own: str = "") -> AsyncGenerator[str]:
+    """The steps as JSON; it ends when the node has rejoined. `own`: the prefix of a tenant that reads them."""
     broker = node.broker
     async with aclosing(follow(broker.coordinator.call_all, broker.data_plane.run, client, topic)) as batches:
         async for batch, missed in batches:
             if node.broker is not broker:
                 return
-            yield json.dumps({"steps": [step._asdict() for step in batch], "missed": missed})
+            steps = [step._asdict() for step in batch]
+            yield json.dumps({"steps": [step_shown(own, step) for step in steps] if own else steps, "missed": missed})
 
 
 async def _stream(request: Request, events: AsyncGenerator[str]) -> web.StreamResponse:
     """Send events until the client disconnects."""
     streams = request.raw.app[STREAMS]
-    if len(streams) >= MAX_STREAMS:
+    tenant = request.holder.tenant
+    of_tenants = [other for other in streams.values() if other]
+    if len(streams) >= MAX_STREAMS or (
+        tenant and (len(of_tenants) >= MAX_OF_TENANTS or of_tenants.count(tenant) >= MAX_OF_TENANT)
+    ):
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many streams are open", Retry_After="10")
-    streams.add(request.raw.protocol)
+    streams[request.raw.protocol] = tenant
     try:
         return await _send(request, events)
     finally:
-        streams.discard(request.raw.protocol)
+        streams.pop(request.raw.protocol, None)
 
 
 async def _send(request: Request, events: AsyncGenerator[str]) -> web.StreamResponse:

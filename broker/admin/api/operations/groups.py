@@ -5,10 +5,11 @@ from http import HTTPStatus
 from operator import itemgetter
 from typing import Any
 
+from _speedups.codec.topics import split_shared
 from broker.admin.api.aggregate import call, failures, values
 from broker.admin.api.operation import AFTER, LIMIT, MAX_NAME, TENANT, Operation, Request, listed
 from broker.admin.api.schema import Schema, array, boolean, integer, nullable, number, record, text
-from broker.admin.http.problems import missing, unfit
+from broker.admin.http.problems import Problem, missing, unfit
 from broker.config.declared_group import OPTIONS, declared, paused
 from broker.config.kinds import Boolean, Choice, Duration, Integer, Kind, Size
 
@@ -26,6 +27,8 @@ def schema_of(kind: Kind, description: str) -> Schema:
     return boolean(description) if isinstance(kind, Boolean) else text(description)
 
 
+MAX_TENANT_GROUPS = 1000  # that tokens of one tenant may declare
+BOUNDED = ("window", "max_queued_messages", "max_queued_bytes")  # a tenant's groups have at most those of `[shared]`
 SETTINGS = {name: schema_of(*option) for name, option in OPTIONS.items()}
 FIELDS = {
     "group": text("`$share/NAME/FILTER`"),
@@ -108,6 +111,8 @@ async def purge(request: Request) -> dict[str, Any]:
 
 async def declare(request: Request) -> None:
     """Declare a group, or replace the settings of one."""
+    if request.holder.tenant:
+        _judge(request)
     try:
         group = declared(request.arguments["group"], request.body)
     except ValueError as fault:
@@ -116,6 +121,24 @@ async def declare(request: Request) -> None:
         await request.node.broker.coordinator.declare_group(group)
     except ValueError as fault:
         raise unfit(str(fault)) from None
+
+
+def _judge(request: Request) -> None:
+    """Raises Problem: a token of a tenant may not declare so many groups, or one that may hold more than others."""
+    shared = request.node.config.shared
+    for name in BOUNDED:
+        most = getattr(shared, name)
+        if request.body.get(name, 0) > most:
+            raise unfit(f"{name}: at most {most}, as `shared.{name}` says")
+    known = request.node.broker.data_plane.router.filters.groups
+    own = [name for name, group in known.items() if group.settings.declared and is_of(request.prefix, name.decode())]
+    if request.arguments["group"].encode() not in own and len(own) >= MAX_TENANT_GROUPS:
+        raise Problem(HTTPStatus.CONFLICT, f"there are {MAX_TENANT_GROUPS} declared groups, the maximum")
+
+
+def is_of(prefix: str, group: str) -> bool:
+    """Whether the topic filter of a group begins so."""
+    return split_shared(group)[1].startswith(prefix)
 
 
 async def pause(request: Request) -> None:

@@ -1,0 +1,73 @@
+"""`flockmq delayed`: the delayed messages that wait, and their end."""
+
+import json
+from argparse import Namespace
+from typing import Any
+from urllib.parse import urlencode
+
+from broker import logs
+from broker.commands.http_api import add_api_options, check_url, response
+from broker.commands.parser import Parser
+from broker.errors import UsageError
+
+SECONDS = 30.0  # for a response
+PAGE = 1000
+EXAMPLES = """\
+  flockmq delayed
+  flockmq delayed list --json --url https://broker.example.org:8080 --token-file token
+  flockmq delayed cancel 0000000000000042
+
+list (the default): the messages to $delayed/SECONDS/TOPIC that wait, in the order in which they are due. cancel:
+drop one of them, by its id; it is not published."""
+
+
+def run(arguments: list[str]) -> int:
+    """List or cancel delayed messages; returns the exit status."""
+    parser = Parser(
+        "delayed",
+        "The delayed messages of a broker.",
+        "[list | cancel ID] [OPTION...]",
+        EXAMPLES,
+    )
+    parser.add_argument("action", nargs="?", default="list", choices=("list", "cancel"), help="[list]")
+    parser.add_argument("id", nargs="?", metavar="ID", help="of a message, as `list` prints it")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_api_options(parser)
+    parser.add_general_help(parser.add_argument_group("general"))
+    args = parser.parse(arguments)
+    check_url(args)
+    if (args.id is None) != (args.action == "list"):
+        raise UsageError(f"`delayed {args.action}` takes {'no' if args.id else 'an'} id", "`flockmq delayed` has them")
+    (list_all if args.action == "list" else cancel)(args)
+    return 0
+
+
+def list_all(args: Namespace) -> None:
+    """Print a line for each message."""
+    items: list[dict[str, Any]] = []
+    after: str | None = ""
+    while after is not None:
+        query = urlencode({"after": after, "limit": PAGE})
+        with response(args, f"/delayed?{query}", timeout=SECONDS) as found:
+            page = json.load(found)
+        items += page["items"]
+        after = page["next"]
+    if args.json:
+        print(json.dumps(items))
+        return
+    if not items:
+        print("no messages wait")
+        return
+    print(f"{'id':<20} {'due in':>11} {'bytes':>9} QoS  topic")
+    for item in items:
+        by = f" from {logs.escaped(item['client_id'])}" if item["client_id"] else ""
+        print(
+            f"{item['id']:<20} {item['due_in']:>9.1f} s {item['bytes']:>9} {item['qos']:>3}  "
+            f"{logs.escaped(item['topic'])}{by}"
+        )
+
+
+def cancel(args: Namespace) -> None:
+    """Drop a message."""
+    with response(args, f"/delayed?{urlencode({'id': args.id})}", method="DELETE", timeout=SECONDS):
+        print(json.dumps({"cancelled": args.id}) if args.json else "cancelled")
