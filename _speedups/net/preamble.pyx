@@ -31,7 +31,8 @@ cdef bint read_proxy_header(Connection c) except -1:
     cdef uint8_t* shared = c.loop.shared
     cdef Py_ssize_t have = buffer_size(&c.incoming), size
     cdef ssize_t got
-    memcpy(shared, c.incoming.data + c.incoming.start, have)
+    if have:
+        memcpy(shared, c.incoming.data + c.incoming.start, have)
     got = recv(c.fd, shared + have, <Py_ssize_t>HEADER_MAX - have, MSG_PEEK | MSG_DONTWAIT)
     if got <= 0:
         return c.on_read_error(got)
