@@ -9,6 +9,7 @@ import pytest
 from _speedups.codec.packets import Puback, Publish
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import environment, until
+from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
@@ -38,7 +39,7 @@ def pages(api: HttpClient, limit: int, **query: object) -> list[dict[str, Any]]:
 def test_list_and_cancel(start_broker: StartBroker) -> None:
     """One node, and a cluster."""
     broker = start_broker(HTTP)
-    api = HttpClient(broker)
+    api = HttpClient(broker["a"] if isinstance(broker, ClusterProcess) else broker)
     count = 1050  # more than one call of Redis looks at
     texts = [(f"$delayed/{600 - number % 3}/t/{number}", b"x" * (number % 7)) for number in range(count)]
     for begin in range(0, count, 350):
