@@ -31,6 +31,9 @@ from cluster.redis.slot_owner import (
 
 PREFIX = "mq:"
 TIMEOUT = 5.0  # seconds for a connection, and for a reply
+# What a command of an asyncio client raises if Redis is away or refuses. If a connection has ended when redis-py writes
+# to it, uvloop raises RuntimeError, and redis-py does not turn it into its own error.
+FAILURES = (redis.RedisError, RuntimeError)
 CERT_REQS = {"full": "required", "ca": "required", "none": "none"}
 
 
@@ -67,7 +70,7 @@ class RedisAddress(RedisUrl):
         return redis.Redis(**self._place(), **self._arguments(timeout) | more)
 
     def async_client(self, timeout: float = TIMEOUT) -> redis.asyncio.Redis:
-        """As `client`, for asyncio."""
+        """As `client`, for asyncio. Commands raise `FAILURES`."""
         more = {"retry": AsyncRetry(NoBackoff(), 0)}
         if self.kind == "sentinel":
             return self._async_sentinel(timeout).master_for(self.master)  # type: ignore[no-any-return]
@@ -99,7 +102,7 @@ class RedisAddress(RedisUrl):
         try:
             host, port = await sentinel.discover_master(self.master)
             return host, int(port)
-        except redis.RedisError as error:
+        except FAILURES as error:
             reasons = [f"{host}:{port}: {await self._why_not(client)}" for (host, port), client in sentinels]
             raise ConnectionError(f"no Sentinel names the master {self.master} ({'; '.join(reasons)})") from error
         finally:
@@ -131,7 +134,7 @@ class RedisAddress(RedisUrl):
     async def _why_not(self, sentinel: redis.asyncio.Redis) -> str:
         try:
             await sentinel.ping()
-        except redis.RedisError as error:
+        except FAILURES as error:
             return str(error)
         return "no such master, or it is down"
 

@@ -11,13 +11,10 @@ import json
 import time
 from typing import Any
 
-import redis
-import redis.asyncio
-
 from broker.streams.message_log import Entry, LogAway, MessageLog
 from broker.streams.since import Place
 from broker.streams.tail import Tail
-from cluster.redis.clients import RedisAddress
+from cluster.redis.clients import FAILURES, RedisAddress
 
 FIELD = b"b"
 WAIT_MS = 500  # that one XREAD waits, so that new logs are found
@@ -91,7 +88,7 @@ class RedisLog(MessageLog):
         asked = asyncio.ensure_future(self._client.execute_command(*command))  # type: ignore[no-untyped-call]
         try:
             return await asyncio.shield(asked)
-        except redis.RedisError as error:
+        except FAILURES as error:
             raise LogAway(str(error) or type(error).__name__) from error
 
     # ---- the newest entries ----

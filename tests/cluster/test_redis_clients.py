@@ -3,15 +3,21 @@
 import asyncio
 import socket
 import ssl
+import struct
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import redis
+import uvloop
 
 from _speedups.codec.packets import Publish
+from broker.streams.message_log import LogAway
 from cluster.redis.clients import RedisAddress
+from cluster.streams.redis_log import RedisLog
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE
@@ -315,3 +321,31 @@ def test_redis_replies_to_publish_only_if_it_must(
     exchange(start_cluster(redis=redis_server, redis_url=url, nodes="ab"))
     calls = redis_server.client().info("commandstats").get("cmdstat_client|reply", {"calls": 0})["calls"]
     assert calls >= 2 + 5 if allowed else calls == 0
+
+
+def test_a_connection_that_ends_while_it_is_made() -> None:
+    """uvloop raises RuntimeError then, which redis-py passes on: for streams the log is away, and they go on later."""
+
+    def serve(server: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                with server.accept()[0] as connection:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+                    connection.recv(1000)
+                    connection.sendall(b"%0\r\n")
+
+    async def read(url: str) -> None:
+        message_log = RedisLog(RedisAddress.parse(url))
+        for _ in range(20):
+            with pytest.raises(LogAway):
+                await message_log.nodes()
+        message_log.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        try:
+            uvloop.run(read(f"redis://127.0.0.1:{server.getsockname()[1]}"))
+        finally:
+            server.shutdown(socket.SHUT_RDWR)  # ends `accept`
+            thread.join()
