@@ -45,11 +45,12 @@ def count(line: str, amounts: Counter[str]) -> None:
 
 
 def with_row(text: str, part: str, cells: list[str]) -> str:
-    """A record with another line for a part. Lines are in the order of PARTS."""
+    """A record with another line for a part. Lines are in the order of PARTS, then those of other runs."""
     introduction, _, lines = text.partition(HEAD)
     rows = {line.split("|")[1].strip(): line for line in lines.splitlines()}
     rows[part] = f"| {' | '.join([part, *cells])} |"
-    return introduction + HEAD + "".join(f"{rows[name]}\n" for name in PARTS if name in rows)
+    order = [*(name for name in PARTS if name in rows), *(name for name in rows if name not in PARTS)]
+    return introduction + HEAD + "".join(f"{rows[name]}\n" for name in order)
 
 
 def run(part: str, seconds: int, more: str) -> tuple[list[str], bool]:
