@@ -66,6 +66,7 @@ class MosquittoProcess:
     def save(self, path: Path) -> None:
         """SIGUSR1: it writes its persistence file, which is new when this returns."""
         assert self._process is not None
+        until(lambda: " running" in self.log_text(), "Mosquitto runs")  # before, the signal ends it
         before = path.stat().st_ino if path.exists() else 0
         self._process.send_signal(signal.SIGUSR1)
         until(lambda: path.exists() and path.stat().st_ino != before, "Mosquitto has written its file")
