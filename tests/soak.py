@@ -20,7 +20,7 @@ KILLS = "tests/faults/test_cluster_random_kills.py tests/faults/test_shared_rand
 PYTEST = "-m pytest -m soak -q -s --timeout 0"
 # The command of each part; without an ending .sh it is for Python. {seconds} are those of the command line.
 PARTS = {
-    **{f"fuzz {name}": f"tests/fuzz/fuzz_{name}.py --seconds {{seconds}}" for name in FUZZERS},
+    **{f"fuzz {name}": f"tests/fuzz/fuzz_{name}.py --seconds {{seconds}} --keep" for name in FUZZERS},
     "sanitizers": "tests/sanitize.sh",
     "random kills": f"{PYTEST} {KILLS}",
     "faults": f"{PYTEST} --ignore {KILLS.replace(' ', ' --ignore ')} tests/faults tests/storage",

@@ -1,20 +1,30 @@
-"""kill -9 of nodes at random moments under QoS 1 and 2 load, judged by the checker (F1).
+"""kill -9 of nodes at random moments under QoS 1 and 2 load, with a group, a link and a stream; a checker judges (F1).
 
 A failing run prints its seed. FLOCKMQ_TEST_SEED repeats what the clients do, FLOCKMQ_TEST_SECONDS says how long the
 long form lasts.
 """
 
+import json
 import os
 import shutil
 import signal
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from loadtest.prove.client import RecordedClient
+from loadtest.prove.history import History, Published
+from loadtest.prove.tcp_proxy import TcpProxy
+from tests.faults.client import FaultClient
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad
+from tests.faults.fault_node import FaultNode
+from tests.faults.load import SETTINGS
+from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterNode, ClusterProcess, new_seed
+from tests.links.test_wanted import HTTP, filters_of
 
 
 def pause(node: ClusterNode, seconds: float) -> None:
@@ -24,12 +34,72 @@ def pause(node: ClusterNode, seconds: float) -> None:
     node.signal(signal.SIGCONT)
 
 
+class WholeLoad(ClusterLoad):
+    """Also a link to another broker, a subscriber there, and a client that reads all messages as a stream.
+
+    Args:
+        directory: for the stores.
+        seed: of what clients do.
+    """
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        for name in ("cluster", "far"):
+            (directory / name).mkdir()
+        self.other = FaultNode(directory / "far", settings=SETTINGS)
+        self.network = TcpProxy(lambda: self.other.port)
+        link = {"url": f"mqtt://127.0.0.1:{self.network.port}", "topics": ["t/# out 2"], "retry": 0.5, "keep_alive": 5}
+        settings = {**CLUSTER_SETTINGS, **HTTP, "links": json.dumps({"far": link})}
+        cluster = ClusterProcess(directory / "cluster", settings, keeps="always", proxies=True, orderly=False)
+        super().__init__(cluster, seed)
+        self.far = FaultClient(self.history, "far")
+        # A history of its own: what a stream has of a publisher that roams is ordered by the nodes' logs.
+        self.reader = FaultClient(History(), "reader", level=5)
+        self.fleet.clients += [self.far, self.reader]
+
+    def start(self) -> None:
+        self.other.start()
+        super().start()
+        self.far.subscribe(("t/#", 2))
+        self.reader.subscribe(("$stream/1h/t/#", 1))
+        self.until(lambda: not self.far.subscriptions and not self.reader.subscriptions, "SUBACK of link and stream")
+        until(lambda: filters_of(self.cluster["a"], "$link/far") == {"t/#"})
+
+    def port_of(self, client: RecordedClient) -> int:
+        return self.other.port if client is self.far else super().port_of(client)
+
+    def disturb_link(self) -> None:
+        """Its other broker is killed and starts again; or its network is cut, or silent or slow until the next time."""
+        self.network.resume()
+        if self.rng.random() < 0.4:
+            self.rng.choice((self.network.cut, self.network.stall, lambda: self.network.slow(0.05)))()
+            return
+        self.other.kill()
+        self.far.lose()
+        self.other.start()
+
+    def settle(self) -> None:
+        self.network.resume()
+        super().settle()
+
+        def missing(client: FaultClient) -> set[bytes]:
+            sent = {event.payload for event in self.history.of(Published) if event.topic.startswith("t/")}
+            return sent.difference(client.taken)
+
+        self.until(lambda: not missing(self.far), "the link's end has all")
+        self.until(lambda: not missing(self.reader), "the reader of the stream has all")
+
+    def close(self) -> None:
+        """Stop the other broker."""
+        self.network.close()
+        assert self.other.stop() == 0, self.other.log_text()
+        self.other.check()
+
+
 def run(directory: Path, seed: int, seconds: float) -> None:
     """Some time of kills, pauses, cut links and restarts, and a good end."""
-    cluster = ClusterProcess(directory, CLUSTER_SETTINGS, keeps="always", proxies=True, orderly=False)
-    load = ClusterLoad(cluster, seed)
-    rng = load.rng
-    with cluster.judged():
+    load = WholeLoad(directory, seed)
+    cluster, rng = load.cluster, load.rng
+    with closing(load), cluster.judged():
         load.start()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -43,6 +113,8 @@ def run(directory: Path, seed: int, seconds: float) -> None:
                 rng.choice(running).proxy.cut()
             elif chance < 0.7:
                 load.during(partial(pause, rng.choice(running), rng.choice((0.2, 2 * LEASE))))
+            elif chance < 0.8:
+                load.disturb_link()
             elif dead:
                 rng.choice(dead).start()
         if not load.kills:  # chance would have it so

@@ -5,12 +5,28 @@ import socket
 import sys
 import time
 
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Connect
+from tests.cases.packets import CASES
 from tests.security.test_protocol import HELLO, ROWS, hurl
+
+CONNECT = 0x10  # the first byte of one
+
+
+def of_all_levels() -> list[bytes]:
+    """The wrong frames of each level, behind a CONNECT of that level if they aren't one."""
+    wrong = [(case.data, level) for case in CASES if isinstance(case.packet, type) for level in case.levels]
+    return [
+        data
+        if data[:1] == bytes([CONNECT])
+        else encode(Connect(f"c{number}", True, protocol_level=level), level) + data
+        for number, (data, level) in enumerate(wrong)
+    ]
 
 
 def malformed(port: int, count: int) -> None:
     """Send so many malformed packets, each on a connection of its own, as far as it is one that ends it."""
-    hurl(port, [row for row in ROWS.values() if len(row) < 1000], count)
+    hurl(port, [row for row in [*ROWS.values(), *of_all_levels()] if len(row) < 1000], count)
 
 
 def slow(port: int, count: int) -> None:
