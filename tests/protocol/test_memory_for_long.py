@@ -1,6 +1,7 @@
 """Long forms: memory is flat over ten million messages, a million connects, 100 000 groups and 100 000 topic aliases.
 
-The first rounds fill what a node keeps for reuse. After them it may grow by 2 MiB in all.
+The first rounds fill what a node keeps for reuse. After them it may grow by 2 MiB in all; or by a fifth where each
+round takes and frees 100 MiB and more, since the kernel gets back only pages that are free as a whole.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ MIB = 1 << 20
 MESSAGES, CONNECTS, MANY = 10_000_000, 1_000_000, 100_000
 CLIENTS = 400  # that have the groups or the aliases together
 ROUNDS = 10
+SMALL = 100 * MIB
 FIRST = 3  # rounds before the one that others are compared with
 
 
@@ -42,7 +44,8 @@ def is_flat(node: BrokerProcess, what: str, once: Callable[[], None]) -> None:
         until(lambda: node.open_files() <= files)  # noqa: B023
         sizes.append(node.rss())
     print(f"soak: {what}: {', '.join(f'{size / MIB:.1f}' for size in sizes)} MiB")
-    assert max(sizes[FIRST:]) - sizes[FIRST - 1] < 2 * MIB
+    most = 2 * MIB if sizes[0] < SMALL else sizes[FIRST - 1] // 5
+    assert max(sizes[FIRST:]) - sizes[FIRST - 1] < most
 
 
 @pytest.mark.parametrize(("qos", "share"), [(0, 0.8), (1, 0.1), (2, 0.1)])
