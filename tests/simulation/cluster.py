@@ -175,15 +175,21 @@ class Run:
         self.network = Network(world)
         self.redis = RedisServer(world, self._change, self._lost)
         admissions: dict[str, int] = {}
+        clean = {client.name for client in self.plan.clients if client.clean}
         own = {"cluster.replicas": self.plan.replicas, "shared.window": self.plan.window}
         settings = {key: str(value) for key, value in own.items() if value}
         self.nodes = {
-            name: SimulatedNode(world, self.network, self.redis, name, folder, admissions, self.found, settings)
+            name: SimulatedNode(world, self.network, self.redis, name, folder, admissions, clean, self.found, settings)
             for name in NODES
         }
+        self.redis.on_claimed = self._claimed
         self._ports = {name: node.accept for name, node in self.nodes.items()}
         self.clients = {client.name: self._make(client) for client in self.plan.clients}
         self.actions = Actions(world, self.network, self.redis, self.nodes, self.clients)
+
+    def _claimed(self, node: bytes, client_id: bytes) -> None:
+        name, _, _ = node.decode().partition("-")
+        self.nodes[name].claimed(client_id.decode())
 
     def _journal(self, *arguments: Any) -> ClusterJournal:
         """The journal of a node, whose commits have few entries for queues."""

@@ -516,7 +516,7 @@ ALL = (
         "claims not compared",
         "G5",
         "a node whose link is back does not compare its claims with those in Redis",
-        methods=((Reclaim, "start", _nothing),),
+        methods=((Reclaim, "_compare", _nothing), (Reclaim, "_granted", _nothing)),
     ),
     # ---- wills ----
     Mutation(

@@ -134,6 +134,23 @@ REGRESSIONS = {
         )
         for name, killed in (("stood still without a link", 2200), ("stood still without Redis", 1995))
     },
+    # G5: a node had admitted a clean session without Redis, and claimed it later than another node to which the client
+    # had moved meanwhile. So the earlier connection took the session from the later one, and was still written to.
+    "older connection": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n1"),
+            ClientPlan("visitor 0", "visitor", 4, clean=True, node="n0"),
+        ),
+        (
+            Step(2000, "kill_redis", (400,)),
+            Step(2100, "move", ("visitor 0", "n1")),
+            Step(2110, "cut", ("n1", "redis", "there", 1500)),
+            Step(3000, "move", ("visitor 0", "n2")),
+            *(Step(3700 + 100 * i, "publish", ("publisher 0", "t/0", 0, 1)) for i in range(20)),
+        ),
+        frozenset(),
+    ),
     # I3: a publisher had moved to another node while the link of a third one was lost. That node then read the logs of
     # the two one after the other, so its clients got messages of the publisher after later ones.
     "moved publisher": Plan(
