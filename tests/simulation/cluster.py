@@ -36,6 +36,7 @@ PROMPT = NS  # from CONNECT to CONNACK, take-over included, as long as nothing i
 FILTERS: dict[str, tuple[str, ...]] = {
     "subscriber": ("t/#", "will", "d/#"),
     "worker": ("$share/team/t/#",),
+    "helper": ("$share/team/t/#",),
     "visitor": ("t/#",),
     "guest": ("t/#",),
 }
@@ -265,11 +266,12 @@ class Run:
         roles = {role: {client.name for client in self.plan.clients if client.role == role} for role in FILTERS}
         ends = [end for node in self.nodes.values() for end in node.ends]
         excuses = Excuses(self.history, self.history.times, self.losses, self.plan.replicas, ends)
-        for finding in checker.judge(excuses, roles["visitor"], roles["worker"], roles["guest"], retained):
+        judged = (roles[role] for role in ("visitor", "worker", "helper", "guest"))
+        for finding in checker.judge(excuses, *judged, retained):
             self.found(finding)
         if not self.losses:
             self._judge_times(roles["subscriber"])
-        for finding in checker.late(self.history, roles["worker"], self.actions.first_fault):
+        for finding in checker.late(self.history, roles["worker"] | roles["helper"], self.actions.first_fault):
             self.found(finding)
         for finding in checker.left_over(self.redis.keys, self._vanished):
             # Redis may have got back a message whose publisher has had PUBCOMP.

@@ -151,6 +151,23 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
+    # I9, S1: a member of a group was first in the rotation, and its node had filled its queue with a message that it had
+    # leased for another member. So a message found no member with room, and waited for ever, although others had room.
+    "filled member": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n0"),
+            ClientPlan("worker 0", "worker", 4, node="n1"),
+            ClientPlan("worker 1", "worker", 4, node="n2"),
+            ClientPlan("helper 0", "helper", 4, clean=True, qos=1, node="n1"),
+        ),
+        (
+            Step(1990, "slow", ("worker 0", 30, 3000)),
+            *(Step(2000 + 5 * i, "publish", ("publisher 0", "t/0", 1, 1)) for i in range(60)),
+        ),
+        frozenset(),
+        window=2,
+    ),
     # I3: a publisher had moved to another node while the link of a third one was lost. That node then read the logs of
     # the two one after the other, so its clients got messages of the publisher after later ones.
     "moved publisher": Plan(
