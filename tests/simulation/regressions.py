@@ -80,23 +80,31 @@ REGRESSIONS = {
         frozenset(),
     ),
     # I1, I9: Redis had lost messages of QoS 2 for which a subscriber awaited PUBREL. Their packet identifiers were used
-    # again, so the subscriber took other messages for repetitions, and dropped them.
-    "lost handshakes": Plan(
-        1,
-        (
-            ClientPlan("publisher 0", "publisher", 4, node="n1"),
-            ClientPlan("publisher 1", "publisher", 4, node="n2"),
-            ClientPlan("subscriber 0", "subscriber", 4, node="n0"),
-            ClientPlan("worker 0", "worker", 4, node="n0"),
-        ),
-        (
-            *(Step(2000 + 2 * i, "publish", ("publisher 0", "t/0", 2, 1)) for i in range(25)),
-            Step(2010, "redis_loses", (40, 5)),
-            Step(2050, "away", ("publisher 0", 3000)),
-            *(Step(2060 + 200 * i, "publish", ("publisher 1", "t/1", 2, 3)) for i in range(8)),
-        ),
-        frozenset(),
-    ),
+    # again, so the subscriber took other messages for repetitions, and dropped them. In the second plan the connections
+    # of the subscribers have ended, and Redis has not confirmed that.
+    **{
+        name: Plan(
+            1,
+            (
+                ClientPlan("publisher 0", "publisher", 4, node="n1"),
+                ClientPlan("publisher 1", "publisher", 4, node="n2"),
+                ClientPlan("subscriber 0", "subscriber", 4, node="n0"),
+                ClientPlan("worker 0", "worker", 4, node="n0"),
+            ),
+            (
+                *(Step(2000 + 2 * i, "publish", ("publisher 0", "t/0", 2, 1)) for i in range(25)),
+                Step(2010, "redis_loses", (40, 5)),
+                Step(2050, "away", ("publisher 0", 3000)),
+                *ends,
+                *(Step(2060 + 200 * i, "publish", ("publisher 1", "t/1", 2, 3)) for i in range(8)),
+            ),
+            frozenset(),
+        )
+        for name, ends in (
+            ("lost handshakes", ()),
+            ("lost handshakes, ended", [Step(2056, "lose", (client,)) for client in ("subscriber 0", "worker 0")]),
+        )
+    },
     # G5: a connection waited for the release of an earlier one, at a node that stood still, and ended before that. With
     # it its clean session ended in Redis, and the epoch that it had waited for. So the next connection was admitted
     # while the first could still be written to.
