@@ -309,7 +309,7 @@ def _worker_away(rng: Random, publisher: str, worker: str, topic: str, qos: int)
 
 
 def _helper_dies(rng: Random, publisher: str) -> list[Step]:
-    """The node of a member with a clean session is killed while it has messages that the member has not acknowledged."""
+    """The node of a member with a clean session is killed while it has messages that the member has not answered."""
     time = rng.randrange(FIRST, LAST - 1500)
     return [
         Step(time, "slow", (HELPER, 30, 200)),

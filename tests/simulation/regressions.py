@@ -159,8 +159,8 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
-    # I9, S1: a member of a group was first in the rotation, and its node had filled its queue with a message that it had
-    # leased for another member. So a message found no member with room, and waited for ever, although others had room.
+    # I9, S1: a member of a group was first in the rotation, and its node had filled its queue with messages that it had
+    # leased for another member. So a message found no room, and waited for ever, although other members had room.
     "filled member": Plan(
         1,
         (
