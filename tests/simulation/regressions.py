@@ -176,6 +176,26 @@ REGRESSIONS = {
         frozenset(),
         window=2,
     ),
+    # I9, S1: the connection of a member ended, and what it had not been sent was leased to its node, for another member.
+    # The commit had nothing else of groups, so its reply had no lease, and the node never got the message.
+    "lease in no reply": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n0"),
+            ClientPlan("worker 0", "worker", 4, node="n1"),
+            ClientPlan("helper 0", "helper", 4, clean=True, qos=1, node="n1"),
+        ),
+        tuple(
+            step
+            for i in range(12)
+            for step in (
+                Step(1999 + 300 * i, "lose_at_packet", ("worker 0", 1 + i % 3)),
+                Step(2000 + 300 * i, "publish", ("publisher 0", "t/0", 1, 8)),
+            )
+        ),
+        frozenset(),
+        window=2,
+    ),
     # I3: a publisher had moved to another node while the link of a third one was lost. That node then read the logs of
     # the two one after the other, so its clients got messages of the publisher after later ones.
     "moved publisher": Plan(
