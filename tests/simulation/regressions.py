@@ -176,7 +176,7 @@ REGRESSIONS = {
         frozenset(),
         window=2,
     ),
-    # I9, S1: the connection of a member ended, and what it had not been sent was leased to its node, for another member.
+    # I9, S1: the connection of a member ended, and what it had not been sent was leased to its node, for another one.
     # The commit had nothing else of groups, so its reply had no lease, and the node never got the message.
     "lease in no reply": Plan(
         1,
