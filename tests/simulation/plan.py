@@ -13,7 +13,8 @@ NODES = ("n0", "n1", "n2")
 FIRST = 1500  # milliseconds until which the clients connect and subscribe
 TIMED = 1  # of four seeds, the one with all that is due at a time, and clocks that step
 KILLED, AIMED, AIMED_AT_CLIENTS = 2, 3, 6  # of eight seeds, those with steps that are aimed
-NARROW = 4  # of eight seeds, the one in which members of a group soon have no room, and one has a clean session
+NARROW = 4  # of eight seeds, the one in which members of a group soon have no room
+HELPED = 4  # of sixteen seeds, the one of these in which one member more has a clean session
 HELPER = "helper 0"
 LAST = 6500  # end of the last step; faults that go on are healed then
 
@@ -96,7 +97,7 @@ def make_plan(seed: int) -> Plan:
         faults = [*_aimed(rng, clients), *(faults if rng.random() < 0.5 else ())]
     if seed % 8 == AIMED_AT_CLIENTS:
         faults = [*_aimed_at_clients(rng, clients), *(faults if rng.random() < 0.5 else ())]
-    if seed % 8 == NARROW and _names(clients, "worker"):
+    if seed % 16 == HELPED and _names(clients, "worker"):
         clients.append(ClientPlan(HELPER, "helper", rng.choice((4, 5)), clean=True, qos=1))
         faults += _helper_dies(rng, rng.choice(_names(clients, "publisher")))
     both = sorted([*steps, *faults], key=lambda step: step.time)
