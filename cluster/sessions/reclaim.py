@@ -58,7 +58,8 @@ class Reclaim:
 
     def _granted(self, claim: Claim, reply: Reply) -> None:
         if isinstance(reply, (LinkLost, ReplyError)) or len(reply) == 1:
-            claim.connection.close(close_reasons.CLAIM_REFUSED)
+            is_taken = isinstance(reply, list) and reply[0] == b"taken"
+            claim.connection.close(close_reasons.TAKEN_OVER if is_taken else close_reasons.CLAIM_REFUSED)
             return
         epoch, *_, old_will, last = reply
         self._claims.grant(claim, epoch)

@@ -114,6 +114,7 @@ class TakeOver:
             claim.connection.identity.username or "",
             int(packet.clean_start),
             "" if claim.interval is None else claim.interval,
+            int(claim.admitted),
         )
 
     def _claimed(self, then: Callable[[Reply], None], reply: Reply) -> None:

@@ -33,7 +33,12 @@ LEFT = (b"mq:q:", b"mq:in:", b"mq:gl:", b"mq:gw:", b"mq:gq:", b"mq:later:message
 
 
 def judge(
-    excuses: Excuses, visitors: set[str], workers: set[str], guests: set[str], retained: dict[str, dict[str, bytes]]
+    excuses: Excuses,
+    visitors: set[str],
+    workers: set[str],
+    helpers: set[str],
+    guests: set[str],
+    retained: dict[str, dict[str, bytes]],
 ) -> list[str]:
     """The findings.
 
@@ -41,6 +46,7 @@ def judge(
         excuses: of the history of all clients, drained.
         visitors: clients with clean sessions that subscribe to all messages.
         workers: members of a group for all messages.
+        helpers: likewise, with clean sessions.
         guests: clients whose sessions expire.
         retained: by node, what a new subscriber found there.
     """
@@ -64,7 +70,7 @@ def judge(
         events = enumerate(history.events)
         joined = [i for i, event in events if isinstance(event, Subscribed) and event.client in workers]
         if joined:
-            found += checker.undelivered(history, workers, joined[0])
+            found += checker.undelivered(history, workers | helpers, joined[0])
         found += checker.doubled(History([e for e in history.events if not repeats(e, may_repeat)]), workers)
     for node, values in retained.items():
         found += [f"{finding} at {node}" for finding in checker.retained(history, values)]

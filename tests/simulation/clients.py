@@ -245,10 +245,10 @@ class SimulatedClient(RecordedClient):
         self.stays_away = True
         self.lose()
 
-    def come_back(self) -> None:
-        """Connect again."""
+    def come_back(self, node: str = "") -> None:
+        """Connect again, to this node or any."""
         self.stays_away, self._stays_away_then = self.has_vanished, False
-        self.come()
+        self.come(node)
 
     def vanish(self) -> None:
         """Lose the connection, and never connect again."""

@@ -36,6 +36,7 @@ PROMPT = NS  # from CONNECT to CONNACK, take-over included, as long as nothing i
 FILTERS: dict[str, tuple[str, ...]] = {
     "subscriber": ("t/#", "will", "d/#"),
     "worker": ("$share/team/t/#",),
+    "helper": ("$share/team/t/#",),
     "visitor": ("t/#",),
     "guest": ("t/#",),
 }
@@ -175,15 +176,21 @@ class Run:
         self.network = Network(world)
         self.redis = RedisServer(world, self._change, self._lost)
         admissions: dict[str, int] = {}
+        clean = {client.name for client in self.plan.clients if client.clean}
         own = {"cluster.replicas": self.plan.replicas, "shared.window": self.plan.window}
         settings = {key: str(value) for key, value in own.items() if value}
         self.nodes = {
-            name: SimulatedNode(world, self.network, self.redis, name, folder, admissions, self.found, settings)
+            name: SimulatedNode(world, self.network, self.redis, name, folder, admissions, clean, self.found, settings)
             for name in NODES
         }
+        self.redis.on_claimed = self._claimed
         self._ports = {name: node.accept for name, node in self.nodes.items()}
         self.clients = {client.name: self._make(client) for client in self.plan.clients}
         self.actions = Actions(world, self.network, self.redis, self.nodes, self.clients)
+
+    def _claimed(self, node: bytes, client_id: bytes) -> None:
+        name, _, _ = node.decode().partition("-")
+        self.nodes[name].claimed(client_id.decode())
 
     def _journal(self, *arguments: Any) -> ClusterJournal:
         """The journal of a node, whose commits have few entries for queues."""
@@ -259,11 +266,12 @@ class Run:
         roles = {role: {client.name for client in self.plan.clients if client.role == role} for role in FILTERS}
         ends = [end for node in self.nodes.values() for end in node.ends]
         excuses = Excuses(self.history, self.history.times, self.losses, self.plan.replicas, ends)
-        for finding in checker.judge(excuses, roles["visitor"], roles["worker"], roles["guest"], retained):
+        judged = (roles[role] for role in ("visitor", "worker", "helper", "guest"))
+        for finding in checker.judge(excuses, *judged, retained):
             self.found(finding)
         if not self.losses:
             self._judge_times(roles["subscriber"])
-        for finding in checker.late(self.history, roles["worker"], self.actions.first_fault):
+        for finding in checker.late(self.history, roles["worker"] | roles["helper"], self.actions.first_fault):
             self.found(finding)
         for finding in checker.left_over(self.redis.keys, self._vanished):
             # Redis may have got back a message whose publisher has had PUBCOMP.

@@ -20,7 +20,8 @@ OF_CLIENTS = {
     "lose_at_packet",
     "abandon",
     "move",
-    "move_away_from",
+    "move_to_node_of",
+    "come_back_away_from",
     "leave",
     "away",
     "away_at_packet",
@@ -129,10 +130,14 @@ class Actions:
         """A client connects to this node, and leaves its earlier connection open."""
         self._clients[name].abandon(node)
 
-    def move_away_from(self, name: str, other: str) -> None:
-        """A client connects to a node that another client does not have, and leaves its earlier connection open."""
+    def move_to_node_of(self, name: str, other: str) -> None:
+        """A client connects to the node of another client, and leaves its earlier connection open."""
+        self.move(name, self._clients[other].node)
+
+    def come_back_away_from(self, name: str, other: str) -> None:
+        """A client that is away connects to a node that another client does not have."""
         found = [node for node in sorted(self._nodes) if node != self._clients[other].node]
-        self.move(name, self._world.rng.choice(found))
+        self._clients[name].come_back(self._world.rng.choice(found))
 
     def leave(self, name: str) -> None:
         """A client sends DISCONNECT."""

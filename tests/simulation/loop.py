@@ -6,13 +6,15 @@ node's loop never runs again; a frozen one keeps all that becomes ready.
 
 import asyncio
 import heapq
+import inspect
 import select
 import socket
 from asyncio import events
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from tests.simulation.clock import NS
 from tests.simulation.world import MICRO, MILLI, Event, World
@@ -61,6 +63,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         self._timer_count = 0
         self._readers: dict[int, asyncio.Handle] = {}
         self._poll = select.poll()
+        self._coroutines: WeakSet[Coroutine[Any, Any, Any]] = WeakSet()  # of its tasks
         self._iteration: Event | None = None
         self._running = False
         self.dead = False
@@ -141,6 +144,8 @@ class NodeLoop(asyncio.AbstractEventLoop):
         self._ready.clear()
         self._timers.clear()
         self._readers.clear()
+        for coroutine in self._coroutines:
+            _close_unless_begun(coroutine)
 
     # ---- asyncio ----
 
@@ -181,7 +186,11 @@ class NodeLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> "asyncio.Task[Any]":
-        return asyncio.Task(coro, loop=self, name=name, context=context)
+        self._coroutines.add(coro)
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        if self.dead:
+            _close_unless_begun(coro)
+        return task
 
     def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
         self._readers[fd] = asyncio.Handle(callback, args, self)
@@ -229,6 +238,12 @@ class NodeLoop(asyncio.AbstractEventLoop):
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         self.call_exception_handler(context)
+
+
+def _close_unless_begun(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """A coroutine that was never awaited is a mistake to Python; one that has begun must not go on to its `finally`."""
+    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        coroutine.close()
 
 
 def _set_result(future: "asyncio.Future[Any]", result: Any) -> None:

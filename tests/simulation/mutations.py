@@ -408,6 +408,12 @@ ALL = (
         "a node does not give Redis back what it has lost of QoS 2 that clients have not completed",
         methods=((Unfinished, "restore", _nothing_later),),
     ),
+    Mutation(
+        "ended not kept",
+        "G3",
+        "likewise of connections that have ended, and whose release Redis has not confirmed",
+        methods=((Unfinished, "keep", _nothing),),
+    ),
     # ---- subscribed means subscribed ----
     Mutation(
         "no barrier",
@@ -516,7 +522,7 @@ ALL = (
         "claims not compared",
         "G5",
         "a node whose link is back does not compare its claims with those in Redis",
-        methods=((Reclaim, "start", _nothing),),
+        methods=((Reclaim, "_compare", _nothing), (Reclaim, "_granted", _nothing)),
     ),
     # ---- wills ----
     Mutation(

@@ -38,7 +38,8 @@ class Direction:
         self._network = network
         self.path = source, target
         self.end: End | None = None  # that receives; None: it has gone
-        self._items: deque[bytes | bool] = deque()  # bytes; then whether the connection was reset
+        # Bytes; then whether the connection was reset. A call is made when all before it has arrived.
+        self._items: deque[bytes | bool | Callable[[], object]] = deque()
         self._due = 0  # of the last item under way
         self._waiting = False  # for the cut to heal
 
@@ -49,7 +50,14 @@ class Direction:
 
     def finish(self) -> None:
         """Send the end in one piece with the bytes before it."""
-        self._items.append(False)
+        self._append(False)
+
+    def when_arrived(self, call: Callable[[], object]) -> None:
+        """Call when all that was sent has arrived."""
+        self._append(call)
+
+    def _append(self, item: bool | Callable[[], object]) -> None:
+        self._items.append(item)
         self._network.world.at(self._due, self._deliver)
 
     def _schedule(self) -> None:
@@ -69,6 +77,8 @@ class Direction:
             return
         if isinstance(item, bytes):
             end.receive(item)
+        elif callable(item):
+            item()
         else:
             self.end = None
             end.ended(reset=item)

@@ -45,6 +45,7 @@ class ClientSocket:
     def __init__(self, node: "SimulatedNode", connection: Connection, client_id: str) -> None:
         self.client_id = client_id
         self.admitted = 0  # the number of CONNACKs of its client before its own, from 1; 0 = it has none
+        self.unclaimed = False  # it was admitted without Redis, and its node has no reply to its claim yet
         self._node = node
         self._connection = connection
         self._input = bytearray()
@@ -119,6 +120,7 @@ class SimulatedNode:
         name: of the node, and of its host.
         folder: for its socket.
         admissions: by client id: the number of CONNACKs, of all nodes.
+        clean: ids of the clients with clean sessions.
         on_finding: called with a sentence about something that must not be.
         settings: keys of its configuration, besides `SETTINGS`.
     """
@@ -131,6 +133,7 @@ class SimulatedNode:
         name: str,
         folder: Path,
         admissions: dict[str, int],
+        clean: set[str],
         on_finding: Callable[[str], object],
         settings: dict[str, str],
     ) -> None:
@@ -138,6 +141,7 @@ class SimulatedNode:
         self._network = network
         self._redis = redis
         self._admissions = admissions
+        self._clean = clean
         self._on_finding = on_finding
         self.name = name
         self.path = str(folder / f"{name}.sock")
@@ -155,6 +159,7 @@ class SimulatedNode:
         self._writes_left = 0  # until it is killed; 0 = it is not
         self._cut = False  # it was killed in this iteration: nothing leaves it any more
         self._sockets: dict[int, ClientSocket] = {}
+        self._replied: list[ClientSocket] = []  # a reply to the claim of each is at the node
         self._poll = select.epoll()
 
     # ---- life ----
@@ -293,6 +298,9 @@ class SimulatedNode:
             for fd, _ in sorted(self._poll.poll(0)):
                 if fd in self._sockets:
                     self._sockets[fd].pull()
+        for each in self._replied:
+            each.unclaimed = False
+        self._replied.clear()
         if self._ended:
             self.kill()
 
@@ -305,5 +313,14 @@ class SimulatedNode:
             if kind == CONNACK and data[3] == 0:
                 # Without Redis a node admits clean sessions, which other nodes do not know.
                 to.admitted = self._admissions[to.client_id] = newest + (not self.is_away)
-        elif to.admitted != newest and kind != DISCONNECT:
+                to.unclaimed = self.is_away
+        elif to.admitted != newest and kind != DISCONNECT and not self._is_alone_with(to):
             self._on_finding(f"G5 {self.name} has written to a connection of {to.client_id} after a later one")
+
+    def claimed(self, client_id: str) -> None:
+        """The reply of Redis to a claim of the node has arrived: it takes effect with the next turn."""
+        self._replied += (each for each in self._sockets.values() if each.client_id == client_id)
+
+    def _is_alone_with(self, which: ClientSocket) -> bool:
+        """Whether the node serves a clean session without knowing what others have done since its link was lost."""
+        return which.client_id in self._clean and (self.is_away or which.unclaimed)

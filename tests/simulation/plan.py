@@ -14,6 +14,8 @@ FIRST = 1500  # milliseconds until which the clients connect and subscribe
 TIMED = 1  # of four seeds, the one with all that is due at a time, and clocks that step
 KILLED, AIMED, AIMED_AT_CLIENTS = 2, 3, 6  # of eight seeds, those with steps that are aimed
 NARROW = 4  # of eight seeds, the one in which members of a group soon have no room
+HELPED = 4  # of sixteen seeds, the one of these in which one member more has a clean session
+HELPER = "helper 0"
 LAST = 6500  # end of the last step; faults that go on are healed then
 
 
@@ -40,7 +42,7 @@ class ClientPlan:
     """A client.
 
     Attributes:
-        role: publisher, subscriber, worker, visitor, keeper, mortal or guest.
+        role: publisher, subscriber, worker, helper (a worker with a clean session), visitor, keeper, mortal or guest.
         qos: of its subscriptions.
         node: of its first connection; empty: any.
         delay, expiry: Will Delay Interval and Session Expiry Interval in seconds, of a guest.
@@ -95,6 +97,9 @@ def make_plan(seed: int) -> Plan:
         faults = [*_aimed(rng, clients), *(faults if rng.random() < 0.5 else ())]
     if seed % 8 == AIMED_AT_CLIENTS:
         faults = [*_aimed_at_clients(rng, clients), *(faults if rng.random() < 0.5 else ())]
+    if seed % 16 == HELPED and _names(clients, "worker"):
+        clients.append(ClientPlan(HELPER, "helper", rng.choice((4, 5)), clean=True, qos=1))
+        faults += _helper_dies(rng, rng.choice(_names(clients, "publisher")))
     both = sorted([*steps, *faults], key=lambda step: step.time)
     wanted = set(faults)
     return Plan(
@@ -222,7 +227,7 @@ def _aimed(rng: Random, clients: list[ClientPlan]) -> list[Step]:
     aims = [_lost_reply(rng, time, publisher, topic), _killed_at_commit(rng, time, publisher, topic)]
     if visitors:
         aims += [
-            _change_on_its_way(rng, publisher, rng.choice(visitors), topic, qos),
+            _change_on_its_way(rng, publisher, visitors, topic, qos),
             _admitted_without_redis(rng, time, publisher, rng.choice(visitors), topic),
         ]
     return rng.choice(aims)
@@ -267,12 +272,18 @@ def _lost_reply(rng: Random, time: int, publisher: str, topic: str) -> list[Step
     ]
 
 
-def _change_on_its_way(rng: Random, publisher: str, visitor: str, topic: str, qos: int) -> list[Step]:
-    """A client subscribes while the node of a publisher hears nothing from Redis: late, so that it mostly stays."""
-    time = rng.randrange(LAST - 2500, LAST - 1000)
+def _change_on_its_way(rng: Random, publisher: str, visitors: list[str], topic: str, qos: int) -> list[Step]:
+    """A client subscribes while the node of a publisher hears nothing from Redis: late, so that it mostly stays.
+
+    No other client has this filter at its node then: that node's route is new.
+    """
+    time = rng.randrange(LAST - 1800, LAST - 1000)
+    visitor = rng.choice(visitors)
     return [
+        *(Step(time - 400, "move_to_node_of", (each, publisher)) for each in visitors),
+        Step(time - 100, "away", (visitor, LAST)),
         Step(time, "cut_node_of", (publisher, "back", rng.randrange(200, 900))),
-        Step(time + 10, "move_away_from", (visitor, publisher)),
+        Step(time + 10, "come_back_away_from", (visitor, publisher)),
         *(Step(time + later, "publish", (publisher, topic, qos, 1)) for later in (20, 50, 100, 150)),
     ]
 
@@ -296,6 +307,16 @@ def _worker_away(rng: Random, publisher: str, worker: str, topic: str, qos: int)
     else:
         gone = Step(time - 1, "away_at_packet", (worker, rng.randrange(1, 4), LAST))
     return [gone, *(Step(time + later, "publish", (publisher, topic, qos, 2)) for later in range(4))]
+
+
+def _helper_dies(rng: Random, publisher: str) -> list[Step]:
+    """The node of a member with a clean session is killed while it has messages that the member has not answered."""
+    time = rng.randrange(FIRST, LAST - 1500)
+    return [
+        Step(time, "slow", (HELPER, 30, 200)),
+        Step(time + 5, "publish", (publisher, f"t/{rng.randrange(3)}", 1, 8)),
+        Step(time + rng.randrange(7, 15), "kill_node_of", (HELPER, rng.randrange(50, 2000))),
+    ]
 
 
 def _moves(rng: Random, client: str) -> list[Step]:

@@ -7,6 +7,7 @@ time: the data that the replica has are those of then.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import hiredis
@@ -50,6 +51,7 @@ class Client:
         self.skips = False  # the reply to the next command: CLIENT REPLY SKIP
         self.waits = False  # WAIT: no command is executed before its reply
         self.output = bytearray()
+        self.claims: list[tuple[bytes, bytes]] = []  # node and client of the claims whose replies are in the output
         self._server = server
         self._reader = hiredis.Reader(notEnoughData=INCOMPLETE)
         self.direction: Direction = connection.to_a
@@ -79,6 +81,9 @@ class Client:
         if self.output:
             self.direction.send(bytes(self.output))
             self.output.clear()
+            for claim in self.claims:
+                self.direction.when_arrived(partial(self._server.on_claimed, *claim))
+            self.claims.clear()
 
     def leave(self) -> None:
         """End the connection with what was written last."""
@@ -147,6 +152,7 @@ class RedisServer:
         self._count = 0
         self._frozen: list[tuple[Client, bytes]] | None = None  # input that waits; empty: the end of the connection
         self.clients: dict[int, Client] = {}
+        self.on_claimed: Callable[[bytes, bytes], object] = lambda node, client_id: None  # the reply has arrived
         self.executed = 0
         self.running = True
 
@@ -284,6 +290,8 @@ class RedisServer:
         self._world.story.detail(self._world.now, HOST, lambda: f"{client.name.decode()}: {_shown(command, reply)}")
         if reply is BLOCKED:
             return
+        if b"flockmq_claim" in command[:2]:
+            client.claims.append((command[4], command[5]))
         if [word.upper() for word in command] == SKIP:
             client.skips = True
         elif client.skips:

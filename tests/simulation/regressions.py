@@ -80,23 +80,31 @@ REGRESSIONS = {
         frozenset(),
     ),
     # I1, I9: Redis had lost messages of QoS 2 for which a subscriber awaited PUBREL. Their packet identifiers were used
-    # again, so the subscriber took other messages for repetitions, and dropped them.
-    "lost handshakes": Plan(
-        1,
-        (
-            ClientPlan("publisher 0", "publisher", 4, node="n1"),
-            ClientPlan("publisher 1", "publisher", 4, node="n2"),
-            ClientPlan("subscriber 0", "subscriber", 4, node="n0"),
-            ClientPlan("worker 0", "worker", 4, node="n0"),
-        ),
-        (
-            *(Step(2000 + 2 * i, "publish", ("publisher 0", "t/0", 2, 1)) for i in range(25)),
-            Step(2010, "redis_loses", (40, 5)),
-            Step(2050, "away", ("publisher 0", 3000)),
-            *(Step(2060 + 200 * i, "publish", ("publisher 1", "t/1", 2, 3)) for i in range(8)),
-        ),
-        frozenset(),
-    ),
+    # again, so the subscriber took other messages for repetitions, and dropped them. In the second plan the connections
+    # of the subscribers have ended, and Redis has not confirmed that.
+    **{
+        name: Plan(
+            1,
+            (
+                ClientPlan("publisher 0", "publisher", 4, node="n1"),
+                ClientPlan("publisher 1", "publisher", 4, node="n2"),
+                ClientPlan("subscriber 0", "subscriber", 4, node="n0"),
+                ClientPlan("worker 0", "worker", 4, node="n0"),
+            ),
+            (
+                *(Step(2000 + 2 * i, "publish", ("publisher 0", "t/0", 2, 1)) for i in range(25)),
+                Step(2010, "redis_loses", (40, 5)),
+                Step(2050, "away", ("publisher 0", 3000)),
+                *ends,
+                *(Step(2060 + 200 * i, "publish", ("publisher 1", "t/1", 2, 3)) for i in range(8)),
+            ),
+            frozenset(),
+        )
+        for name, ends in (
+            ("lost handshakes", ()),
+            ("lost handshakes, ended", [Step(2056, "lose", (client,)) for client in ("subscriber 0", "worker 0")]),
+        )
+    },
     # G5: a connection waited for the release of an earlier one, at a node that stood still, and ended before that. With
     # it its clean session ended in Redis, and the epoch that it had waited for. So the next connection was admitted
     # while the first could still be written to.
@@ -134,6 +142,60 @@ REGRESSIONS = {
         )
         for name, killed in (("stood still without a link", 2200), ("stood still without Redis", 1995))
     },
+    # G5: a node had admitted a clean session without Redis, and claimed it later than another node to which the client
+    # had moved meanwhile. So the earlier connection took the session from the later one, and was still written to.
+    "older connection": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n1"),
+            ClientPlan("visitor 0", "visitor", 4, clean=True, node="n0"),
+        ),
+        (
+            Step(2000, "kill_redis", (400,)),
+            Step(2100, "move", ("visitor 0", "n1")),
+            Step(2110, "cut", ("n1", "redis", "there", 1500)),
+            Step(3000, "move", ("visitor 0", "n2")),
+            *(Step(3700 + 100 * i, "publish", ("publisher 0", "t/0", 0, 1)) for i in range(20)),
+        ),
+        frozenset(),
+    ),
+    # I9, S1: a member of a group was first in the rotation, and its node had filled its queue with messages that it had
+    # leased for another member. So a message found no room, and waited for ever, although other members had room.
+    "filled member": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n0"),
+            ClientPlan("worker 0", "worker", 4, node="n1"),
+            ClientPlan("worker 1", "worker", 4, node="n2"),
+            ClientPlan("helper 0", "helper", 4, clean=True, qos=1, node="n1"),
+        ),
+        (
+            Step(1990, "slow", ("worker 0", 30, 3000)),
+            *(Step(2000 + 5 * i, "publish", ("publisher 0", "t/0", 1, 1)) for i in range(60)),
+        ),
+        frozenset(),
+        window=2,
+    ),
+    # I9, S1: the connection of a member ended, and what it had not been sent was leased to its node, for another one.
+    # The commit had nothing else of groups, so its reply had no lease, and the node never got the message.
+    "lease in no reply": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n0"),
+            ClientPlan("worker 0", "worker", 4, node="n1"),
+            ClientPlan("helper 0", "helper", 4, clean=True, qos=1, node="n1"),
+        ),
+        tuple(
+            step
+            for i in range(12)
+            for step in (
+                Step(1999 + 300 * i, "lose_at_packet", ("worker 0", 1 + i % 3)),
+                Step(2000 + 300 * i, "publish", ("publisher 0", "t/0", 1, 8)),
+            )
+        ),
+        frozenset(),
+        window=2,
+    ),
     # I3: a publisher had moved to another node while the link of a third one was lost. That node then read the logs of
     # the two one after the other, so its clients got messages of the publisher after later ones.
     "moved publisher": Plan(

@@ -3,8 +3,8 @@
 import pytest
 
 from loadtest.prove import checker
-from loadtest.prove.history import Connected, Connecting, Ended, Event, History
-from tests.simulation.losses import Excuses, Loss, payloads
+from loadtest.prove.history import Connected, Connecting, Delivered, Ended, Event, History, Taken
+from tests.simulation.losses import BACK, Excuses, Loss, payloads
 from tests.simulation.redis_types import Hash, List
 
 
@@ -55,3 +55,71 @@ def test_a_session_that_is_lost_while_connect_is_on_its_way() -> None:
     events = [*connection(10, session_present=False), (90, Connecting("keeper", False))]
     assert not untruthful(LOSSES[:1], [*events, (110, Connected("keeper", False, False))])
     assert untruthful(LOSSES[:1], [*events, (95, Connected("keeper", False, False))])
+
+
+LOSS = Loss(50, 100, frozenset())
+
+
+def received(at: int, payload: bytes, *, takes: bool, packet_id: int = 7) -> list[tuple[int, Event]]:
+    """A message of QoS 2 comes to a subscriber, which takes it, or drops it as a repetition."""
+    event = Delivered("subscriber", "t/0", payload, 2, packet_id, dup=False, retain=False)
+    return [(at, event), *([(at, Taken("subscriber", payload))] if takes else [])]
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "ends", "excused"),
+    [
+        (10, 120, (), False),  # its node has seen the message, and gives it back
+        (60, 120, (), True),  # its claim is lost, too
+        (10, 90, (), True),  # its release may be
+        (10, 120, (40,), False),  # a node died before the loss
+        (10, 120, (60,), True),  # perhaps its node, with the message
+        (10, 120, (100 + BACK - 1,), True),
+        (10, 120, (100 + BACK,), False),  # its node was back before
+    ],
+)
+def test_a_packet_identifier_that_is_used_again(
+    began: int, ended: int, ends: tuple[int, ...], *, excused: bool
+) -> None:
+    """The subscriber awaits PUBREL for a message that Redis has lost; the next one with its identifier is dropped."""
+    events: list[tuple[int, Event]] = [
+        (began, Connecting("subscriber", False)),
+        *received(70, b"publisher 0/1", takes=True),
+        (ended, Ended("subscriber", "lost")),
+        (130, Connecting("subscriber", False)),
+        *received(140, b"publisher 0/2", takes=False),
+    ]
+    history = Excuses(History([event for _, event in events]), [at for at, _ in events], [LOSS], 1, ends).history()
+    assert (Taken("subscriber", b"publisher 0/2") in history.events) == excused
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "packet_id"),
+    [
+        (40, b"publisher 0/2", 7),  # the first message came before the loss
+        (70, b"publisher 0/1", 7),  # the same one comes again
+        (70, b"publisher 0/2", 8),  # the identifier is another
+    ],
+)
+def test_other_repetitions_are_not_excused(first: int, second: bytes, packet_id: int) -> None:
+    events: list[tuple[int, Event]] = [
+        (30, Connecting("subscriber", False)),
+        *received(first, b"publisher 0/1", takes=True),
+        (90, Ended("subscriber", "lost")),
+        (130, Connecting("subscriber", False)),
+        *received(140, second, takes=False, packet_id=packet_id),
+    ]
+    history = Excuses(History([event for _, event in events]), [at for at, _ in events], [LOSS], 1).history()
+    assert [event for event in history.events if isinstance(event, Taken)] == [Taken("subscriber", b"publisher 0/1")]
+
+
+def test_a_message_that_is_taken_counts_once() -> None:
+    events: list[tuple[int, Event]] = [
+        (60, Connecting("subscriber", False)),
+        *received(70, b"publisher 0/1", takes=True),
+        (120, Ended("subscriber", "lost")),
+        (130, Connecting("subscriber", False)),
+        *received(140, b"publisher 0/2", takes=True),
+    ]
+    history = Excuses(History([event for _, event in events]), [at for at, _ in events], [LOSS], 1).history()
+    assert history.events.count(Taken("subscriber", b"publisher 0/2")) == 1

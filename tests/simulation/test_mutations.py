@@ -16,6 +16,11 @@ def test_mutation_is_found(name: str) -> None:
     assert found.failing, f"{name} was not found in {found.seeds} seeds"
 
 
+def test_ended_connections_count() -> None:
+    """Of QoS 2 that Redis loses, a node gives back also what clients have got whose connections have ended."""
+    assert simulate("--regression", "lost handshakes, ended", "--seeds", "1..5", "--mutation", "ended not kept").failing
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_mutations_are_found() -> None:

@@ -464,7 +464,8 @@ register('flockmq_commit', function(args)
   if later then
     attempt(prefix, LATER, '', delay_messages, prefix, messages, later)
   end
-  local leased, given = tell_all(prefix, node, told)
+  -- Without shares the reply has no leases: what a release has given back may be leased to the caller.
+  local leased, given = tell_all(prefix, shares and node or '', told)
   if checks[1] then
     check_keys(prefix, node, checks)
   end

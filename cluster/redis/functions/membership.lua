@@ -75,7 +75,8 @@ register({function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = func
     known[prefix .. node] = true   -- not with the first one over a new link, which reads what the node has missed
   end
   if #args > 2 then
-    redis.call('HSET', prefix .. 'node:' .. node, unpack(args, 3))
+    local epoch = redis.pcall('GET', prefix .. 'epoch')
+    redis.call('HSET', prefix .. 'node:' .. node, 'epoch', type(epoch) == 'string' and epoch or 0, unpack(args, 3))
   end
   local result = {seq, tonumber(redis.call('GET', prefix .. 'change') or 0)}
   for i = 3, #args, 2 do

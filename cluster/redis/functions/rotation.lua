@@ -16,7 +16,7 @@ local function rotation_of(prefix, group, strategy, most, count)
   local keyed = (strategy or 'rotation') ~= 'rotation'
   local rotation = {group = group, takers = {}, heap = {}, room = 0, left = 0, keyed = keyed, most = most}
   local found = redis.call('ZRANGE', prefix .. 'gr:' .. group, 0, keyed and -1 or count - 1, 'WITHSCORES')
-  local fields, gone, nodes, at = {}, {}, {}, 0
+  local fields, gone, full, nodes, at = {}, {}, {}, {}, 0
   for i = 1, #found, 2 do
     fields[#fields + 1] = found[i]
     if not is_member(found[i]) then
@@ -34,17 +34,23 @@ local function rotation_of(prefix, group, strategy, most, count)
     else
       at = at + 1
       local taker = not keyed and values[at] and taker_of(prefix, group, name, values[at], nodes)
-      if taker then
+      if taker and taker.room > 0 then
         add_taker(rotation, taker, time)
+      elseif taker then                          -- its node has put a message that it had leased into the queue
+        full[#full + 1] = name
+        if taker.rests then
+          attempt(prefix, CLIENT, taker.cid, rest, prefix, group, taker.cid)
+        end
       elseif not keyed then
         gone[#gone + 1] = name
       end
     end
   end
   rotation.run = math.max(1, math.floor(count / math.max(1, #rotation.heap)))
-  if gone[1] then
+  if gone[1] or full[1] then
     in_parts('ZREM', prefix .. 'gr:' .. group, gone)
     in_parts('HDEL', prefix .. 'go:' .. group, gone)
+    in_parts('ZREM', prefix .. 'gr:' .. group, full)
     return rotation_of(prefix, group, strategy, most, count)     -- others may have a turn
   end
   return rotation

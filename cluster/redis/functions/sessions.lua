@@ -46,10 +46,11 @@ local function delay_of(will)
 end
 
 -- args: prefix, node, client id, 1 = persistent, protocol level, will or nothing, max sessions, verified user or
--- nothing, 1 = clean start, Session Expiry Interval in seconds or nothing = as configured. Nodes of revision 8 send no
--- clean start: theirs is the opposite of persistent.
+-- nothing, 1 = clean start, Session Expiry Interval in seconds or nothing = as configured, 1 = the client was admitted
+-- without Redis. Nodes of revision 8 send no clean start: theirs is the opposite of persistent.
 -- Returns {epoch, 1 = the session was there, its incarnation, epochs and nodes to wait for, fights, will to be
--- published first or nothing}, or {'gone'} or {'full'}, or {'denied'}: the session is another user's.
+-- published first or nothing}, or {'gone'} or {'full'}, or {'denied'}: the session is another user's, or {'taken'}:
+-- the client may have connected to another node since it was admitted without Redis.
 register('flockmq_claim', function(args)
   local prefix, node, cid, persistent = args[1], args[2], args[3], args[4]
   if not live(prefix, node) then
@@ -66,6 +67,10 @@ register('flockmq_claim', function(args)
     return {'denied'}
   end
   local clean, interval = args[9] or (persistent == '1' and '0' or '1'), args[10] or ''
+  if args[11] == '1' and (owner or '') ~= '' and owner ~= node and live(prefix, owner)
+      and tonumber(last) > tonumber(redis.call('HGET', prefix .. 'node:' .. node, 'epoch') or 0) then
+    return {'taken'}                             -- after the node's last heartbeat with a link
+  end
   -- A session without expiry ends with its connection, also if that is taken over.
   local present = last and clean == '0' and state[4] == '1' and not (owner ~= '' and state[9] == '0')
   if not last and persistent == '1' and redis.call('ZCARD', prefix .. 'sessions') >= tonumber(args[7]) then
