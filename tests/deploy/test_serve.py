@@ -214,6 +214,15 @@ def test_several_addresses(start_broker: StartBroker) -> None:
         socket.create_connection((host, int(port)), 5).close()
 
 
+def test_a_low_limit_of_open_files(tmp_path: Path) -> None:
+    serve = f"exec {sys.executable} -m broker.cli serve --store sqlite:{tmp_path}"  # a directory: it ends at once
+    for files, warned in ((300, True), (1024, False)):
+        command = ["sh", "-c", f"ulimit -n {files}; {serve}"]
+        done = nursery.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment())
+        assert done.returncode == 2
+        assert (f"few files (ulimit -n, LimitNOFILE)  files={files}" in done.stderr) == warned, done.stderr
+
+
 def test_it_says_what_is_kept_where(start_broker: StartBroker, store: str) -> None:
     broker = start_broker()
     broker.wait_for_log("nothing is stored on disk" if store == "memory" else "flockmq.db")
