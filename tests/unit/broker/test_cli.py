@@ -109,7 +109,7 @@ def test_mistakes_are_one_line(
         (["pub", "-t", "a", "-m", "x", "-n"], "more than one message"),
         (["pub", "-t", "a/#", "-m", "x"], "wildcard"),
         (["pub", "-t", "", "-m", "x"], "-t ''"),
-        (["pub", "-t", "a", "-m", "x", "-q", "3"], "number from 0 to 2"),
+        (["pub", "-t", "a", "-m", "x", "-q", "3"], "argument -q/--qos: '3' is not a number from 0 to 2;"),
         (["pub", "-t", "a", "-m", "x", "-p", "0"], "number from 1 to 65535"),
         (["pub", "-t", "a", "-m", "x", "-V", "mqttv6"], "expected mqttv31, mqttv311 or mqttv5"),
         (["pub", "-t", "a", "-m", "x", "-V", "4", "-x", "5"], "-V 4: expected"),
@@ -179,6 +179,18 @@ def test_missing_file_to_publish(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("_speedups.codec.packets")
     assert main(["pub", "-t", "a", "-f", "/nonexistent"]) == 1
     assert capsys.readouterr().err == "flockmq: error: cannot read /nonexistent: No such file or directory\n"
+
+
+def test_short_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for long, short in (
+        (["--help"], ["-h"]),
+        (["serve", "--help"], ["serve", "-h"]),
+        (["users", "-h"], ["help", "users"]),
+    ):
+        assert main(long) == main(short) == 0
+        pages = capsys.readouterr().out
+        assert pages[: len(pages) // 2] == pages[len(pages) // 2 :] != ""
+    assert main(["pub", "-h"]) == 2, "the host, as with mosquitto_pub"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in COMMANDS)])
