@@ -131,6 +131,7 @@ def test_mistakes_are_one_line(
         ),
         (["sub", "-t", "a", "-x", "1", "-D", "connect", "session-expiry-interval", "1"], "exclude each other"),
         (["sub", "-t", "a", "-V", "311", "--no-local"], "--no-local needs -V 5"),
+        (["links", "--token-file", "/none"], "cannot read /none: No such file or directory"),
         (["sub", "-t", "a", "--since", "10q"], "--since '10q': expected earliest, now, a duration such as 10m"),
         (["sub", "-t", "a", "--retain-handling", "often"], "invalid choice"),
         (["pub", "-t", "a", "-m", "x", "-P", "secret"], "-P needs -u"),
