@@ -1,6 +1,8 @@
 # Two commands do everything: `make run` and `make test`. The rest are their steps.
 VENV ?= .venv
 PYTHON ?= python3
+# Extras of pyproject.toml that are installed: for clusters and `--workers`, and for tokens.
+EXTRAS ?= auth,cluster
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := setup.py pyproject.toml constraints.txt $(shell find _speedups loadtest -name '*.p[yx][xd]')
@@ -29,7 +31,7 @@ install: $(VENV)/.installed
 $(VENV)/.installed: $(SOURCES) | $(PY)
 	@$(PIP) setuptools wheel cython
 	@echo "building FlockMQ (a minute the first time)"
-	@$(QUIET) $(TRANSLATED) $(PIP) --no-build-isolation -e .
+	@$(QUIET) $(TRANSLATED) $(PIP) --no-build-isolation -e '.[$(EXTRAS)]'
 	@touch $@
 
 $(PY):
