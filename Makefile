@@ -26,12 +26,12 @@ help:
 	@echo "make dist     an sdist and a wheel in dist/"
 	@echo "make clean    remove what was built"
 
-install: $(VENV)/.installed
+install: $(VENV)/.installed-$(EXTRAS)
 
 $(VENV)/.installed: $(SOURCES) | $(PY)
 	@$(PIP) setuptools wheel cython
 	@echo "building FlockMQ (a minute the first time)"
-	@$(QUIET) $(TRANSLATED) $(PIP) --no-build-isolation -e '.[$(EXTRAS)]'
+	@$(QUIET) $(TRANSLATED) $(PIP) --no-build-isolation -e .
 	@touch $@
 
 $(PY):
@@ -43,12 +43,20 @@ $(PY):
 run: install
 	@FLOCKMQ_HTTP_LISTEN="$${FLOCKMQ_HTTP_LISTEN-127.0.0.1:8080}" exec $(VENV)/bin/flockmq serve
 
-# By name: to install '.[test]' would compile everything once more. Modules that are never imported stay uncompiled.
+# Extras by their requirements: to install '.[test]' would compile everything once more.
+requirements = $(PY) -c 'import tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+    print(*(line for name in "$(1)".split(",") for line in extras[name]), sep="\n")' >$(VENV)/requirements.txt
+
+$(VENV)/.installed-%: $(VENV)/.installed pyproject.toml
+	@$(call requirements,$*)
+	@$(PIP) -r $(VENV)/requirements.txt
+	@touch $@
+
+# Modules of tests that are never imported stay uncompiled.
 $(VENV)/.installed-test: $(VENV)/.installed pyproject.toml
 	@deploy/system-packages.sh test
-	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"], \
-	    sep="\n")' >$(VENV)/test.txt
-	@$(PIP) --no-compile -r $(VENV)/test.txt
+	@$(call requirements,test)
+	@$(PIP) --no-compile -r $(VENV)/requirements.txt
 	@touch $@
 
 # Steps that run side by side print what they say when they have ended: `$(call beside,NAME,COMMAND)` starts one, `$(ended)`

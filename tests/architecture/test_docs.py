@@ -131,3 +131,10 @@ def test_numbers_are_in_the_catalogue() -> None:
 def test_files_that_the_catalogue_names_are_there() -> None:
     for name in set(re.findall(r"`((?:tests|broker|cluster|_speedups)/[\w/.]+)", FAULTS.read_text())):
         assert (ROOT / name).exists(), name
+
+
+# ---- the first page ----
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").split()) <= 1200
