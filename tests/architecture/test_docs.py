@@ -133,7 +133,14 @@ def test_files_that_the_catalogue_names_are_there() -> None:
         assert (ROOT / name).exists(), name
 
 
-# ---- the first page ----
+# ---- beginnings ----
+
+
+@pytest.mark.parametrize("path", tracked("deploy/docs/*.md"), ids=lambda path: path.name)
+def test_a_page_begins_with_its_reader(path: Path) -> None:
+    title, _, text = path.read_text("utf-8").partition("\n\n")
+    assert title.startswith("# ")
+    assert re.match(r"For [a-z]", text)
 
 
 def test_the_readme_is_short() -> None:
