@@ -50,6 +50,13 @@ def test_a_taken_port(tmp_path: Path) -> None:
     assert not (tmp_path / "new.db").exists(), "a store was made for a node that doesn't start"
 
 
+def test_a_taken_port_of_http() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        line = refused("--http", address, "--store", "memory")
+    assert f"can't listen on {address}: Address already in use; another program has the port" in line
+
+
 def test_a_port_taken_by_another_node(start_broker: StartBroker) -> None:
     broker = start_broker()
     assert str(broker.port) in refused("--listen", f"127.0.0.1:{broker.port}", "--store", "memory")
