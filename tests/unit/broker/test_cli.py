@@ -2,8 +2,10 @@
 
 import json
 import sys
+import threading
 import tomllib
 import types
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +17,18 @@ from broker.config.keys import KEYS
 from broker.config.sample import sample
 from broker.config.schema import Config
 from broker.errors import FlockError, UsageError
+
+
+class Page(BaseHTTPRequestHandler):
+    """A web page where a node was expected."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>")
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
 
 
 @pytest.fixture
@@ -181,6 +195,15 @@ def test_missing_file_to_publish(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("_speedups.codec.packets")
     assert main(["pub", "-t", "a", "-f", "/nonexistent"]) == 1
     assert capsys.readouterr().err == "flockmq: error: cannot read /nonexistent: No such file or directory\n"
+
+
+def test_a_port_that_is_no_node(capsys: pytest.CaptureFixture[str]) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert main(["links", "--url", url]) == 1
+        server.shutdown()
+    assert capsys.readouterr().err == f"flockmq: error: {url} is no node: its reply is not JSON\n"
 
 
 def test_short_help(capsys: pytest.CaptureFixture[str]) -> None:
