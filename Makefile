@@ -16,6 +16,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make run      build, install into $(VENV), start one node on 127.0.0.1:1883, its web page on http://127.0.0.1:8080"
+	@echo "              (FLOCKMQ_LISTEN=127.0.0.1:1884 make run: another port)"
+	@echo "make install  build and install only; EXTRAS=$(EXTRAS) are the extras"
 	@echo "make check    what each change must pass: ruff, mypy, unit and architecture tests (below two minutes)"
 	@echo "make test     build, install what tests need, run every check and test (some 25 minutes on two cores)"
 	@echo "make tidy     a report: what is too large, badly named or hard to read; it fails nothing"

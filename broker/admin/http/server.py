@@ -29,7 +29,7 @@ REQUEST_SECONDS = 5.0
 KEEP_SECONDS = 20.0
 MAX_CONNECTIONS = 128
 HINTS = {
-    errno.EADDRINUSE: "another program has the port: stop it, or choose another with --http",
+    errno.EADDRINUSE: "another program has the port: stop it, or choose another with --http or FLOCKMQ_HTTP_LISTEN",
     errno.EACCES: "ports below 1024 need a privilege",
 }
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
