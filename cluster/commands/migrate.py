@@ -87,12 +87,13 @@ def move(origin: str, args: argparse.Namespace) -> int:
         raise UsageError("--no-users and --partial are for a mosquitto.db")
     if is_sqlite(origin) == is_sqlite(args.target):
         raise UsageError(
-            f"from {masked(origin)} to {masked(args.target)}: one place is sqlite:PATH, the other the URL of Redis",
+            f"from {masked(origin)} to {masked(args.target)}: one place is sqlite:PATH, the other Redis",
             "`flockmq migrate --help` has examples",
         )
+    from_place, target = place(origin, config), place(args.target, config)
     if is_sqlite(origin) and not Path(origin.removeprefix(SQLITE)).exists():
         raise FlockError(f"there is no store {Path(origin.removeprefix(SQLITE)).absolute()}", "check the path")
-    print(migrate(place(origin, config), place(args.target, config), warn))
+    print(migrate(from_place, target, warn))
     return 0
 
 
