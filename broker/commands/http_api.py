@@ -5,7 +5,7 @@ import urllib.request
 from argparse import Namespace, _ActionsContainer
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPResponse
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any, cast
 from urllib.error import HTTPError, URLError
@@ -36,7 +36,10 @@ def ask(
     """The JSON of a response, None if it has none: see `response`."""
     with response(args, path, query, body, method=method) as found:
         text = found.read()
-    return json.loads(text) if text else None
+    try:
+        return json.loads(text) if text else None
+    except ValueError as error:
+        raise FlockError(f"{args.url} is no node: its reply is not JSON") from error
 
 
 def ask_all(args: Namespace, path: str) -> list[dict[str, Any]]:
@@ -74,20 +77,33 @@ def response(
         FlockError: the node does not answer, or refuses.
     """
     data = None if body is None else json.dumps(body).encode()
+    token = None if args.token_file is None else _token(args.token_file)
     url = f"{args.url.rstrip('/')}/api/v1{path}" + (f"?{urlencode(query)}" if query else "")
     request = urllib.request.Request(url, data, method=method)
     if data is not None:
         request.add_header("Content-Type", "application/json")
-    if args.token_file is not None:
-        request.add_header("Authorization", f"Bearer {args.token_file.read_text().strip()}")
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
     try:
         with urllib.request.urlopen(request, timeout=timeout) as found:
             yield cast(HTTPResponse, found)
     except HTTPError as error:
-        raise FlockError(f"{args.url} refuses: {_reason(error)}", "see deploy/docs/HTTP.md about tokens") from error
-    except (URLError, OSError) as error:
+        hint = "--token-file FILE names a token" if error.code in (401, 403) else ""
+        raise FlockError(f"{args.url} refuses: {_reason(error)}", hint) from error
+    except (URLError, HTTPException, OSError) as error:
         reason = getattr(error, "reason", error)
-        raise FlockError(f"{args.url} does not answer: {reason}", "has the node --http 127.0.0.1:8080?") from error
+        text = getattr(reason, "strerror", None) or str(reason)
+        hint = "a node answers here if it was started with --http HOST:PORT"
+        raise FlockError(f"{args.url} does not answer: {text}", hint) from error
+
+
+def _token(path: Path) -> str:
+    try:
+        return path.read_text("ascii").strip()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "`flockmq token` prints a token") from error
+    except UnicodeError as error:
+        raise UsageError(f"{path} has no token: it is not ASCII text", "`flockmq token` prints a token") from error
 
 
 def _reason(error: HTTPError) -> str:

@@ -479,3 +479,28 @@ def test_the_description_is_kept(start_broker: StartBroker, tmp_path: Path) -> N
     ]
     ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=DEADLINE)
     assert ended.returncode == 0, ended.stdout[-8000:] + ended.stderr[-2000:]
+
+
+@one_store
+def test_errors_name_what_is_wrong(start_broker: StartBroker) -> None:
+    api = HttpClient(start_broker(HTTP))
+
+    def detail(method: str, path: str, body: object = None, **query: object) -> str:
+        reply = api.ask(method, path, body, **query)
+        assert reply.headers["content-type"] == "application/problem+json"
+        assert reply.json["status"] == reply.status >= 400
+        return str(reply.json["detail"])
+
+    assert detail("GET", "/nope") == "/api/v1/nope is not there; /api/v1/openapi.json describes what is"
+    assert detail("POST", "/bans/all") == "/api/v1/bans/all is not there; /api/v1/openapi.json describes what is"
+    assert detail("PATCH", "/bans") == "/api/v1/bans takes DELETE, GET, HEAD, POST, not PATCH"
+    assert detail("GET", "/clients", limit="x") == "limit must be a whole number, not 'x'"
+    assert detail("GET", "/clients", limit=0) == "limit must be from 1 to 1000"
+    assert detail("POST", "/messages", b"{").startswith("the body is not JSON: ")
+    assert detail("POST", "/messages", [1]) == "the body must be of type object"
+    assert detail("POST", "/messages", {"payload": "x"}) == "the body lacks topic"
+    assert detail("POST", "/messages", {"topic": 1, "payload": "x"}) == "topic must be of type string"
+    wildcard = {"topic": "a/#", "payload": "x"}
+    assert detail("POST", "/messages", wildcard) == "topic must be a topic name, without wildcards and outside of $SYS"
+    properties = {"topic": "a", "payload": "x", "properties": {"content_type": 1}}
+    assert detail("POST", "/messages", properties) == "properties.content_type must be of type string"
