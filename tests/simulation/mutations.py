@@ -411,7 +411,7 @@ ALL = (
     Mutation(
         "ended not kept",
         "G3",
-        "likewise of connections that have ended, and whose release Redis has not confirmed",
+        "nor does it if the connection has ended and Redis has not confirmed that",
         methods=((Unfinished, "keep", _nothing),),
     ),
     # ---- subscribed means subscribed ----
