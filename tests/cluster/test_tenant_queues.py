@@ -217,6 +217,7 @@ def test_the_sum_is_that_of_all_queues(redis_server: RedisProcess, _: int) -> No
     for node in NODES:
         cluster.call("leave", node)
         cluster.call("tidy", NODES[0], 100)
+        assert cluster.call("queued", node, TENANTS[0], 7) == [], "it is dead, and can't report"
     for cid in SESSIONS:
         cluster.call("purge", cid)  # what they have of groups goes back
     for group in GROUPS:

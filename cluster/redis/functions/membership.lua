@@ -120,11 +120,11 @@ local function report_queued(prefix, node, reported, first)
 end
 
 -- args: prefix, node, then tenants, as their prefixes, and the bytes in their queues that the node has itself, in turn.
--- Returns for each tenant the bytes in its other queues: those in Redis and at other nodes.
+-- Returns for each tenant the bytes in its other queues: those in Redis and at other nodes. Nothing: the node is dead.
 register({function_name = 'flockmq_queued', flags = {'allow-oom'}, callback = function(args)
   local prefix, result = args[1], {}
   if not live(prefix, args[2]) then
-    return {'gone'}
+    return {}
   end
   report_queued(prefix, args[2], args, 3)
   for i = 3, #args, 2 do
