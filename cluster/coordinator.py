@@ -496,7 +496,7 @@ class ClusterCoordinator(Coordinator):
 
     async def delayed_messages(self, prefix: bytes, without: bytes, after: str, limit: int) -> list[Delayed]:
         with _away_is_not_now():
-            return await self._delayed.list(prefix, without, after, limit)
+            return await self._delayed.waiting(prefix, without, after, limit)
 
     async def cancel_delayed(self, message: str, prefix: bytes) -> bool:
         with _away_is_not_now():

@@ -2,18 +2,14 @@
 
 import json
 from argparse import Namespace
-from typing import Any
-from urllib.parse import urlencode
 
 from broker import logs
-from broker.commands.http_api import add_api_options, check_url, response
+from broker.commands.http_api import PAGE, add_api_options, ask, ask_all, check_url
 from broker.commands.parser import Parser
 from broker.config.declared_group import OPTIONS, declared
 from broker.config.kinds import Boolean
 from broker.errors import UsageError
 
-SECONDS = 30.0  # for a response
-PAGE = 1000
 EXAMPLES = """\
   flockmq groups
   flockmq groups show '$share/workers/jobs/#' --url https://broker.example.org:8080 --token-file token
@@ -70,12 +66,7 @@ def run(arguments: list[str]) -> int:
 
 def list_all(args: Namespace) -> None:
     """Print a line for each group."""
-    items: list[dict[str, Any]] = []
-    after: str | None = ""
-    while after is not None:
-        page = ask(args, "/groups", after=after, limit=PAGE)
-        items += page["items"]
-        after = page["next"]
+    items = ask_all(args, "/groups")
     if args.json:
         print(json.dumps(items))
         return
@@ -113,10 +104,7 @@ def show(args: Namespace) -> None:
 
 def purge(args: Namespace) -> None:
     """Drop the messages that wait."""
-    with response(
-        args, f"/group/messages?{urlencode({'group': args.group})}", method="DELETE", timeout=SECONDS
-    ) as found:
-        dropped = json.load(found)["dropped"]
+    dropped = ask(args, "/group/messages", method="DELETE", group=args.group)["dropped"]
     print(json.dumps({"dropped": dropped}) if args.json else f"{dropped} messages dropped")
 
 
@@ -127,26 +115,18 @@ def add(args: Namespace) -> None:
         group = declared(args.group, given, is_text=True)
     except ValueError as fault:
         raise UsageError(f"expected {fault}") from None
-    path = f"/group?{urlencode({'group': group.name})}"
-    with response(args, path, dict(group.options), method="PUT", timeout=SECONDS):
-        print(json.dumps(dict(group.options)) if args.json else f"{logs.escaped(group.name)} is declared")
+    ask(args, "/group", dict(group.options), method="PUT", group=group.name)
+    print(json.dumps(dict(group.options)) if args.json else f"{logs.escaped(group.name)} is declared")
 
 
 def drain(args: Namespace) -> None:
     """Let members get no new messages; or, for `resume`, let them get some again."""
     body = {"paused": args.action == "drain"}
-    with response(args, f"/group/paused?{urlencode({'group': args.group})}", body, method="PUT", timeout=SECONDS):
-        print(json.dumps(body) if args.json else "paused" if body["paused"] else "resumed")
+    ask(args, "/group/paused", body, method="PUT", group=args.group)
+    print(json.dumps(body) if args.json else "paused" if body["paused"] else "resumed")
 
 
 def remove(args: Namespace) -> None:
     """Declare a group no more."""
-    with response(args, f"/group?{urlencode({'group': args.group})}", method="DELETE", timeout=SECONDS) as found:
-        dropped = json.load(found)["dropped"]
+    dropped = ask(args, "/group", method="DELETE", group=args.group)["dropped"]
     print(json.dumps({"dropped": dropped}) if args.json else f"removed, {dropped} messages dropped")
-
-
-def ask(args: Namespace, path: str, **query: object) -> Any:
-    """The JSON of a response. Raises FlockError."""
-    with response(args, f"{path}?{urlencode(query)}", timeout=SECONDS) as found:
-        return json.load(found)

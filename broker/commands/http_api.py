@@ -9,11 +9,13 @@ from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any, cast
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from broker.errors import FlockError, UsageError
 
 DEFAULT = "http://127.0.0.1:8080"
+SECONDS = 30.0  # for a response
+PAGE = 1000  # items
 
 
 def add_api_options(group: _ActionsContainer) -> None:
@@ -28,24 +30,52 @@ def check_url(args: Namespace) -> None:
         raise UsageError(f"--url {args.url!r} is no HTTP URL", f"such as {DEFAULT}")
 
 
+def ask(
+    args: Namespace, path: str, body: dict[str, Any] | None = None, *, method: str | None = None, **query: object
+) -> Any:
+    """The JSON of a response, None if it has none: see `response`."""
+    with response(args, path, query, body, method=method) as found:
+        text = found.read()
+    return json.loads(text) if text else None
+
+
+def ask_all(args: Namespace, path: str) -> list[dict[str, Any]]:
+    """All items of a list, asked for page by page. Raises FlockError."""
+    items: list[dict[str, Any]] = []
+    after: str | None = ""
+    while after is not None:
+        page = ask(args, path, after=after, limit=PAGE)
+        items += page["items"]
+        after = page["next"]
+    return items
+
+
 @contextmanager
 def response(
-    args: Namespace, path: str, body: dict[str, Any] | None = None, *, timeout: float, method: str | None = None
+    args: Namespace,
+    path: str,
+    query: dict[str, Any],
+    body: dict[str, Any] | None = None,
+    *,
+    method: str | None = None,
+    timeout: float = SECONDS,
 ) -> Iterator[HTTPResponse]:
     """The response to a request: GET, or POST if there is a body.
 
     Args:
         args: of the command.
-        path: below /api/v1, with the query.
+        path: below /api/v1.
+        query: parameters of the URL.
         body: JSON of a POST.
-        timeout: seconds without a byte.
         method: another one.
+        timeout: seconds without a byte.
 
     Raises:
         FlockError: the node does not answer, or refuses.
     """
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{args.url.rstrip('/')}/api/v1{path}", data, method=method)
+    url = f"{args.url.rstrip('/')}/api/v1{path}" + (f"?{urlencode(query)}" if query else "")
+    request = urllib.request.Request(url, data, method=method)
     if data is not None:
         request.add_header("Content-Type", "application/json")
     if args.token_file is not None:

@@ -137,7 +137,7 @@ def disordered(history: History, visitors: set[str]) -> list[str]:
 
 
 def late(history: TimedHistory, workers: set[str], first_fault: int) -> list[str]:
-    """I9: messages of QoS 1 that waited for a member that is away, while another one had a connection.
+    """I9: messages of QoS 1 that waited while a member had a connection: for one that is away, or for nothing.
 
     Judged as long as nothing is broken: `first_fault` is the nanosecond of the first fault.
     """
@@ -154,7 +154,7 @@ def late(history: TimedHistory, workers: set[str], first_fault: int) -> list[str
             end = start + REDISPATCHED
             if end < min(at, first_fault) and any(since < start and end < until for since, until in spans):
                 waited = (at - start) / NS
-                found.append(f"I9 {checker.shown(event.payload)} waited {waited:.1f} s for a member that was away")
+                found.append(f"I9 {checker.shown(event.payload)} waited {waited:.1f} s beside a member")
     return found
 
 

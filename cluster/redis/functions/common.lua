@@ -233,6 +233,16 @@ local function message_of_will(will)
   return will:byte(at) == DELAYED_WILL and at + 5 or at
 end
 
+-- Where the topic name of a message begins, and where it ends. `at`: of the message.
+local function topic_place(message, at)
+  local flags, length = struct.unpack('<BH', message, at)
+  local head = 3
+  if math.floor(flags / 16) == 2 then              -- with properties, perhaps with a deadline
+    head = math.floor(flags / 8) % 2 == 1 and 15 or 7
+  end
+  return at + head, at + head + length - 1
+end
+
 -- The wall clock of Redis in milliseconds.
 local function wall()
   local time = redis.call('TIME')

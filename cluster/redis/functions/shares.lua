@@ -533,9 +533,7 @@ give_back = function(prefix, cid, sent, told)
   end)
   if #done > 0 then
     finish_entries(prefix, cid, done)
-    for group in pairs(groups) do
-      attempt(prefix, GROUP, group, dispatch, prefix, group, news)
-    end
+    dispatch_all(prefix, groups, news)
     if not told then
       tell_all(prefix, '', news)
     end
