@@ -69,6 +69,7 @@ from cluster.sessions.leases import Leases
 from cluster.sessions.reclaim import Reclaim
 from cluster.sessions.subscribing import Subscribing
 from cluster.sessions.takeover import TakeOver
+from cluster.sessions.tenant_queues import TenantQueues
 from cluster.sessions.unfinished import Unfinished
 from cluster.sessions.wills import Wills
 from cluster.streams.redis_log import RedisLog
@@ -186,6 +187,7 @@ class ClusterCoordinator(Coordinator):
         self._wills = Wills(plane, self._link, self.journal, self._claims)
         self._delayed = DelayedMessages(plane, self._link, self._wills, self._is_first, self._loop)
         self._delayed_wills = DelayedWills(self._link, self._is_first)
+        self._tenant_queues = TenantQueues(plane.turn, self._link)
         self._unfinished = Unfinished(plane, self._link, self._claims)
         self._takeover = TakeOver(
             plane,
@@ -334,6 +336,7 @@ class ClusterCoordinator(Coordinator):
         self._heartbeat.tick(now)
         self._cleanup.tick(now)
         self._delayed.tick(now)
+        self._tenant_queues.tick(now)
         self._replica.members.resume_held(now)
         self._expire_retained()
 

@@ -136,8 +136,8 @@ cdef class ClusterGroup(Group):
         self.turn.counters[SHARED_ACCEPTED] += 1
         message = self.lower_expiry(publication.message)
         try:
-            self.journal.share(self.client_id, message, min(publication.qos, receiver.qos), None if self.keys is None
-                               else pack_key(key_of(self.settings, publication), 0))
+            self.journal.share(self.client_id, self.tenant, message, min(publication.qos, receiver.qos),
+                               None if self.keys is None else pack_key(key_of(self.settings, publication), 0))
         finally:
             message_release(message)
         if self.turn.tracer is not None:

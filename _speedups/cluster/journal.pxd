@@ -8,6 +8,7 @@ from _speedups.log.message_log cimport MessageLog
 from _speedups.session.message cimport Message
 from _speedups.session.session cimport Session
 from _speedups.session.subscriber cimport Subscriber
+from _speedups.session.tenant cimport Tenant
 
 # A message to be queued.
 cdef struct Queued:
@@ -59,6 +60,7 @@ cdef class ClusterJournal(Journal):
     cdef dict shares                   # group -> places of messages
     cdef list moves                    # kind, group, place, and two more, in turn
     cdef list delayed_messages         # place of a message from 1 on, seconds, client id of its publisher, in turn
+    cdef dict tenants                  # prefix of a tenant with a limit of its queues -> Tenant: the block adds to them
     cdef list done                     # group, place, in turn: leases that have ended
     cdef readonly set to_tick          # Groups whose `tick` has something to do
     cdef dict rooms                    # group -> (group, room, connected members, leases received)
@@ -86,7 +88,8 @@ cdef class ClusterJournal(Journal):
     cdef bytes node                    # id of this node
 
     cdef object begin(self)
-    cdef int share(self, bytes group, Message* m, uint8_t qos, bytes head) except -1
+    cdef int limit(self, Tenant tenant) except -1
+    cdef int share(self, bytes group, Tenant tenant, Message* m, uint8_t qos, bytes head) except -1
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
                          uint64_t place, bytes heads) except -1
     cdef int put_back(self, bytes group, uint64_t place, Message* m, bytes heads) except -1

@@ -283,6 +283,7 @@ cdef class ClusterJournal(Journal):
         self.shares = {}
         self.moves = []
         self.delayed_messages = []
+        self.tenants = {}
         self.done = []
         self.rooms = {}
         self.members = {}
@@ -385,8 +386,15 @@ cdef class ClusterJournal(Journal):
                     const uint8_t* identifiers, Py_ssize_t length) except -1:
         add(&self.pushes, self.index(<Subscriber>session), QUEUED,
             self.place(m, flags, identifiers[:length] if length else b""))
+        self.limit((<Subscriber>session).tenant)
         self.full = self.pushes.count >= self.most_pushes
         return self.note(QUEUED)
+
+    cdef int limit(self, Tenant tenant) except -1:
+        """Note that the block adds to the queues of a tenant, if they have a limit."""
+        if tenant is not None and tenant.max_queued_bytes:
+            self.tenants[tenant.prefix] = tenant
+        return 0
 
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1:
         add(&self.handshakes if kind == RELEASED else &self.acks, self.index(<Subscriber>session), kind, n)
@@ -439,7 +447,7 @@ cdef class ClusterJournal(Journal):
         """Set the limits of the messages that wait in a group."""
         self.share_limits = (most, most_bytes, 1 if drop_oldest else 0)
 
-    cdef int share(self, bytes group, Message* m, uint8_t qos, bytes head) except -1:
+    cdef int share(self, bytes group, Tenant tenant, Message* m, uint8_t qos, bytes head) except -1:
         """Record a message for a group. `head`: its key as `pack_key` returns it; None: it has none."""
         cdef uint64_t number
         if head is None:
@@ -448,6 +456,7 @@ cdef class ClusterJournal(Journal):
             number = self.new_place(m, qos | m.retain << 2, b"")
             self.heads[number] = head
         self.shares.setdefault(group, []).append(number + 1)
+        self.limit(tenant)
         return self.note(QUEUED)
 
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
@@ -557,7 +566,7 @@ cdef class ClusterJournal(Journal):
         for kind, steps in ((b"closed", self.closed), (b"check", self.checks)):    # the last of each counts
             for (group, key), number in steps.items():
                 self.moves += [kind, group, 0, pack_hash(key), number]
-        block.shares = bool(self.shares or self.moves or self.delayed_messages)
+        block.shares = bool(self.shares or self.moves or self.delayed_messages or self.tenants)
         block.is_part = self.is_part
         block.moves, block.done = self.moves, self.done
         if block.settled and not block.acks:
@@ -572,7 +581,8 @@ cdef class ClusterJournal(Journal):
         if (self.pushes.count or self.handshakes.count or self.forward_count or self.changes or self.wills
                 or self.releases or block.shares):
             try:
-                put_array(&b, &self.packing, 13 if self.delayed_messages else 12 if block.shares else 10)
+                put_array(&b, &self.packing, 14 if self.tenants else 13 if self.delayed_messages else 12
+                          if block.shares else 10)
                 self.pack_messages(&b)
                 block.sessions = self.pack_pushes(&b)
                 self.pack_log(&b, block)
@@ -585,8 +595,11 @@ cdef class ClusterJournal(Journal):
                     put_object(&b, &self.packing, [
                         *self.share_limits, *[part for share in self.shares.items() for part in share]])
                     put_object(&b, &self.packing, self.moves)
-                if self.delayed_messages:
+                if self.delayed_messages or self.tenants:
                     put_object(&b, &self.packing, self.delayed_messages)
+                if self.tenants:
+                    put_object(&b, &self.packing, [part for each in self.tenants.values()
+                                                   for part in (each.prefix, each.max_queued_bytes)])
                 block.commit = b.data[b.start:b.end]
             finally:
                 buffer_free(&b, &self.packing)

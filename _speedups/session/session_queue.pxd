@@ -7,7 +7,7 @@ from _speedups.session.incoming_qos2 cimport Awaiting, IncomingQos2
 from _speedups.session.membership cimport Memberships
 from _speedups.session.message cimport Message
 from _speedups.session.outgoing_queue cimport Entry, OutgoingQueue, queue_grow, queue_new
-from _speedups.session.subscriber cimport Subscriber
+from _speedups.session.subscriber cimport SHARED, Subscriber
 
 cdef OutgoingQueue NO_QUEUE            # of all sessions without messages
 
@@ -69,8 +69,8 @@ cdef inline void count_queued(SessionQueue session, int64_t messages, int64_t si
     session.queue.queued_bytes += <uint64_t>size
     session.turn.queued += messages
     session.turn.queued_bytes += size
-    if session.tenant is not None:
-        session.tenant.queued_bytes += size
+    if session.tenant is not None and session.kind != SHARED:
+        session.tenant.queued_here += size
 
 
 cdef inline void count_inflight(SessionQueue session, int64_t messages) noexcept:

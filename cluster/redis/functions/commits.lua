@@ -12,10 +12,15 @@ local function remove_entry(queue, index, length)
   return size
 end
 
+-- Whether a queue has too much. It may have one message with any number of bytes, but for its tenant: `quota`.
+local function is_over(length, bytes, most, most_bytes, quota)
+  return length > most or (bytes > most_bytes and length > 1) or (bytes > quota and length > 0)
+end
+
 -- The queue of an absent client is full: remove its oldest entries behind the first `kept`, which may have been sent.
 -- The others get new numbers: no client has seen them, and no node has them. Returns length, bytes and marks of the
 -- queue, and the number of dropped messages.
-local function drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes)
+local function drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes, quota)
   local queue, states, dropped = prefix .. 'q:' .. cid, prefix .. 'st:' .. cid, 0
   local done = {}
   local known = marks > 0 and redis.call('HGETALL', states) or {}
@@ -31,7 +36,7 @@ local function drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, 
     marks = marks - redis.call('HDEL', states, done[i])
     length = length - 1
   end
-  while length > kept and (length > most or (bytes > most_bytes and length > 1)) do
+  while length > kept and is_over(length, bytes, most, most_bytes, quota) do
     bytes = bytes - remove_entry(queue, kept, length)
     length = length - 1
     dropped = dropped + 1
@@ -58,6 +63,7 @@ local function push_one(number, job)
   if state[2] and tonumber(state[2]) == incarnation then
     local queue = prefix .. 'q:' .. cid
     local head, bytes, marks = state[3] + 0, state[4] + 0, state[5] + 0      -- fails before the first write
+    local quota = job.limits and bytes + tenants.free(prefix, job.limits, tenants.of(cid)) or math.huge
     local values, length = {}, 0
     for i = 3, #item do
       local value = messages[item[i]]
@@ -70,13 +76,14 @@ local function push_one(number, job)
     if job.notes then
       note_tail(key, incarnation, head + length - #values)
     end
-    if length > most or (bytes > most_bytes and length > 1) then
+    if is_over(length, bytes, most, most_bytes, quota) then
       if drop_old and owner == '' then
         local kept = math.max(state[6] - head, 0)     -- entries that may have been sent
         if kept > 0 then
-          length, bytes, marks, dropped = drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes)
+          length, bytes, marks, dropped = drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes,
+            quota)
         else
-          while length > most or (bytes > most_bytes and length > 1) do
+          while is_over(length, bytes, most, most_bytes, quota) do
             if marks > 0 then
               marks = marks - redis.call('HDEL', prefix .. 'st:' .. cid, head)
             end
@@ -88,8 +95,8 @@ local function push_one(number, job)
         end
         redis.call('HSET', key, 'h', head, 'z', marks)
         count = math.min(count, length - kept)
-      elseif not (drop_old and length <= 2 * most and bytes <= 2 * most_bytes) then
-        while count > 0 and (length > most or (bytes > most_bytes and length > 1)) do
+      elseif bytes > quota or not (drop_old and length <= 2 * most and bytes <= 2 * most_bytes) then
+        while count > 0 and is_over(length, bytes, most, most_bytes, quota) do
           bytes = bytes - #redis.call('RPOP', queue)
           length = length - 1
           count = count - 1
@@ -97,7 +104,7 @@ local function push_one(number, job)
         end
       end
     end
-    redis.call('HSET', key, 'b', bytes)
+    write_bytes(prefix, cid, key, bytes)
     if dropped > 0 then
       job.dropped = job.dropped + dropped
       job.full[#job.full + 1] = cid
@@ -135,10 +142,12 @@ local function push_failed(number, reason, job)
 end
 
 -- Append messages to queues. Appends to `firsts` for each push: number of its first message (0 = the client is at
--- another node), count. Returns the number of dropped messages, and {client id, its dropped messages, ...}.
-local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, firsts)
+-- another node), count. `limits`: see `tenants.free`. Returns the number of dropped messages, and {client id, its
+-- dropped messages, ...}.
+local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, firsts, limits)
   local job = {prefix = prefix, node = node, messages = messages, list = pushes, most = most, most_bytes = most_bytes,
-    drop_old = drop_old, firsts = firsts, others = {}, dropped = 0, full = {}, notes = noted_tails() ~= nil}
+    drop_old = drop_old, firsts = firsts, others = {}, dropped = 0, full = {}, notes = noted_tails() ~= nil,
+    limits = limits}
   each(#pushes, push_one, push_failed, job)
   for owner, told in pairs(job.others) do
     tell(prefix, owner, 'pushed', told.messages, told.items)
@@ -398,9 +407,10 @@ register('flockmq_commit', function(args)
   end
   -- What may fail as a whole does so before anything is written.
   local messages, pushes, log, header, targets, changes, awaiting, released, wills, releases, shares, moves,
-    later = unpack(cmsgpack.unpack(args[4]))
+    later, limits = unpack(cmsgpack.unpack(args[4]))
+  limits = tenants.limits(limits)
   local records = changes ~= '' and cmsgpack.unpack(changes)
-  local refused = obstacle_of(prefix, node, wills, changes, later)
+  local refused = obstacle_of(prefix, node, wills, changes, later and later[1])
   if not refused and has_entry and not obstacle then
     refused = log_entry(prefix, node, args[9], args[10], args[11])
   end
@@ -441,7 +451,8 @@ register('flockmq_commit', function(args)
     waiting, checks = move(prefix, node, messages, moves)
   end
   if #pushes > 0 then
-    firsts[2], full = push(prefix, node, messages, pushes, tonumber(args[5]), tonumber(args[6]), args[7] == '1', firsts)
+    firsts[2], full = push(prefix, node, messages, pushes, tonumber(args[5]), tonumber(args[6]), args[7] == '1', firsts,
+      limits)
   end
   if log ~= '' then
     for i = 1, #targets do
@@ -459,9 +470,9 @@ register('flockmq_commit', function(args)
   dispatch_all(prefix, waiting, told)
   dispatch_all(prefix, woken, told)
   if shares then
-    firsts[2] = firsts[2] + share(prefix, messages, shares, told)
+    firsts[2] = firsts[2] + share(prefix, messages, shares, told, limits)
   end
-  if later then
+  if later and later[1] then
     attempt(prefix, LATER, '', delay_messages, prefix, messages, later)
   end
   -- Without shares the reply has no leases: what a release has given back may be leased to the caller.

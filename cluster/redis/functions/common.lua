@@ -23,6 +23,7 @@ local FLAP_SECONDS = 10       -- take-overs of a session within this time of eac
 local sharded = false         -- whether the caller declared a key: channels are sharded then
 local timed = false           -- whether this call has looked at the clock for `noted_tails`
 local woken = {}              -- groups in which this call gave members room: what waits there goes to them at its end
+local tenants = {sums = {}}   -- functions, below; and the sums that this call has read or changed, by tenant
 local damaged = {}            -- not applied by this call: 'client', 'group' or 'common', name, key, reason, in turn
 
 local function register(definition, callback)
@@ -38,7 +39,14 @@ local function register(definition, callback)
     if next(woken) then
       woken = {}
     end
-    return call(args)
+    if next(tenants.sums) then
+      tenants.sums = {}
+    end
+    local result = call(args)
+    if next(tenants.sums) then
+      tenants.write(args[1])
+    end
+    return result
   end
   redis.register_function(definition)
 end
@@ -56,7 +64,7 @@ local GROUP = {kind = 'group', 'g:', 'hash', 'gs:', 'set', 'gw:', 'list', 'gq:',
   'go:', 'hash', 'gk:', 'hash', 'gv:', 'hash'}
 local COMMON = {'sessions', 'zset', 'expiring', 'zset', 'grace', 'zset', 'delayed', 'zset',
   'delayed:wills', 'hash', 'clock', 'hash', 'epoch', 'string', 'change', 'string', 'changes', 'stream',
-  'shared', 'hash', 'groups', 'hash', 'nodes', 'hash'}
+  'shared', 'hash', 'groups', 'hash', 'nodes', 'hash', 'queued:tenants', 'hash'}
 
 -- The first key with a wrong type, and a sentence on it; or nil. `keys`: names and types in turn; `of`: what follows
 -- each.
@@ -293,6 +301,104 @@ local function change(prefix, origin, block, kept)
   return number
 end
 
+-- The bytes of messages in the queues of each tenant: sessions and groups in Redis, and what nodes have themselves. The
+-- hash `queued:tenants` has them, by the prefix `$tenant/NAME/`; a call reads and writes each number once. The part of
+-- a session or a group is its field `c`, that of a node is in `queued:<id>`. So what was queued before revision 26
+-- counts from the next change of its queue on.
+
+-- The tenant of a client id, as its prefix; nil: it has none.
+function tenants.of(cid)
+  return cid:byte(1) == 36 and cid:match('^%$tenant/[^/]+/') or nil
+end
+
+function tenants.of_group(group)
+  return group:find('$tenant/', 1, true) and group:match('^%$share/[^/]+/(%$tenant/[^/]+/)') or nil
+end
+
+-- By how much this call has changed the bytes of a tenant; and `before`, what they were, if it has asked.
+function tenants.sum(tenant)
+  local sum = tenants.sums[tenant]
+  if not sum then
+    sum = {change = 0}
+    tenants.sums[tenant] = sum
+  end
+  return sum
+end
+
+-- The bytes of a tenant.
+function tenants.total(prefix, tenant)
+  local sum = tenants.sum(tenant)
+  sum.before = sum.before or tonumber(redis.pcall('HGET', prefix .. 'queued:tenants', tenant)) or 0
+  return sum.before + sum.change
+end
+
+-- A part of a tenant's bytes has this number now. A field of a hash has it so far; the caller writes that.
+function tenants.count(tenant, key, field, bytes)
+  local sum = tenants.sum(tenant)
+  sum.change = sum.change + bytes - (tonumber(redis.pcall('HGET', key, field)) or 0)
+end
+
+-- What the block of a commit has of limits: tenants and their most bytes, in turn. Returns them by tenant.
+function tenants.limits(list)
+  local limits = list and {}
+  for i = 1, #(list or ''), 2 do
+    limits[list[i]] = list[i + 1]
+  end
+  return limits
+end
+
+-- How many bytes may be added for a tenant, or negative. `limits`: tenant -> most bytes; nil: there are none.
+function tenants.free(prefix, limits, tenant)
+  local most = limits and limits[tenant or '']
+  if not most then
+    return math.huge
+  end
+  return most - tenants.total(prefix, tenant)
+end
+
+function tenants.write(prefix)
+  local key = prefix .. 'queued:tenants'
+  for tenant, sum in pairs(tenants.sums) do
+    local bytes = sum.change ~= 0 and redis.pcall('HINCRBY', key, tenant, string.format('%.0f', sum.change)) or 1
+    if type(bytes) == 'table' then
+      redis.log(redis.LOG_WARNING, 'FlockMQ found a damaged key, ' .. key .. ': ' .. bytes.err)
+    elseif bytes <= 0 then
+      redis.call('HDEL', key, tenant)
+    end
+  end
+end
+
+-- Write the bytes of a session's queue, with other fields of the session: names and values in turn. Whatever changes
+-- a queue ends here.
+local function write_bytes(prefix, cid, key, bytes, ...)
+  local tenant = tenants.of(cid)
+  if tenant then
+    tenants.count(tenant, key, 'c', bytes)
+    redis.call('HSET', key, 'b', bytes, 'c', bytes, ...)
+  else
+    redis.call('HSET', key, 'b', bytes, ...)
+  end
+end
+
+-- Write the bytes that wait in a group, with other fields of it.
+local function write_waiting(prefix, group, bytes, ...)
+  local key, tenant, text = prefix .. 'g:' .. group, tenants.of_group(group), string.format('%.0f', bytes)
+  if tenant then
+    tenants.count(tenant, key, 'c', bytes)
+    redis.call('HSET', key, 'b', text, 'c', text, ...)
+  else
+    redis.call('HSET', key, 'b', text, ...)
+  end
+end
+
+-- Add to the bytes that wait in a group.
+local function add_waiting(prefix, group, change)
+  local bytes = redis.call('HINCRBY', prefix .. 'g:' .. group, 'b', change)
+  if tenants.of_group(group) then
+    write_waiting(prefix, group, bytes)
+  end
+end
+
 local wake                    -- in members.lua: a member's queue is shorter, so it may have room
 local give_back               -- in shares.lua: messages in a session's queue go back to their groups
 local leave_groups            -- likewise: a session that ends leaves its groups
@@ -303,6 +409,10 @@ local function forget(prefix, cid)
     redis.call('ZADD', prefix .. 'delayed', 0, delayed)    -- the session ends: its will is due
   end
   redis.call('ZREM', prefix .. 'expiring', cid)
+  local tenant = tenants.of(cid)
+  if tenant then
+    tenants.count(tenant, prefix .. 's:' .. cid, 'c', 0)
+  end
   redis.call('DEL', prefix .. 's:' .. cid, prefix .. 'q:' .. cid, prefix .. 'st:' .. cid, prefix .. 'in:' .. cid,
     prefix .. 'subs:' .. cid)
   redis.call('ZREM', prefix .. 'sessions', cid)
@@ -367,7 +477,7 @@ local function drop_done(prefix, cid, first, head, bytes, marks, resting)
       bytes = bytes - #value
     end
   end
-  redis.call('HSET', prefix .. 's:' .. cid, 'h', head, 'b', bytes, 'z', marks)
+  write_bytes(prefix, cid, prefix .. 's:' .. cid, bytes, 'h', head, 'z', marks)
   if resting and resting ~= '' then
     wake(prefix, cid, resting)
   end

@@ -131,5 +131,5 @@ local function put_back(prefix, group, place, message)
     keep(prefix, group, place, message)
     more = #message
   end
-  redis.call('HINCRBY', key, 'b', more)
+  add_waiting(prefix, group, more)
 end
