@@ -63,7 +63,7 @@ local function push_one(number, job)
   if state[2] and tonumber(state[2]) == incarnation then
     local queue = prefix .. 'q:' .. cid
     local head, bytes, marks = state[3] + 0, state[4] + 0, state[5] + 0      -- fails before the first write
-    local quota = job.limits and bytes + tenants.free(prefix, job.limits, tenants.of(cid)) or math.huge
+    local quota = job.limits and bytes + tenants.free(prefix, job.limits, tenants.of(cid)) or job.unlimited
     local values, length = {}, 0
     for i = 3, #item do
       local value = messages[item[i]]
@@ -147,7 +147,7 @@ end
 local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, firsts, limits)
   local job = {prefix = prefix, node = node, messages = messages, list = pushes, most = most, most_bytes = most_bytes,
     drop_old = drop_old, firsts = firsts, others = {}, dropped = 0, full = {}, notes = noted_tails() ~= nil,
-    limits = limits}
+    limits = limits, unlimited = math.huge}
   each(#pushes, push_one, push_failed, job)
   for owner, told in pairs(job.others) do
     tell(prefix, owner, 'pushed', told.messages, told.items)
@@ -408,7 +408,7 @@ register('flockmq_commit', function(args)
   -- What may fail as a whole does so before anything is written.
   local messages, pushes, log, header, targets, changes, awaiting, released, wills, releases, shares, moves,
     later, limits = unpack(cmsgpack.unpack(args[4]))
-  limits = tenants.limits(limits)
+  limits = limits and tenants.limits(limits)
   local records = changes ~= '' and cmsgpack.unpack(changes)
   local refused = obstacle_of(prefix, node, wills, changes, later and later[1])
   if not refused and has_entry and not obstacle then

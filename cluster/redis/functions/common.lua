@@ -23,7 +23,7 @@ local FLAP_SECONDS = 10       -- take-overs of a session within this time of eac
 local sharded = false         -- whether the caller declared a key: channels are sharded then
 local timed = false           -- whether this call has looked at the clock for `noted_tails`
 local woken = {}              -- groups in which this call gave members room: what waits there goes to them at its end
-local tenants = {sums = {}}   -- functions, below; and the sums that this call has read or changed, by tenant
+local tenants = {}            -- functions, below; and `sums` that this call has read or changed, by tenant
 local damaged = {}            -- not applied by this call: 'client', 'group' or 'common', name, key, reason, in turn
 
 local function register(definition, callback)
@@ -39,11 +39,9 @@ local function register(definition, callback)
     if next(woken) then
       woken = {}
     end
-    if next(tenants.sums) then
-      tenants.sums = {}
-    end
+    tenants.sums = nil
     local result = call(args)
-    if next(tenants.sums) then
+    if tenants.sums then
       tenants.write(args[1])
     end
     return result
@@ -306,9 +304,9 @@ end
 -- a session or a group is its field `c`, that of a node is in `queued:<id>`. So what was queued before revision 26
 -- counts from the next change of its queue on.
 
--- The tenant of a client id, as its prefix; nil: it has none.
+-- The tenant of a client id, as its prefix; nil: it has none. (To compare costs less than to look for a pattern.)
 function tenants.of(cid)
-  return cid:byte(1) == 36 and cid:match('^%$tenant/[^/]+/') or nil
+  return cid > '$tenant/' and cid < '$tenant0' and cid:match('^%$tenant/[^/]+/') or nil
 end
 
 function tenants.of_group(group)
@@ -317,6 +315,7 @@ end
 
 -- By how much this call has changed the bytes of a tenant; and `before`, what they were, if it has asked.
 function tenants.sum(tenant)
+  tenants.sums = tenants.sums or {}
   local sum = tenants.sums[tenant]
   if not sum then
     sum = {change = 0}
@@ -340,8 +339,8 @@ end
 
 -- What the block of a commit has of limits: tenants and their most bytes, in turn. Returns them by tenant.
 function tenants.limits(list)
-  local limits = list and {}
-  for i = 1, #(list or ''), 2 do
+  local limits = {}
+  for i = 1, #list, 2 do
     limits[list[i]] = list[i + 1]
   end
   return limits
