@@ -6,6 +6,7 @@ from argparse import Namespace
 from broker import logs
 from broker.commands.http_api import PAGE, add_api_options, ask, ask_all, check_url
 from broker.commands.parser import Parser
+from broker.commands.settings import metavar
 from broker.config.declared_group import OPTIONS, declared
 from broker.config.kinds import Boolean
 from broker.errors import UsageError
@@ -18,10 +19,10 @@ EXAMPLES = """\
   flockmq groups remove '$share/workers/jobs/#'
 
 list (the default): all groups. show: one, with its members and its oldest messages. purge: drop the messages that
-wait; members keep those that they have. add: declare a group, which exists without members, or replace the
-settings of one; settings that are not given are those of [shared] in the configuration. remove: declare it no
-more; without members it ends, and the messages that wait are dropped. drain: members of a declared group get no new
-messages, and finish those that they have. resume: they get messages again."""
+wait; members keep those that they have. add: declare a group, which exists without members, or replace the settings
+of one; settings that are not given are those of [shared] in the configuration (DURATION such as 1h, SIZE such as 64
+MiB). remove: declare it no more; without members it ends, and the messages that wait are dropped. drain: members of
+a declared group get no new messages, and finish those that they have. resume: they get messages again."""
 
 
 def run(arguments: list[str]) -> int:
@@ -51,7 +52,7 @@ def run(arguments: list[str]) -> int:
         if isinstance(kind, Boolean):
             settings.add_argument(flag, action="store_const", const="true", help=description)
         else:
-            settings.add_argument(flag, metavar="VALUE", help=description)
+            settings.add_argument(flag, metavar=metavar(kind), help=description)
     parser.add_general_help(parser.add_argument_group("general"))
     args = parser.parse(arguments)
     check_url(args)
