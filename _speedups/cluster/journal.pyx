@@ -216,6 +216,7 @@ cdef class Block:
                 session.pending -= session.pending > 0
                 j += 1
             i = j
+            go_on(session)
 
     cdef int not_given(self, Session session, uint64_t number) except -1:
         """A message of a group is not in the session's queue, or is counted again when the queue is read."""
@@ -235,7 +236,15 @@ cdef class Block:
             while i < self.pushes.count and self.pushes.items[i].session == self.pushes.items[first].session:
                 self.not_given(session, self.pushes.items[i].number)
                 i += 1
+            go_on(session)
         return self.sessions
+
+
+cdef int go_on(Session session) except -1:
+    """Fewer messages are on their way to the session's queue: it may pull more, also if it had got these before."""
+    if session.outlet is not None:
+        session.turn.schedule_send(session)
+    return 0
 
 
 cdef class ClusterJournal(Journal):
