@@ -104,7 +104,7 @@ local function push_one(number, job)
         end
       end
     end
-    write_bytes(prefix, cid, key, bytes)
+    write_bytes(tenants.of(cid), key, bytes)
     if dropped > 0 then
       job.dropped = job.dropped + dropped
       job.full[#job.full + 1] = cid

@@ -367,10 +367,9 @@ function tenants.write(prefix)
   end
 end
 
--- Write the bytes of a session's queue, with other fields of the session: names and values in turn. Whatever changes
--- a queue ends here.
-local function write_bytes(prefix, cid, key, bytes, ...)
-  local tenant = tenants.of(cid)
+-- Write the bytes of a queue into the hash of its session or group, with other fields: names and values in turn.
+-- Whatever changes a queue ends here. `tenant`: its prefix, or nil.
+local function write_bytes(tenant, key, bytes, ...)
   if tenant then
     tenants.count(tenant, key, 'c', bytes)
     redis.call('HSET', key, 'b', bytes, 'c', bytes, ...)
@@ -381,13 +380,7 @@ end
 
 -- Write the bytes that wait in a group, with other fields of it.
 local function write_waiting(prefix, group, bytes, ...)
-  local key, tenant, text = prefix .. 'g:' .. group, tenants.of_group(group), string.format('%.0f', bytes)
-  if tenant then
-    tenants.count(tenant, key, 'c', bytes)
-    redis.call('HSET', key, 'b', text, 'c', text, ...)
-  else
-    redis.call('HSET', key, 'b', text, ...)
-  end
+  write_bytes(tenants.of_group(group), prefix .. 'g:' .. group, bytes, ...)
 end
 
 -- Add to the bytes that wait in a group.
@@ -476,7 +469,7 @@ local function drop_done(prefix, cid, first, head, bytes, marks, resting)
       bytes = bytes - #value
     end
   end
-  write_bytes(prefix, cid, prefix .. 's:' .. cid, bytes, 'h', head, 'z', marks)
+  write_bytes(tenants.of(cid), prefix .. 's:' .. cid, bytes, 'h', head, 'z', marks)
   if resting and resting ~= '' then
     wake(prefix, cid, resting)
   end

@@ -150,7 +150,7 @@ local function fill_queue(prefix, group, taker, told)
   end
   local count = #item - ITEM_HEAD
   item[2], item[5] = taker.head + length - count, taker.total + count
-  write_bytes(prefix, taker.cid, key, taker.bytes, 'g', '1', counter_of(group), item[5])
+  write_bytes(tenants.of(taker.cid), key, taker.bytes, 'g', '1', counter_of(group), item[5])
   if noted_tails() then
     note_tail(key, taker.incarnation, item[2])
   end
