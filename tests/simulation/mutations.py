@@ -278,7 +278,7 @@ WAIT_FOR_OWNER = (
 )
 PUSH = "if state[2] and tonumber(state[2]) == incarnation then\n    local queue"
 DROP_DONE = (
-    "  drop_done(prefix, cid, first, head, bytes, marks, state[5])\nend\n\n-- args: prefix, node, acknowledgements"
+    "  drop_done(prefix, cid, first, head, bytes, marks, size, state[5])\nend\n\n-- args: prefix, node, acknowledgements"
 )
 ALL_SENT = (
     "  redis.call('HSET', key, 'n', tonumber(redis.call('HGET', key, 'h')) + "
@@ -332,6 +332,12 @@ ALL = (
         "G1",
         "the acknowledgements of clients leave the queue as it is",
         lua=((DROP_DONE, "end\n\n-- args: prefix, node, acknowledgements"),),
+    ),
+    Mutation(
+        "done bytes stay",
+        "S2",
+        "an acknowledgement does not take the bytes of its entries from those of the queue",
+        lua=(("    bytes, known = bytes - size, head\n", "    known = head\n"),),
     ),
     Mutation(
         "last entry stays",

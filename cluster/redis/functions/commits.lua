@@ -377,10 +377,13 @@ local function obstacle_of(prefix, node, wills, changes, later)
   return key and refusal(key, reason)
 end
 
+local FIRST_MESSAGE = 9       -- place of the first message of a block among the arguments
+
 -- args: prefix, node, seq, block, max queued messages, max queued bytes, 1 = drop the oldest, oldest entry of the log
--- to keep; for the log of messages: id of an entry, the entry, the oldest entry to keep; the batch with its header, if
--- the block has 1 in its place. (Entry and batch are arguments of their own because unpacking copies the parts of a
--- block, and Lua hashes each byte of a new text.)
+-- to keep; the messages, to which the block refers by their places here; for the log of messages: id of an entry, the
+-- entry, the oldest entry to keep; the batch with its header, if the block has 1 in its place. (Messages, entry and
+-- batch are arguments of their own because unpacking copies the parts of a block, and Lua hashes each byte of a new
+-- text.)
 -- Returns {number of the change or 0, dropped messages, first queue number and count for each push, ...}. If steps have
 -- failed, `damaged` follows. If messages were dropped, or steps have failed, {client id, its dropped messages, ...}
 -- follows; nodes of revision 7 ignore it. If the block has shares, {group, place, message, ...} follows: messages
@@ -400,19 +403,23 @@ register('flockmq_commit', function(args)
   if seq ~= last + 1 then
     return {'gap', last}
   end
-  local has_entry = args[11] ~= nil
-  local obstacle = has_entry and log_obstacle(prefix, node, args[9], args[10])
-  if obstacle == 'gap' then
-    return {'gap', last}
-  end
   -- What may fail as a whole does so before anything is written.
   local messages, pushes, log, header, targets, changes, awaiting, released, wills, releases, shares, moves,
     later, limits = unpack(cmsgpack.unpack(args[4]))
+  local entry = FIRST_MESSAGE                      -- place of the argument with its id
+  if type(messages) == 'number' then               -- nodes before revision 27 have the messages in the block
+    entry, messages = entry + messages, args
+  end
+  local has_entry = args[entry + 2] ~= nil
+  local obstacle = has_entry and log_obstacle(prefix, node, args[entry], args[entry + 1])
+  if obstacle == 'gap' then
+    return {'gap', last}
+  end
   limits = limits and tenants.limits(limits)
   local records = changes ~= '' and cmsgpack.unpack(changes)
   local refused = obstacle_of(prefix, node, wills, changes, later and later[1])
   if not refused and has_entry and not obstacle then
-    refused = log_entry(prefix, node, args[9], args[10], args[11])
+    refused = log_entry(prefix, node, args[entry], args[entry + 1], args[entry + 2])
   end
   -- Nodes before revision 16 have the batch in the block, without its header.
   local batch = log == 1 and args[#args] or header .. log
@@ -496,7 +503,7 @@ end)
 -- Acknowledgements of a client.
 local function acknowledge(i, job)
   local prefix = job.prefix
-  local cid, incarnation, done, received = unpack(job.list[i])
+  local cid, incarnation, done, received, size = unpack(job.list[i])
   local key, states = prefix .. 's:' .. cid, prefix .. 'st:' .. cid
   local state = redis.call('HMGET', key, 'h', 'b', 'z', 'x', 'r')
   if not state[1] or tonumber(state[4]) ~= incarnation then
@@ -528,13 +535,17 @@ local function acknowledge(i, job)
       marks = marks - redis.call('HDEL', states, number)
     end
   end
-  drop_done(prefix, cid, first, head, bytes, marks, state[5])
+  if size == 0 or #done ~= head - first then
+    size = nil                                   -- some were done before, or others before them are not
+  end
+  drop_done(prefix, cid, first, head, bytes, marks, size, state[5])
 end
 
--- args: prefix, node, acknowledgements of clients: {client id, incarnation, done numbers, numbers with PUBREC}. They
--- free memory, so Redis executes them when it has none left. Executing one twice has no effect. Then perhaps: what the
--- node settles with groups, see `settle`. Returns {'ok', {group, place, message, ...}: messages leased to the caller},
--- and `damaged` if steps have failed or something follows: a list of items, see `nothing_told`.
+-- args: prefix, node, acknowledgements of clients: {client id, incarnation, done numbers, numbers with PUBREC, bytes of
+-- the entries that are done; 0, or nothing from nodes before revision 27: not known}. They free memory, so Redis
+-- executes them when it has none left. Executing one twice has no effect. Then perhaps: what the node settles with
+-- groups, see `settle`. Returns {'ok', {group, place, message, ...}: messages leased to the caller}, and `damaged` if
+-- steps have failed or something follows: a list of items, see `nothing_told`.
 register({function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = function(args)
   local prefix = args[1]
   if not live(prefix, args[2]) then

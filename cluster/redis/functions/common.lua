@@ -1,5 +1,5 @@
 #!lua name=flockmq1
--- revision 26
+-- revision 27
 -- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
 -- in deploy/docs/CLUSTER.md.
 --
@@ -457,15 +457,22 @@ local function all_sent(prefix, cid)
 end
 
 -- Remove the entries of a queue from its first one to `head`, and those after it that are marked as done. `bytes` and
--- `marks` are those of the queue, without the marks of entries before `head`. `resting`: see `rest`.
-local function drop_done(prefix, cid, first, head, bytes, marks, resting)
-  local states = prefix .. 'st:' .. cid
+-- `marks` are those of the queue, without the marks of entries before `head`. `size`: bytes of the entries before
+-- `head`, if the caller knows them; else they are read, and Lua hashes each byte. `resting`: see `rest`.
+local function drop_done(prefix, cid, first, head, bytes, marks, size, resting)
+  local states, queue, known = prefix .. 'st:' .. cid, prefix .. 'q:' .. cid, first
+  if size then
+    bytes, known = bytes - size, head
+  end
   while marks > 0 and redis.call('HGET', states, head) == 'd' do
     marks = marks - redis.call('HDEL', states, head)
     head = head + 1
   end
-  if head > first then
-    for _, value in ipairs(redis.call('LPOP', prefix .. 'q:' .. cid, head - first) or {}) do
+  if known > first then
+    redis.call('LTRIM', queue, known - first, -1)
+  end
+  if head > known then
+    for _, value in ipairs(redis.call('LPOP', queue, head - known) or {}) do
       bytes = bytes - #value
     end
   end

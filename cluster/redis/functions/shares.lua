@@ -176,7 +176,7 @@ local function finish_entries(prefix, cid, done)
   for i = 1, #done do
     marks = marks + redis.call('HSET', states, done[i], 'd')
   end
-  drop_done(prefix, cid, head, head, bytes, marks, state[4])
+  drop_done(prefix, cid, head, head, bytes, marks, nil, state[4])
 end
 
 -- A message comes from a node that has no lease of it: the node has it again if that is the node of its key. Else it
