@@ -61,7 +61,7 @@ cdef class ClusterJournal(Journal):
     cdef dict heads                    # place of a message -> heads of a message of a group
     cdef dict shares                   # group -> places of messages
     cdef list moves                    # kind, group, place, and two more, in turn
-    cdef list delayed_messages         # place of a message among the arguments, seconds, client id of its publisher, in turn
+    cdef list delayed_messages         # place of a message in the call, seconds, client id of its publisher, in turn
     cdef dict tenants                  # prefix of a tenant with a limit of its queues -> Tenant: the block adds to them
     cdef list done                     # group, place, in turn: leases that have ended
     cdef readonly set to_tick          # Groups whose `tick` has something to do

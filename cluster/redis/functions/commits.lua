@@ -70,6 +70,7 @@ local function push_one(number, job)
       values[i - 2] = value
       bytes = bytes + #value
     end
+    local added = bytes - state[4]
     for i = 1, #values, AT_ONCE do
       length = redis.call('RPUSH', queue, unpack(values, i, math.min(i + AT_ONCE - 1, #values)))
     end
@@ -115,7 +116,7 @@ local function push_one(number, job)
       if owner ~= node and owner ~= '' then
         local told = job.others[owner]
         if not told then
-          told = {at = {}, messages = {}, items = {}}
+          told = {at = {}, messages = {}, items = {}, has_large = false}
           job.others[owner] = told
         end
         local copy = {cid, first}
@@ -128,6 +129,7 @@ local function push_one(number, job)
           copy[#copy + 1] = told.at[index]
         end
         told.items[#told.items + 1] = copy
+        told.has_large = told.has_large or added >= LARGE * #values
       end
     end
   end
@@ -150,6 +152,9 @@ local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, 
     limits = limits, unlimited = math.huge}
   each(#pushes, push_one, push_failed, job)
   for owner, told in pairs(job.others) do
+    if told.has_large then
+      send_apart(prefix, owner, told.messages, 1)
+    end
     tell(prefix, owner, 'pushed', told.messages, told.items)
   end
   return job.dropped, job.full

@@ -223,6 +223,21 @@ local function tell(prefix, node, ...)
   publish(prefix .. 'to:' .. node, cmsgpack.pack({...}))
 end
 
+-- Large messages that are to be sent to a node: publish them before the list that has them (from its element `first`
+-- on), with `false` in their places. As a part of another text each byte would be hashed once more: 1.5 us for a KiB,
+-- while PUBLISH takes 1 us. Nodes before revision 27 don't take them.
+local LARGE = 1024
+local function send_apart(prefix, node, list, first)
+  if redis.call('HGET', prefix .. 'node:' .. node, 'apart') == '1' then
+    for i = first, #list do
+      if #list[i] >= LARGE then
+        publish(prefix .. 'to:' .. node, list[i])
+        list[i] = false
+      end
+    end
+  end
+end
+
 -- Where the message of a will begins, or its progress: behind the client id, and a delay if there is one. A damaged
 -- will may be shorter.
 local function message_of_will(will)
