@@ -576,7 +576,7 @@ ALL = (
         "retained not stored",
         "G7",
         "the value of a retained message is published, and not stored",
-        lua=(("    redis.call('HSET', prefix .. 'retained', name, record[3])\n", ""),),
+        lua=(("  in_parts('HSET', prefix .. 'retained', written, 2)\n", ""),),
     ),
     Mutation(
         "retained not read",

@@ -169,8 +169,9 @@ local function deadline_of(message)
   end
 end
 
--- Apply a record of a change. Returns whether it is valid, so that the other nodes have to apply it too.
-local function apply_record(prefix, node, record)
+-- Apply a record of a change; `retained`: messages by topic name that are not written yet, '' = to be removed. Returns
+-- whether it is valid, so that the other nodes have to apply it too.
+local function apply_record(prefix, node, record, retained)
   local kind, name = record[1], record[2]
   if kind == 'subscribed' or kind == 'unsubscribed' then
     local cid, filter = name, record[4]
@@ -198,22 +199,20 @@ local function apply_record(prefix, node, record)
     end
   elseif kind == 'expired' then
     -- Each node drops its own copy; the value in Redis may be newer than theirs.
-    local deadline = deadline_of(redis.call('HGET', prefix .. 'retained', name) or '')
+    local deadline = deadline_of(retained[name] or redis.call('HGET', prefix .. 'retained', name) or '')
     if deadline and deadline <= clock(prefix) + CLOCK_AHEAD then
-      redis.call('HDEL', prefix .. 'retained', name)
+      retained[name] = ''
     end
     return false
-  elseif kind == 'retained' and record[3] == '' then
-    redis.call('HDEL', prefix .. 'retained', name)
   elseif kind == 'retained' then
-    redis.call('HSET', prefix .. 'retained', name, record[3])
+    retained[name] = record[3]
   end
   return true
 end
 
 local function apply_one(i, job)
   local record = job.list[i]
-  if apply_record(job.prefix, job.node, record) then
+  if apply_record(job.prefix, job.node, record, job.retained) then
     local is_value = record[1] == 'retained'
     job.has_values = job.has_values or is_value
     job.kept[#job.kept + 1] = record
@@ -228,9 +227,18 @@ end
 -- Apply the changes of a block. `list`: its records; the last one is the mark of the change, but for nodes before
 -- revision 18. Returns the number of the change; 0 if no record of it is valid.
 local function apply(prefix, node, block, list)
-  local job = {prefix = prefix, node = node, list = list, kept = {}, slim = {}, has_values = false}
+  local job = {prefix = prefix, node = node, list = list, kept = {}, slim = {}, has_values = false, retained = {}}
   each(#list, apply_one, apply_failed, job)
-  local kept = job.kept
+  local kept, written, removed = job.kept, {}, {}
+  for topic, message in pairs(job.retained) do
+    if message == '' then
+      removed[#removed + 1] = topic
+    else
+      written[#written + 1], written[#written + 2] = topic, message
+    end
+  end
+  in_parts('HSET', prefix .. 'retained', written, 2)
+  in_parts('HDEL', prefix .. 'retained', removed)
   if #kept == 0 or (#kept == 1 and kept[1][1] == 'mark') then
     return 0
   end
