@@ -282,7 +282,7 @@ ALL_SENT = (
     "  redis.call('HSET', key, 'n', tonumber(redis.call('HGET', key, 'h')) + "
     "redis.call('LLEN', prefix .. 'q:' .. cid))\n"
 )
-APPLY = "  if apply_record(job.prefix, job.node, record) then\n"
+APPLY = "  if apply_record(job.prefix, job.node, record, job.retained) then\n"
 GIVEN = "        append(finished, group, place)\n      else\n        return_lease(prefix"
 SENT = "redis.call('HSET', key, 'o', '', 'n', math.max(sent, tonumber(state[5])))\n      begin_expiry"
 NAMED = (
