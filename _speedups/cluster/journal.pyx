@@ -6,9 +6,9 @@ returns queue numbers, retained messages and subscriptions of persistent session
 A block is texts of MessagePack (deploy/docs/CLUSTER.md, "A turn becomes a commit"). `commit`: an array of the number
 of messages, pushes, log, header, targets, changes, awaiting, released, wills, releases, and perhaps shares, moves and
 delayed messages. `acks`: an array of (client id, incarnation, queue numbers that are done, queue numbers with PUBREC,
-bytes of the entries that are done).
-Acknowledgements are separate because they must succeed when Redis has no memory left. Two parts are arguments of their
-own for `flockmq_commit`: `texts`, the messages, and `batch`, the batch of the log after its header.
+bytes of the entries that are done). Acknowledgements are separate because they must succeed when Redis has no memory
+left. Two parts are arguments of their own for `flockmq_commit`: `texts`, the messages, and `batch`, the batch of the
+log after its header.
 
 A batch is a sequence of packets: PUBLISH as MQTT 3.1.1 encodes it, with packet identifier 0; or, for a message with
 properties or an expiry, PUBLISH as MQTT 5.0 encodes it, with packet type 0.
@@ -484,8 +484,8 @@ cdef class ClusterJournal(Journal):
 
     cdef int put_back(self, bytes group, uint64_t place, Message* m, bytes heads) except -1:
         """Record that a message whose lease has ended comes back."""
-        self.moves += [b"put", group, place, heads,
-                       self.place(m, m.qos | m.retain << 2, b"") + FIRST_MESSAGE]
+        cdef uint64_t number = self.place(m, m.qos | m.retain << 2, b"")
+        self.moves += [b"put", group, place, heads, number + FIRST_MESSAGE]
         return self.note(QUEUED)
 
     cdef int key_idle(self, bytes group, uint32_t key, uint64_t number) except -1:

@@ -199,8 +199,7 @@ cdef class SessionQueue(Subscriber):
                 return 0
         make_room(self)
         e = queue_entry(self.queue, self.tail)
-        e[0] = Entry(message_hold(message), 0, flags, WAITING, self.identifier_set(identifiers, n) if n else 0,
-                     0)
+        e[0] = Entry(message_hold(message), 0, flags, WAITING, self.identifier_set(identifiers, n) if n else 0, 0)
         self.trace("queued", message, flags & QOS, "" if self.outlet is not None else "until the client is back")
         if self.recorded():
             self.turn.journal.queued(self, self.session_id, self.tail, message, flags, identifiers, n)
