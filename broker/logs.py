@@ -1,6 +1,7 @@
 """Structured logging on the standard library: an event, then named values.
 
-Text for people (time, level, event, key=value; colour only on a terminal) or one JSON object a line. Rules:
+Text for people (time, level, event, key=value; colour only on a terminal, and without NO_COLOR in the environment) or
+one JSON object a line. Rules:
 - One record is one line (as text, an indented traceback follows), whatever a client identifier holds: unprintable
   characters (CR, LF, ESC, direction marks) are escaped everywhere, and long values are cut.
 - Nothing is built for a line below the level: check `enabled` first where arguments are expensive.
@@ -10,6 +11,7 @@ Text for people (time, level, event, key=value; colour only on a terminal) or on
 import json
 import logging
 import math
+import os
 import sys
 import time
 from typing import Any, TextIO
@@ -61,7 +63,8 @@ def get(name: str) -> Log:
 def configure(level: str, style: str, stream: TextIO | None = None) -> logging.Handler:
     """Send all records to `stream` (standard error) as "text" or "json"; replaces the handler of an earlier call."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    formatter = JsonFormatter() if style == "json" else TextFormatter(colour=handler.stream.isatty())
+    coloured = handler.stream.isatty() and not os.environ.get("NO_COLOR")  # https://no-color.org
+    formatter = JsonFormatter() if style == "json" else TextFormatter(colour=coloured)
     handler.setFormatter(formatter)
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old.formatter, (JsonFormatter, TextFormatter))]:

@@ -93,8 +93,10 @@ def test_long_values_are_cut() -> None:
     assert "(65535 characters)" in out.getvalue()
 
 
-def test_colour_only_on_a_terminal() -> None:
-    for stream, coloured in ((Terminal(), True), (io.StringIO(), False)):
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_colour_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch, no_color: str) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    for stream, coloured in ((Terminal(), not no_color), (io.StringIO(), False)):
         start(stream=stream)
         logs.get("flockmq.test").error("x")
         assert ("\x1b[31m" in stream.getvalue()) is coloured
