@@ -23,7 +23,7 @@ from loadtest.prove.history import (
 )
 from loadtest.prove.run import Proof
 
-STORIES = 3  # findings of a rule that are told with their history
+STORIES = 3  # findings of a rule that have their history in the report
 STORY_EVENTS = 40
 OF_CONNECTIONS = (Connected, Connecting, Ended, Leaving, Subscribed)
 STYLE = """

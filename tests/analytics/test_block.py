@@ -1,4 +1,4 @@
-"""Blocks as Arrow batches, held against the plain-Python encoder; what is damaged is told, never believed."""
+"""Blocks as Arrow batches, held against the plain-Python encoder; damage is reported, and damaged rows are not used."""
 
 import pickle
 import struct

@@ -97,7 +97,7 @@ def test_a_client_hears_that_a_device_fell_silent(jobs: Jobs) -> None:
         devices[name].send(Publish(f"site/{name}", b"1"))
 
     def hear() -> Publish:
-        """The next that the operator is told, while pump/b goes on."""
+        """The next message to the operator, while pump/b goes on."""
         end = time.monotonic() + DEADLINE
         while time.monotonic() < end:
             report("b")

@@ -1,4 +1,4 @@
-"""`flockmq replay`: what is published again is what was published, in its order, and what is missing is told."""
+"""`flockmq replay`: what is published again is what was published, in its order, and missing messages are reported."""
 
 import asyncio
 import base64
@@ -369,7 +369,7 @@ def test_replaying_into_the_logged_cluster_ends(start_cluster: Callable[..., Clu
         port, count = cluster.nodes[0].port, len(published)
         told, _ = await played(port, count, cluster.url(), "--since", "5 min ago", "--speed", "max")
         assert told.status == 0, told.errors
-        # All of it is logged once more, with what tells the end of the test; nothing of that was replayed.
+        # All of it is logged once more, with the mark of the test's end; that was not replayed.
         rows = wait_until_logged(cluster, 2 * count + 1)
         assert sum(row.topic == "end" for row in rows) == 1
         assert len(rows) == 2 * count + 1

@@ -205,7 +205,7 @@ def test_tooltips_and_keys_tell_a_moments_values(browse: Callable[..., Chromium]
     assert page.run(shown)[0] == "2026-01-31 00:14:00"
     page.press("Escape")
     assert page.run(shown) is None
-    # A mark tells its title, and the browser's own tooltip is not there besides.
+    # A mark shows its title, and the browser's own tooltip is not there besides.
     page.run("document.querySelector('rect.part').scrollIntoView({block: 'center', behavior: 'instant'})")
     box = page.run("const b = document.querySelector('rect.part').getBoundingClientRect(); return [b.x, b.y, b.width]")
 

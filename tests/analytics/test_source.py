@@ -221,7 +221,7 @@ def test_a_stream_tells_what_was_trimmed(
     assert stream.run() == expected(a=rows + rows_after[30:])
     said = json.loads(a.client.hget("mq:analytics:jobs", "archive") or "{}")
     assert said["lost"] == {"n0": int(a.ids[5].split("-")[1]) - int(read.split("-")[1])}
-    stream.run()  # Spark tells that a batch is done when it plans the next
+    stream.run()  # Spark confirms a batch when it plans the next
     said = json.loads(a.client.hget("mq:analytics:jobs", "archive") or "{}")
     assert said["positions"]["n0"] == a.ids[-1]
 

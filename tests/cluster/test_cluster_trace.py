@@ -27,7 +27,7 @@ def cluster(start_cluster: StartCluster) -> ClusterProcess:
 
 @contextmanager
 def follow(cluster: ClusterProcess, node: str, *arguments: str) -> Iterator[Iterator[dict[str, Any]]]:
-    """The steps that `flockmq trace --json` tells at a node; from when it is told that all nodes follow."""
+    """The steps that `flockmq trace --json` prints at a node, from the moment at which all nodes follow."""
     url = cluster[node].wait_for_log(READY)["listen"]
     command = [sys.executable, "-m", "broker.cli", "trace", "--url", url, "--json", *arguments]
     with nursery.start(

@@ -98,7 +98,7 @@ def test_properties_are_logged_as_they_were_received(start_logging: StartLogging
 
 
 def test_filters_choose_and_can_be_changed(start_logging: StartLogging) -> None:
-    """Topics that begin with $ are logged when a filter says so; $SYS and what is the broker's own never."""
+    """Topics that begin with $ are logged if a filter names them; $SYS and the broker's own topics never."""
     cluster = start_logging({"analytics.topics": "site/+/temp,$own/#", "mqtt.sys_interval": 0.1}, nodes="a")
     client = SocketClient(cluster.port, "c")
     for topic in ("site/1/temp", "site/1/humidity", "site/temp", "$own/x", "$SYS/x"):

@@ -67,7 +67,7 @@ def test_a_claim_is_answered_when_the_other_node_had_no_link(start: StartCluster
     cluster.wait_for_log("Redis is away", node="a")
     second = SocketClient(cluster["b"].port)
     second.send(Connect(client_id="c", clean_start=False, keep_alive=0, protocol_level=4))
-    time.sleep(0.3)  # what node a is told now it doesn't hear
+    time.sleep(0.3)  # node a does not get the messages that are sent to it now
     cluster["a"].proxy.resume()
     answer = second.receive()
     assert isinstance(answer, Connack)

@@ -74,7 +74,7 @@ def test_a_password(start_cluster: StartCluster, start_redis: StartRedis) -> Non
 
 
 def test_a_replica(start_cluster: StartCluster, start_redis: StartRedis) -> None:
-    """It can't be written to; the node says so, and waits until it is the master."""
+    """It can't be written to; the node logs it, and waits until it is the master."""
     master = start_redis()
     replica = start_redis(["--replicaof", "127.0.0.1", str(master.port)])
     until(lambda: replica.client().info("replication").get("master_link_status") == "up")
@@ -88,7 +88,7 @@ def test_a_replica(start_cluster: StartCluster, start_redis: StartRedis) -> None
 
 
 def test_a_redis_that_is_not_there_yet(start_cluster: StartCluster) -> None:
-    """The node waits and says so; it starts when Redis does."""
+    """The node waits and logs it; it starts when Redis does."""
     cluster = start_cluster(running=False, nodes="a")
     cluster.redis.port = free_port()
     cluster["a"].spawn()

@@ -195,7 +195,7 @@ def connections_to_redis_are_cut(cluster: ClusterProcess) -> None:
 
 @fault
 def a_node_is_cut_off(cluster: ClusterProcess) -> None:
-    """F7: for longer than its lease; the network says so."""
+    """F7: for longer than its lease; the network reports it."""
     cluster["a"].proxy.partition()
     wait(3 * LEASE)
     cluster["a"].proxy.resume()
@@ -204,7 +204,7 @@ def a_node_is_cut_off(cluster: ClusterProcess) -> None:
 
 @fault
 def a_node_is_cut_off_silently(cluster: ClusterProcess) -> None:
-    """F7: nothing comes and nothing goes, and nobody says so."""
+    """F7: no packet arrives in either direction, and no error is reported."""
     cluster["a"].proxy.stall()
     wait(3 * LEASE)
     cluster["a"].proxy.resume()

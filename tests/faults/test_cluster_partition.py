@@ -1,4 +1,4 @@
-"""Partitions by the kernel, in network namespaces: packets vanish, and no connection is told (F7, F8).
+"""Partitions by the kernel, in network namespaces: packets vanish, and no connection gets an error (F7, F8).
 
 One bridge, in a namespace of its own, where no firewall of this machine judges what passes; a namespace for Redis and
 one for each node. Needs root.

@@ -29,9 +29,9 @@ P = TypeVar("P")
 
 
 class KeepingStore(Store):
-    """Keeps what it is told in the order it is told, and confirms when it is told.
+    """Keeps all records in their order, and confirms them when the test asks for it.
 
-    `after(n)` is what it would hold if all had ended after the first n things that it was told.
+    `after(n)` is the store as it would be if all had ended after the first n records and confirmations.
     """
 
     durable = True

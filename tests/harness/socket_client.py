@@ -1,4 +1,4 @@
-"""A client that does only what it is told: packets by hand over a socket, for conversations no library would have."""
+"""A client that sends packets by hand over a socket, for conversations that no library would have."""
 
 import socket
 from typing import Any

@@ -1,4 +1,4 @@
-"""A real `locust` as a process of its own: what it was told to do, its exit status, what it said and wrote.
+"""A real `locust` as a process of its own: its command line, its exit status, its output and files.
 
 Locust patches the standard library when it is imported, so no test imports it.
 """

@@ -142,7 +142,7 @@ def test_what_a_thing_costs_is_of_the_things_of_all_processes(counted: str, cost
 
 
 def test_two_nodes(node: BrokerProcess, tmp_path: Path) -> None:
-    """Nothing published at a node that knows nothing of the other arrives: it is told as lost."""
+    """Nothing published at a node that knows nothing of the other arrives: it is reported as lost."""
     other = BrokerProcess(tmp_path)
     other.start()
     pids = node.pid, other.pid

@@ -160,7 +160,7 @@ def test_every_user_class_does_what_it_is_for(node: BrokerProcess, start_locust:
 
 
 def test_processes_share_one_scenario_and_files_name_the_events(tmp_path: Path, start_locust: StartLocust) -> None:
-    """And show the credentials that they are told: the broker asks."""
+    """Clients send the credentials of their command line: the broker requires them."""
     (tmp_path / "passwords").write_text(f"fleet:{quick_hash('secret')}\n")
     (tmp_path / "password").write_text("secret\n")
     login = ["--username", "fleet", "--password-file", str(tmp_path / "password")]

@@ -1,4 +1,4 @@
-"""SIGTERM with `http.drain`: load balancers are told first, clients are served until they have noticed."""
+"""SIGTERM with `http.drain`: load balancers are informed first, clients are served until they have noticed."""
 
 import signal
 import socket

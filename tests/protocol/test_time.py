@@ -236,7 +236,7 @@ def test_a_persistent_session_ends_when_its_client_stays_away(start_broker: Star
     for client_id in ("away", "there"):
         SocketClient(broker.port, client_id, clean_start=False).close()
     with SocketClient(broker.port, "there", clean_start=False) as there:
-        time.sleep(3)  # nothing tells that a session has ended
+        time.sleep(3)  # there is no event for the end of a session
         there.ping()
         with SocketClient(broker.port, "away", clean_start=False) as away:
             assert away.connack is not None

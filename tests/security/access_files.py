@@ -63,7 +63,7 @@ class AccessFiles:
         fresh.rename(self.acl)
 
     def settings(self, **more: object) -> dict[str, object]:
-        """What a broker that uses the files is told."""
+        """The settings of a broker that uses the files."""
         found: dict[str, object] = {"auth.failure_delay": 0, "http.listen": "127.0.0.1:0"}
         if self.passwords.exists():
             found["auth.password_file"] = self.passwords

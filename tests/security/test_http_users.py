@@ -20,7 +20,7 @@ from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, WRONG, Acce
 
 
 class BackEnd(ThreadingHTTPServer):
-    """Lets in who has his name as password; or answers as it is told."""
+    """Lets in who has his name as password; or replies as the test asks for."""
 
     daemon_threads = True
 

@@ -1,7 +1,7 @@
 """The nodes: the real `Node`, in an event loop of the world's time.
 
-Its listener is a unix socket, whose other ends are here: what clients send arrives when the network says so, and what
-the node has written is taken after each iteration of its loop. So nothing of the node is replaced but its loop.
+Its listener is a unix socket, whose other ends are here: the packets of clients arrive when the network delivers them,
+and what the node has written is taken after each iteration of its loop. So nothing of the node is replaced but its loop.
 """
 
 import select

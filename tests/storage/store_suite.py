@@ -19,7 +19,7 @@ Opener = Callable[[], Store]
 
 
 class Loop:
-    """Runs what a store calls on the loop's thread, when the test says so."""
+    """Runs what a store calls on the loop's thread, when the test asks for it."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[object, ...]]] = queue.SimpleQueue()

@@ -22,7 +22,7 @@ def browser(chromium: Chromium) -> Iterator[Chromium]:
     chromium.look(1200)
     chromium.console()
     yield chromium
-    said = [line for line in chromium.console() if "Failed to load resource" not in line]  # which the page tells
+    said = [line for line in chromium.console() if "Failed to load resource" not in line]  # which the page shows
     chromium.open("about:blank")
     assert not said, said
 

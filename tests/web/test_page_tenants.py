@@ -241,7 +241,7 @@ def test_a_tenant_cancels_delayed_messages(browser: Chromium, world: World) -> N
 
 @pytest.mark.parametrize("own", ["acme", ""], ids=["tenant", "operator"])
 def test_a_group_is_declared(browser: Chromium, world: World, own: str) -> None:
-    """Declared, changed, paused, and ended. What the form leaves out is as configured; a wrong value is told."""
+    """Declared, changed, paused, and ended. A setting without a value is as configured; a wrong value is reported."""
     api, group = world.api(own), "$share/workers/jobs/#"
     sign_in(browser, world.url, world.tokens[own], "groups")
     fill(browser, "name", "workers")

@@ -577,7 +577,7 @@ def test_hooks_know_the_listener() -> None:
 
 
 class Waits(Hooks):
-    """Lets clients in when it is told."""
+    """Lets clients in when the test asks for it."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()

@@ -1,4 +1,4 @@
-"""How the node feels."""
+"""The load of the node: lag of the loop, latency of the store."""
 
 import pytest
 
@@ -53,16 +53,16 @@ def test_a_store_that_does_not_answer(clock: Clock) -> None:
     journal.start()
     blocks: list[bytes] = []
     turn = Turn(journal, blocks.append)
-    feels = LoopMonitor(turn)
-    feels.tick(0.001)
-    assert feels.store_latency.read() == 0  # nothing had been recorded
+    monitor = LoopMonitor(turn)
+    monitor.tick(0.001)
+    assert monitor.store_latency.read() == 0  # nothing had been recorded
     journal.record_will_gone(b"lamp")
     turn.seal()
-    feels.tick(0.002)
+    monitor.tick(0.002)
     clock.now += 3
-    feels.tick(0.001)
-    assert feels.store_latency.read() == 3
+    monitor.tick(0.001)
+    assert monitor.store_latency.read() == 3
     clock.now += 1
     turn.confirm(len(blocks))
-    assert feels.store_latency.read() == 4
-    assert feels.loop_lag.read() == 0.002
+    assert monitor.store_latency.read() == 4
+    assert monitor.loop_lag.read() == 0.002

@@ -1,4 +1,4 @@
-"""Where did my message go? Each step of a followed message is told, with the reason where it ends."""
+"""Each step of a followed message is reported, with the reason where it ends."""
 
 import asyncio
 from types import SimpleNamespace

@@ -156,7 +156,7 @@ def test_memory_of_a_long_queue_is_returned() -> None:
     assert goes_on.payload == b"goes on"
     client.send(Puback(packet_id=goes_on.packet_id))
     node.turn.seal()
-    again = Node(KeepingStore(node.store.after(len(node.store.told))))  # a store that tells of all and of all acks
+    again = Node(KeepingStore(node.store.after(len(node.store.told))))  # a store with all of them
     session = again.sessions.get(b"subscriber")
     assert session is not None
     assert session.entries() == []
