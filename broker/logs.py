@@ -1,7 +1,6 @@
 """Structured logging on the standard library: an event, then named values.
 
-Text for people (time, level, event, key=value; colour only on a terminal, and without NO_COLOR in the environment) or
-one JSON object a line. Rules:
+Text for people (time, level, event, key=value; colour only on a terminal) or one JSON object a line. Rules:
 - One record is one line (as text, an indented traceback follows), whatever a client identifier holds: unprintable
   characters (CR, LF, ESC, direction marks) are escaped everywhere, and long values are cut.
 - Nothing is built for a line below the level: check `enabled` first where arguments are expensive.
@@ -11,7 +10,6 @@ one JSON object a line. Rules:
 import json
 import logging
 import math
-import os
 import sys
 import time
 from typing import Any, TextIO
@@ -60,11 +58,13 @@ def get(name: str) -> Log:
     return Log(logging.getLogger(name))
 
 
-def configure(level: str, style: str, stream: TextIO | None = None) -> logging.Handler:
-    """Send all records to `stream` (standard error) as "text" or "json"; replaces the handler of an earlier call."""
+def configure(level: str, style: str, stream: TextIO | None = None, *, colour: bool = True) -> logging.Handler:
+    """Send all records to `stream` (standard error) as "text" or "json"; replaces the handler of an earlier call.
+
+    `colour`: whether text on a terminal is coloured.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
-    coloured = handler.stream.isatty() and not os.environ.get("NO_COLOR")  # https://no-color.org
-    formatter = JsonFormatter() if style == "json" else TextFormatter(colour=coloured)
+    formatter = JsonFormatter() if style == "json" else TextFormatter(colour=colour and handler.stream.isatty())
     handler.setFormatter(formatter)
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old.formatter, (JsonFormatter, TextFormatter))]:

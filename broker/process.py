@@ -10,6 +10,7 @@ from collections.abc import Callable
 import uvloop
 
 from broker import logs, sd_notify
+from broker.config.load import allows_colour
 from broker.config.schema import Config
 from broker.errors import FlockError, StoreFailure, fail
 from broker.listeners.bind import is_loopback
@@ -89,7 +90,7 @@ def serve(config: Config, *, reload: Callable[[], Config]) -> int:
         config: of the node.
         reload: reads the configuration again, for SIGHUP.
     """
-    logs.configure(config.log.level, config.log.format)
+    logs.configure(config.log.level, config.log.format, colour=allows_colour())
     raise_file_limit()
     try:
         bring_back(config)

@@ -21,6 +21,7 @@ from broker import logs
 from broker.child import PYTHON, SIGNALS, Child, package_environment, status_text
 from broker.config.keys import TABLES
 from broker.config.listen_url import ListenUrl
+from broker.config.load import allows_colour
 from broker.config.schema import ClusterConfig, Config
 from broker.errors import FlockError, fail
 from broker.listeners.bind import address_of, bind, host_name
@@ -134,7 +135,7 @@ def supervise(config: Config, arguments: list[str]) -> int:
         config: effective configuration.
         arguments: of `flockmq serve`.
     """
-    logs.configure(config.log.level, config.log.format)
+    logs.configure(config.log.level, config.log.format, colour=allows_colour())
     try:
         with contextlib.ExitStack() as stack:
             return _supervise(config, arguments, stack)

@@ -39,6 +39,11 @@ def environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+def allows_colour() -> bool:
+    """Whether the environment allows colour on a terminal: https://no-color.org."""
+    return not os.environ.get("NO_COLOR")
+
+
 class Loaded(NamedTuple):
     """A configuration and, for each key, the origin of its value ("default", "file.toml:3", ...)."""
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from broker import logs
+from broker.config.load import allows_colour
 
 HOSTILE = 'a\r\n2026-01-01 00:00:00.000 info    forged\x1b[31m\x7f\x9b\u202e\u2028\ud800 "q" x=y \\'
 
@@ -97,7 +98,7 @@ def test_long_values_are_cut() -> None:
 def test_colour_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch, no_color: str) -> None:
     monkeypatch.setenv("NO_COLOR", no_color)
     for stream, coloured in ((Terminal(), not no_color), (io.StringIO(), False)):
-        start(stream=stream)
+        logs.configure("info", "text", stream, colour=allows_colour())
         logs.get("flockmq.test").error("x")
         assert ("\x1b[31m" in stream.getvalue()) is coloured
 
