@@ -28,7 +28,7 @@ def count(output: Path, name: str) -> int:
 
 
 def test_live_job_from_start_to_end(redis_server: RedisProcess, tmp_path: Path) -> None:
-    """Devices that are silent from the start of the job on are reported although nothing arrives; SIGTERM; a restart."""
+    """Devices that are silent since the start of the job are reported although nothing arrives; SIGTERM; a restart."""
     client = redis_server.client(decode_responses=False)
     client.function_load(function_library())
     now = int(time.time() * 1000)

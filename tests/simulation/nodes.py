@@ -1,8 +1,8 @@
 """The nodes: the real `Node`, in an event loop of the world's time.
 
-Its listener is a unix socket, whose other ends are here: the packets of clients arrive when the network delivers them.
-Its listener is a unix socket, whose other ends are here: packets of clients arrive when the network delivers them. The
-bytes that the node has written are taken after each iteration of its loop. So only the loop of the node is replaced.
+Its listener is a unix socket, whose other ends are here. The packets of clients arrive when the network delivers them;
+those of the node are taken after each iteration of its loop. So only the loop of the node is replaced.
+"""
 
 import select
 import socket
