@@ -12,6 +12,8 @@ DESIGN = ROOT / "deploy" / "docs" / "DESIGN.md"
 FAULTS = ROOT / "deploy" / "docs" / "FAULTS.md"
 BENCHMARKS = ROOT / "deploy" / "docs" / "BENCHMARKS.md"
 LISTED = ("_speedups", "broker", "cluster", "loadtest", "tests")
+FIXED = {"pyproject.toml", "setup.py", "README.md", "docker-compose.yml", "deploy", *LISTED}
+BESIDE = {"Makefile", "MANIFEST.in", "constraints.txt", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "SECURITY.md"}
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 NUMBER = re.compile(r"\b([FAIG][1-9]\d?)\b(?:-([FAIG]?)(\d+)\b)?")
 NO_NUMBERS = ("tests/model/", "tests/cases/", "tests/clients/package", "tests/protocol/conversations/")
@@ -50,6 +52,11 @@ def test_links_resolve(path: Path) -> None:
 
 
 # ---- the listing ----
+
+
+def test_the_top_level_has_nothing_else() -> None:
+    names = {path.relative_to(ROOT).parts[0] for path in tracked("*")}
+    assert {name for name in names if not name.startswith(".")} == FIXED | BESIDE
 
 
 def listing(text: str) -> Iterator[tuple[Path, bool]]:
