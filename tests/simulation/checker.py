@@ -10,6 +10,7 @@
 | I6 | G6: wills |
 | I7, G7 | G7: retained messages |
 | I9 | G13: one member |
+| G9 | the state of a node is freed when it rejoins, or is killed: `cluster.py` finds it |
 | L1 | all clients are served again after the faults: `cluster.py` finds it |
 | L2 | before the first fault all CONNECTs are answered at once: `cluster.py` finds it |
 | T1 | delayed messages are neither early nor late: `timed.py` finds it |

@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from _speedups.cluster.journal import ClusterJournal
+from broker.core.data_plane import DataPlane
 from loadtest.prove.history import Delivered
 from tests.simulation import checker, timed
 from tests.simulation.clients import SimulatedClient, TimedHistory
@@ -127,6 +128,7 @@ class Run:
         handler = LogLines(self)
         level, propagates = logger.level, logger.propagate
         gc.disable()
+        gc.freeze()  # what is there already is no garbage of this run
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flockmq-simulation-")))
             stack.callback(clock.release)
@@ -135,6 +137,8 @@ class Run:
             if self.plan.most_pushes:
                 stack.enter_context(patch("cluster.coordinator.ClusterJournal", self._journal))
             self.world = World(self.plan.seed, clock, self.story)
+            self.redis = RedisServer(self.world, self._change, self._lost)
+            stack.callback(self.redis.close)
             try:
                 logger.addHandler(handler)
                 logger.setLevel(logging.INFO)
@@ -168,13 +172,14 @@ class Run:
         self.nodes = {}
         del self.clients, self.actions, self.redis
         gc.collect()
+        if any(isinstance(each, DataPlane) for each in gc.get_objects()):
+            self.findings.append("G9 the state of a node is never freed")
         return result
 
     def _build(self, folder: Path) -> None:
         world = self.world
         self.history = TimedHistory(world)
         self.network = Network(world)
-        self.redis = RedisServer(world, self._change, self._lost)
         admissions: dict[str, int] = {}
         clean = {client.name for client in self.plan.clients if client.clean}
         own = {"cluster.replicas": self.plan.replicas, "shared.window": self.plan.window}

@@ -95,6 +95,10 @@ class Library:
             raise RedisError("ERR Function not found")
         return self._from_lua(self._invoke(function, self._table_from(keys), self._table_from(arguments)))
 
+    def close(self) -> None:
+        """Free Lua. It has methods of this object, which has Lua: no garbage collector sees such a cycle."""
+        del self._lua, self._table_from, self._invoke, self._functions
+
     # ---- redis ----
 
     def _execute(self, name: bytes, *arguments: Any) -> Any:
