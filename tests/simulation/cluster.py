@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from redis.utils import get_lib_version
+
 from _speedups.cluster.journal import ClusterJournal
 from broker.core.data_plane import DataPlane
 from loadtest.prove.history import Delivered
@@ -43,6 +45,7 @@ FILTERS: dict[str, tuple[str, ...]] = {
 }
 DUE = (b"mq:later", b"mq:delayed", b"mq:expiring")  # keys with all that is still to come
 DECLARED_DEAD = "another node declared this one dead"
+REDIS_PY = get_lib_version()
 BACK = ("Redis is back", "the node is ready again")  # ends of lines in the log
 
 
@@ -134,6 +137,9 @@ class Run:
             stack.callback(clock.release)
             for name in ("os.urandom", "random._urandom"):
                 stack.enter_context(patch(name, chance.randbytes))
+            stack.enter_context(
+                patch("redis.utils.get_lib_version", lambda: REDIS_PY)
+            )  # else it reads a file each time
             if self.plan.most_pushes:
                 stack.enter_context(patch("cluster.coordinator.ClusterJournal", self._journal))
             self.world = World(self.plan.seed, clock, self.story)
