@@ -1,6 +1,8 @@
 # Two commands do everything: `make run` and `make test`. The rest are their steps.
 VENV ?= .venv
 PYTHON ?= python3
+# Extras of pyproject.toml that are installed: for clusters and `--workers`, and for tokens.
+EXTRAS ?= auth,cluster
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := setup.py pyproject.toml constraints.txt $(shell find _speedups loadtest -name '*.p[yx][xd]')
@@ -14,6 +16,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make run      build, install into $(VENV), start one node on 127.0.0.1:1883, its web page on http://127.0.0.1:8080"
+	@echo "              (FLOCKMQ_LISTEN=127.0.0.1:1884 make run: another port)"
+	@echo "make install  build and install only; EXTRAS=$(EXTRAS) are the extras"
 	@echo "make check    what each change must pass: ruff, mypy, unit and architecture tests (below two minutes)"
 	@echo "make test     build, install what tests need, run every check and test (some 25 minutes on two cores)"
 	@echo "make tidy     a report: what is too large, badly named or hard to read; it fails nothing"
@@ -24,7 +28,7 @@ help:
 	@echo "make dist     an sdist and a wheel in dist/"
 	@echo "make clean    remove what was built"
 
-install: $(VENV)/.installed
+install: $(VENV)/.installed-$(EXTRAS)
 
 $(VENV)/.installed: $(SOURCES) | $(PY)
 	@$(PIP) setuptools wheel cython
@@ -41,12 +45,20 @@ $(PY):
 run: install
 	@FLOCKMQ_HTTP_LISTEN="$${FLOCKMQ_HTTP_LISTEN-127.0.0.1:8080}" exec $(VENV)/bin/flockmq serve
 
-# By name: to install '.[test]' would compile everything once more. Modules that are never imported stay uncompiled.
+# Extras by their requirements: to install '.[test]' would compile everything once more.
+requirements = $(PY) -c 'import tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+    print(*(line for name in "$(1)".split(",") for line in extras[name]), sep="\n")' >$(VENV)/requirements.txt
+
+$(VENV)/.installed-%: $(VENV)/.installed pyproject.toml
+	@$(call requirements,$*)
+	@$(PIP) -r $(VENV)/requirements.txt
+	@touch $@
+
+# Modules of tests that are never imported stay uncompiled.
 $(VENV)/.installed-test: $(VENV)/.installed pyproject.toml
 	@deploy/system-packages.sh test
-	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"], \
-	    sep="\n")' >$(VENV)/test.txt
-	@$(PIP) --no-compile -r $(VENV)/test.txt
+	@$(call requirements,test)
+	@$(PIP) --no-compile -r $(VENV)/requirements.txt
 	@touch $@
 
 # Steps that run side by side print what they say when they have ended: `$(call beside,NAME,COMMAND)` starts one, `$(ended)`

@@ -55,7 +55,7 @@ An MQTT 3.1, 3.1.1 and 5.0 broker, two clients, and a load generator.
 commands:
 {commands}
 
-  --help       this page; `flockmq COMMAND --help` explains one command
+  -h, --help   this page; `flockmq COMMAND --help` explains one command
   --version    the version
 
 examples:
@@ -93,7 +93,10 @@ def main(argv: list[str] | None = None) -> int:
 def run(arguments: list[str]) -> int:
     """Run the command line; raises the errors that `main` prints."""
     first = arguments[0] if arguments else "serve"
-    if first in ("--help", "help"):
+    if first == "help" and len(arguments) > 1:
+        arguments = [arguments[1], "--help"]
+        first = arguments[0]
+    if first in ("-h", "--help", "help"):
         width = max(map(len, COMMANDS))
         commands = "\n".join(f"  {name:{width}}  {text}" for name, text in COMMANDS.items())
         print(HELP.format(commands=commands), end="")

@@ -291,7 +291,7 @@ TENANT_FIGURES = (
     ("retained", "gauge", "Its retained messages."),
     ("retained_bytes", "gauge", "Bytes of their topics and payloads."),
     ("delayed", "gauge", "Its delayed messages that wait at this node."),
-    ("queued_bytes", "gauge", "Bytes of topics and payloads in its queues."),
+    ("queued_bytes", "gauge", "Bytes of messages in its queues; in a cluster those of all nodes."),
     ("received", "counter", "PUBLISH packets from its clients."),
     ("received_bytes", "counter", "Payload bytes from its clients."),
     ("sent", "counter", "PUBLISH packets to its clients."),

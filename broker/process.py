@@ -16,6 +16,7 @@ from broker.listeners.bind import is_loopback
 from broker.node import Node
 from broker.private_redis import bring_back
 
+FEW_FILES = 1024  # fewer are reported: a connection takes one
 GC_THRESHOLDS = (2_000, 20, 40)  # of the three generations
 
 log = logs.get("flockmq.node")
@@ -44,6 +45,8 @@ def raise_file_limit() -> None:
     if soft < hard:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if 0 <= hard < FEW_FILES:
+        log.warning("few clients can connect: the process may open few files (ulimit -n, LimitNOFILE)", files=hard)
 
 
 def banner(node: Node) -> None:

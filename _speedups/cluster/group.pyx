@@ -136,8 +136,8 @@ cdef class ClusterGroup(Group):
         self.turn.counters[SHARED_ACCEPTED] += 1
         message = self.lower_expiry(publication.message)
         try:
-            self.journal.share(self.client_id, message, min(publication.qos, receiver.qos), None if self.keys is None
-                               else pack_key(key_of(self.settings, publication), 0))
+            self.journal.share(self.client_id, self.tenant, message, min(publication.qos, receiver.qos),
+                               None if self.keys is None else pack_key(key_of(self.settings, publication), 0))
         finally:
             message_release(message)
         if self.turn.tracer is not None:
@@ -350,19 +350,23 @@ cdef class ClusterGroup(Group):
         """Send Redis the room of a member that gets messages directly. Returns whether it is no such member.
 
         If the session has no other subscription, Redis finds the room in the length of its queue: it is sent the whole
-        room, once. For other sessions it is sent the room when that has changed.
+        room, once. Then acknowledgements make room there, so those of a quarter of it do not wait for a larger block.
+        For other sessions Redis is sent the room when that has changed.
         """
         cdef bint direct = self.is_direct(member)
         cdef Session session = member.session
         cdef uint32_t room = member.whole_room() if direct and subscribes_to_one(session) else 0
         if room != member.steady:
             member.steady = room
-            member.room_known = 0
+            member.room_known = member.room() if room else 0
             member.total = -1
             self.announce_limit(member, -<int64_t>room)
-        if room:
-            return False
         room = member.room() if direct else 0
+        if member.steady:
+            if room > member.room_known and 4 * (room - member.room_known) >= member.steady:
+                member.room_known = room
+                self.journal.urgent = True
+            return False
         if is_news(room, member.room_known):
             member.room_known = room
             self.announce_limit(member, member.total + room if member.total >= 0 else 0)
@@ -373,7 +377,7 @@ cdef class ClusterGroup(Group):
 
     cdef int note_given(self, Member member, uint64_t total, uint32_t count) except -1:
         """Redis has put `count` messages into the queue of the member's session, and `total` in all."""
-        if member.total < 0:
+        if member.total < 0 and not member.steady:
             member.room_known = 0                 # that was the question: Redis has not been sent the room
         member.room_known -= min(count, member.room_known)
         member.total = total

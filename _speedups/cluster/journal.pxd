@@ -8,6 +8,7 @@ from _speedups.log.message_log cimport MessageLog
 from _speedups.session.message cimport Message
 from _speedups.session.session cimport Session
 from _speedups.session.subscriber cimport Subscriber
+from _speedups.session.tenant cimport Tenant
 
 # A message to be queued.
 cdef struct Queued:
@@ -17,6 +18,7 @@ cdef struct Queued:
 # A number of a session: a message for its queue, or an acknowledgement.
 cdef struct Item:
     uint32_t session           # place in the block's list of sessions
+    uint32_t size              # of a done entry, in bytes; 0 = not known
     uint8_t kind               # RecordKind
     uint64_t number            # place of the message, queue number, or packet identifier
 
@@ -32,6 +34,7 @@ cdef struct Forward:
 
 cdef class Block:
     cdef readonly bytes commit         # for the function flockmq_commit; empty = nothing
+    cdef readonly list texts           # messages: arguments of that function
     cdef readonly list acks            # texts for the function flockmq_acks, one for each call
     cdef readonly list changes         # of `commit`
     cdef readonly bytes settled        # steps that the node settles with groups, for the last of them; empty = none
@@ -58,7 +61,8 @@ cdef class ClusterJournal(Journal):
     cdef dict heads                    # place of a message -> heads of a message of a group
     cdef dict shares                   # group -> places of messages
     cdef list moves                    # kind, group, place, and two more, in turn
-    cdef list delayed_messages         # place of a message from 1 on, seconds, client id of its publisher, in turn
+    cdef list delayed_messages         # place of a message in the call, seconds, client id of its publisher, in turn
+    cdef dict tenants                  # prefix of a tenant with a limit of its queues -> Tenant: the block adds to them
     cdef list done                     # group, place, in turn: leases that have ended
     cdef readonly set to_tick          # Groups whose `tick` has something to do
     cdef dict rooms                    # group -> (group, room, connected members, leases received)
@@ -86,7 +90,8 @@ cdef class ClusterJournal(Journal):
     cdef bytes node                    # id of this node
 
     cdef object begin(self)
-    cdef int share(self, bytes group, Message* m, uint8_t qos, bytes head) except -1
+    cdef int limit(self, Tenant tenant) except -1
+    cdef int share(self, bytes group, Tenant tenant, Message* m, uint8_t qos, bytes head) except -1
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
                          uint64_t place, bytes heads) except -1
     cdef int put_back(self, bytes group, uint64_t place, Message* m, bytes heads) except -1
@@ -106,7 +111,7 @@ cdef class ClusterJournal(Journal):
     cdef uint64_t place(self, Message* m, uint8_t flags, bytes identifiers) except? 0
     cdef uint64_t new_place(self, Message* m, uint8_t flags, bytes identifiers) except? 0
     cdef int note(self, uint8_t kind) except -1
-    cdef int pack_messages(self, Buffer* b) except -1
+    cdef list pack_messages(self)
     cdef list pack_pushes(self, Buffer* b)
     cdef int pack_log(self, Buffer* b, Block block) except -1
     cdef int pack_handshakes(self, Buffer* b, uint8_t kind) except -1

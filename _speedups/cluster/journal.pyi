@@ -13,6 +13,7 @@ def pack_changes(changes: list[tuple[Any, ...]]) -> bytes: ...
 
 class Block:
     commit: bytes
+    texts: list[bytes]
     acks: list[bytes]
     settled: bytes
     is_part: bool

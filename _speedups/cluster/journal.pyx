@@ -3,11 +3,12 @@
 Sessions and the router record here as they do in the journal of a single node. A record alone has no effect: Redis
 returns queue numbers, retained messages and subscriptions of persistent sessions, in one order for all nodes.
 
-A block is texts of MessagePack (deploy/docs/CLUSTER.md, "A turn becomes a commit"). `commit`: an array of messages,
-pushes, log, header, targets, changes, awaiting, released, wills, releases, and perhaps shares, moves and delayed
-messages. `acks`: an array of (client id, incarnation, queue numbers that are done, queue numbers with PUBREC).
-Acknowledgements are separate because they must succeed when Redis has no memory left. `batch`: an argument of its own
-for `flockmq_commit`, the batch of the log after its header.
+A block is texts of MessagePack (deploy/docs/CLUSTER.md, "A turn becomes a commit"). `commit`: an array of the number
+of messages, pushes, log, header, targets, changes, awaiting, released, wills, releases, and perhaps shares, moves and
+delayed messages. `acks`: an array of (client id, incarnation, queue numbers that are done, queue numbers with PUBREC,
+bytes of the entries that are done).
+Acknowledgements are separate because they must succeed when Redis has no memory left. Two parts are arguments of their
+own for `flockmq_commit`: `texts`, the messages, and `batch`, the batch of the log after its header.
 
 A batch is a sequence of packets: PUBLISH as MQTT 3.1.1 encodes it, with packet identifier 0; or, for a message with
 properties or an expiry, PUBLISH as MQTT 5.0 encodes it, with packet type 0.
@@ -48,14 +49,15 @@ from random import getrandbits
 
 cdef enum:
     QUARTER = 250              # milliseconds of the turn's clock
+    FIRST_MESSAGE = 9          # place of the first message among the arguments of flockmq_commit
     PUSHES_MAX = 1000          # entries for queues in a block: Redis executes nothing else, for 5 us or more each
     ACKS_MAX = 1000            # likewise acknowledgements in a call, but for those of one session
 
 
-cdef int add(Items* list, uint32_t session, uint8_t kind, uint64_t number) except -1:
+cdef int add(Items* list, uint32_t session, uint8_t kind, uint64_t number, uint32_t size=0) except -1:
     if array_reserve(<void**>&list.items, list.count + 1, &list.capacity, sizeof(Item)) < 0:
         raise MemoryError
-    list.items[list.count] = Item(session, kind, number)
+    list.items[list.count] = Item(session, size, kind, number)
     list.count += 1
     return 0
 
@@ -103,7 +105,7 @@ def arrive(Session session not None, uint64_t n, bytes data not None, bint given
     try:
         session.arrive(n, m, entry.message[0] & (QOS | RETAINED_MESSAGE)
                        | (RETAIN_AS_PUBLISHED if entry.flags & AS_PUBLISHED else 0),
-                       entry.identifiers[:entry.identifiers_length])
+                       entry.identifiers[:entry.identifiers_length], len(data))
         if given:
             session.trace("given", m, entry.message[0] & QOS, "by a shared subscription")
         if entry.flags & OF_SHARE:
@@ -176,7 +178,7 @@ cdef class Block:
         return ended_leases(self.moves, self.done)
 
     def __len__(self):
-        return (len(self.commit) + len(self.batch) + sum(map(len, self.acks))
+        return (len(self.commit) + sum(map(len, self.texts)) + len(self.batch) + sum(map(len, self.acks))
                 + (len(self.entry[1]) if self.entry is not None else 0))
 
     def __dealloc__(self):
@@ -206,7 +208,8 @@ cdef class Block:
                 if first and <uint64_t>(j - i) < count:
                     queued = &self.messages[self.pushes.items[j].number]
                     session.arrive(first + (j - i), queued.message, queued.flags,
-                                   self.identifiers.get(self.pushes.items[j].number, b""))
+                                   self.identifiers.get(self.pushes.items[j].number, b""),
+                                   len(<bytes>self.texts[self.pushes.items[j].number]))
                     if self.of_groups:
                         of_group = self.of_groups.get(self.pushes.items[j].number)
                         if of_group is not None:
@@ -216,6 +219,7 @@ cdef class Block:
                 session.pending -= session.pending > 0
                 j += 1
             i = j
+            go_on(session)
 
     cdef int not_given(self, Session session, uint64_t number) except -1:
         """A message of a group is not in the session's queue, or is counted again when the queue is read."""
@@ -235,7 +239,15 @@ cdef class Block:
             while i < self.pushes.count and self.pushes.items[i].session == self.pushes.items[first].session:
                 self.not_given(session, self.pushes.items[i].number)
                 i += 1
+            go_on(session)
         return self.sessions
+
+
+cdef int go_on(Session session) except -1:
+    """Fewer messages are on their way to the session's queue: it may pull more, also if it had got these before."""
+    if session.outlet is not None:
+        session.turn.schedule_send(session)
+    return 0
 
 
 cdef class ClusterJournal(Journal):
@@ -283,6 +295,7 @@ cdef class ClusterJournal(Journal):
         self.shares = {}
         self.moves = []
         self.delayed_messages = []
+        self.tenants = {}
         self.done = []
         self.rooms = {}
         self.members = {}
@@ -385,11 +398,18 @@ cdef class ClusterJournal(Journal):
                     const uint8_t* identifiers, Py_ssize_t length) except -1:
         add(&self.pushes, self.index(<Subscriber>session), QUEUED,
             self.place(m, flags, identifiers[:length] if length else b""))
+        self.limit((<Subscriber>session).tenant)
         self.full = self.pushes.count >= self.most_pushes
         return self.note(QUEUED)
 
-    cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1:
-        add(&self.handshakes if kind == RELEASED else &self.acks, self.index(<Subscriber>session), kind, n)
+    cdef int limit(self, Tenant tenant) except -1:
+        """Note that the block adds to the queues of a tenant, if they have a limit."""
+        if tenant is not None and tenant.max_queued_bytes:
+            self.tenants[tenant.prefix] = tenant
+        return 0
+
+    cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n, uint32_t size) except -1:
+        add(&self.handshakes if kind == RELEASED else &self.acks, self.index(<Subscriber>session), kind, n, size)
         return self.note(kind)
 
     cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1:
@@ -403,7 +423,7 @@ cdef class ClusterJournal(Journal):
             self.wills.append((will, hash))
         elif packet_id:
             self.half_published = (session.client_id, session.session_id, packet_id,
-                                   self.place(m, 2 | m.retain << 2, b"") + 1, hash)
+                                   self.place(m, 2 | m.retain << 2, b"") + FIRST_MESSAGE, hash)
         return 0
 
     cdef int retained(self, Message* m) except -1:
@@ -430,7 +450,7 @@ cdef class ClusterJournal(Journal):
 
     cdef int delayed(self, Message* m, int64_t due, uint32_t seconds, bytes publisher) except -1:
         cdef uint64_t place = self.place(m, m.qos | m.retain << 2, b"")
-        self.delayed_messages += [place + 1, seconds, publisher]
+        self.delayed_messages += [place + FIRST_MESSAGE, seconds, publisher]
         return self.note(QUEUED)
 
     # ---- shared subscriptions ----
@@ -439,7 +459,7 @@ cdef class ClusterJournal(Journal):
         """Set the limits of the messages that wait in a group."""
         self.share_limits = (most, most_bytes, 1 if drop_oldest else 0)
 
-    cdef int share(self, bytes group, Message* m, uint8_t qos, bytes head) except -1:
+    cdef int share(self, bytes group, Tenant tenant, Message* m, uint8_t qos, bytes head) except -1:
         """Record a message for a group. `head`: its key as `pack_key` returns it; None: it has none."""
         cdef uint64_t number
         if head is None:
@@ -447,7 +467,8 @@ cdef class ClusterJournal(Journal):
         else:
             number = self.new_place(m, qos | m.retain << 2, b"")
             self.heads[number] = head
-        self.shares.setdefault(group, []).append(number + 1)
+        self.shares.setdefault(group, []).append(number + FIRST_MESSAGE)
+        self.limit(tenant)
         return self.note(QUEUED)
 
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
@@ -463,7 +484,8 @@ cdef class ClusterJournal(Journal):
 
     cdef int put_back(self, bytes group, uint64_t place, Message* m, bytes heads) except -1:
         """Record that a message whose lease has ended comes back."""
-        self.moves += [b"put", group, place, heads, self.place(m, m.qos | m.retain << 2, b"") + 1]
+        self.moves += [b"put", group, place, heads,
+                       self.place(m, m.qos | m.retain << 2, b"") + FIRST_MESSAGE]
         return self.note(QUEUED)
 
     cdef int key_idle(self, bytes group, uint32_t key, uint64_t number) except -1:
@@ -557,12 +579,13 @@ cdef class ClusterJournal(Journal):
         for kind, steps in ((b"closed", self.closed), (b"check", self.checks)):    # the last of each counts
             for (group, key), number in steps.items():
                 self.moves += [kind, group, 0, pack_hash(key), number]
-        block.shares = bool(self.shares or self.moves or self.delayed_messages)
+        block.shares = bool(self.shares or self.moves or self.delayed_messages or self.tenants)
         block.is_part = self.is_part
         block.moves, block.done = self.moves, self.done
         if block.settled and not block.acks:
             block.acks = [NO_ACKS]
         block.commit = block.batch = b""
+        block.texts = []
         if self.changes:
             self.changes.append(("mark", getrandbits(53)))
         block.changes = self.changes
@@ -572,8 +595,10 @@ cdef class ClusterJournal(Journal):
         if (self.pushes.count or self.handshakes.count or self.forward_count or self.changes or self.wills
                 or self.releases or block.shares):
             try:
-                put_array(&b, &self.packing, 13 if self.delayed_messages else 12 if block.shares else 10)
-                self.pack_messages(&b)
+                put_array(&b, &self.packing, 14 if self.tenants else 13 if self.delayed_messages else 12
+                          if block.shares else 10)
+                put_number(&b, &self.packing, self.message_count)
+                block.texts = self.pack_messages()
                 block.sessions = self.pack_pushes(&b)
                 self.pack_log(&b, block)
                 put_object(&b, &self.packing, pack_changes(self.changes))
@@ -585,8 +610,11 @@ cdef class ClusterJournal(Journal):
                     put_object(&b, &self.packing, [
                         *self.share_limits, *[part for share in self.shares.items() for part in share]])
                     put_object(&b, &self.packing, self.moves)
-                if self.delayed_messages:
+                if self.delayed_messages or self.tenants:
                     put_object(&b, &self.packing, self.delayed_messages)
+                if self.tenants:
+                    put_object(&b, &self.packing, [part for each in self.tenants.values()
+                                                   for part in (each.prefix, each.max_queued_bytes)])
                 block.commit = b.data[b.start:b.end]
             finally:
                 buffer_free(&b, &self.packing)
@@ -609,13 +637,13 @@ cdef class ClusterJournal(Journal):
         self.begin()
         return block
 
-    cdef int pack_messages(self, Buffer* b) except -1:
-        cdef Py_ssize_t i, size, head
+    cdef list pack_messages(self):
+        cdef Py_ssize_t i, head
         cdef Queued* queued
-        cdef bytes identifiers, share, heads
+        cdef bytes identifiers, share, heads, text
+        cdef list texts = []
         cdef uint16_t length
         cdef uint8_t* p
-        put_array(b, &self.packing, self.message_count)
         for i in range(self.message_count):
             queued = &self.messages[i]
             identifiers = self.identifiers.get(i, b"") if self.identifiers else b""
@@ -628,9 +656,8 @@ cdef class ClusterJournal(Journal):
                 share = struct.pack("<QH", place, len(group)) + group
             if queued.flags & RETAIN_AS_PUBLISHED or length or share:
                 head = 1 + len(share) + (2 + length if length else 0)
-            size = head + len(heads) + stored_size(queued.message)
-            put_text_head(b, &self.packing, size)
-            p = put(b, &self.packing, size)
+            text = PyBytes_FromStringAndSize(NULL, head + len(heads) + stored_size(queued.message))
+            p = <uint8_t*>PyBytes_AS_STRING(text)
             if head:
                 p[0] = (ENTRY_LAYOUT << 4 | (AS_PUBLISHED if queued.flags & RETAIN_AS_PUBLISHED else 0)
                         | (HAS_IDENTIFIERS if length else 0) | (OF_SHARE if share else 0))
@@ -641,10 +668,11 @@ cdef class ClusterJournal(Journal):
             memcpy(p + head, <const uint8_t*>heads, len(heads))
             write_message(p + head + len(heads), queued.message, queued.flags & (QOS | RETAINED_MESSAGE),
                           self.deadline(queued.message.expires))
-        return 0
+            texts.append(text)
+        return texts
 
     cdef list pack_pushes(self, Buffer* b):
-        """[client id, incarnation, places from 1 on ...] for each session."""
+        """[client id, incarnation, places of messages ...] for each session."""
         cdef Py_ssize_t* counts = NULL
         cdef Py_ssize_t i, j, total = 0, used = 0
         cdef Session session
@@ -668,7 +696,7 @@ cdef class ClusterJournal(Journal):
                 put_text(b, &self.packing, client_id, len(client_id))
                 put_number(b, &self.packing, session.session_id)
                 for j in range(total, total + counts[i]):
-                    put_number(b, &self.packing, self.pushes.items[j].number + 1)
+                    put_number(b, &self.packing, self.pushes.items[j].number + FIRST_MESSAGE)
                 total += counts[i]
         finally:
             free(counts)
@@ -733,7 +761,7 @@ cdef class ClusterJournal(Journal):
         return 0
 
     cdef int pack_handshakes(self, Buffer* b, uint8_t kind) except -1:
-        """[client id, incarnation, packet identifier, place of the message from 1 on], the last for AWAITING only.
+        """[client id, incarnation, packet identifier, place of the message], the last for AWAITING only.
 
         The progress of a publication follows in the last one of AWAITING: a block is sealed after one is noted.
         """
@@ -755,13 +783,16 @@ cdef class ClusterJournal(Journal):
             put_number(b, &self.packing, session.session_id)
             put_number(b, &self.packing, item.number & 0xFFFF)
             if kind == AWAITING:
-                put_number(b, &self.packing, (item.number >> 16) + 1)
+                put_number(b, &self.packing, (item.number >> 16) + FIRST_MESSAGE)
         if kind == AWAITING and self.half_published is not None:
             put_object(b, &self.packing, self.half_published)
         return 0
 
     cdef list pack_acks(self):
-        """Texts of [client id, incarnation, [numbers that are done], [numbers with PUBREC]] for each session."""
+        """Texts of [client id, incarnation, numbers that are done, numbers with PUBREC, bytes that are done].
+
+        There is one for each session. The last element is 0 if the bytes of an entry are not known.
+        """
         cdef Py_ssize_t* counts = NULL
         cdef Py_ssize_t first = 0, end, done = 0, used, size
         cdef list texts = []
@@ -787,6 +818,8 @@ cdef class ClusterJournal(Journal):
         """The text for some sessions of the block, `used` of which have items; `items` are theirs, in order."""
         cdef Buffer b = Buffer(NULL, 0, 0, 0, 0)
         cdef Py_ssize_t i, j, received
+        cdef uint64_t size
+        cdef bint is_known
         cdef Session session
         cdef bytes client_id
         try:
@@ -796,10 +829,12 @@ cdef class ClusterJournal(Journal):
                     continue
                 session = self.sessions[i]
                 client_id = session.client_id
-                received = 0
+                received, size, is_known = 0, 0, True
                 for j in range(counts[i]):
                     received += items[j].kind == RECEIVED
-                put_array(&b, &self.packing, 4)
+                    size += items[j].size
+                    is_known = is_known and (items[j].size or items[j].kind == RECEIVED)
+                put_array(&b, &self.packing, 5)
                 put_text(&b, &self.packing, client_id, len(client_id))
                 put_number(&b, &self.packing, session.session_id)
                 put_array(&b, &self.packing, counts[i] - received)
@@ -810,6 +845,7 @@ cdef class ClusterJournal(Journal):
                 for j in range(counts[i]):
                     if items[j].kind == RECEIVED:
                         put_number(&b, &self.packing, items[j].number)
+                put_number(&b, &self.packing, size if is_known else 0)
                 items += counts[i]
             return b.data[b.start:b.end]
         finally:

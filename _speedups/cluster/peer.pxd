@@ -4,6 +4,12 @@ from _speedups.session.message cimport Publication
 from _speedups.session.subscriber cimport Subscriber
 from _speedups.session.turn cimport Outlet
 
+# How messages of QoS 1 and 2 go to another node: the QoS of its subscription. The highest counts if several match.
+cpdef enum Way:
+    IN_QUEUES = 0              # all sessions that get them there have queues in Redis
+    AT_MOST_ONCE = 1           # as messages of QoS 0, beside the queues
+    LOGGED = 2                 # by the log of batches, which the other node follows
+
 
 cdef class PeerOutlet(Outlet):
     cdef object send                   # callable that takes a batch

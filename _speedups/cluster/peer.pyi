@@ -1,7 +1,13 @@
 from collections.abc import Callable
+from enum import IntEnum
 
 from _speedups.session.subscriber import Subscriber
 from _speedups.session.turn import Turn
+
+class Way(IntEnum):
+    IN_QUEUES = ...
+    AT_MOST_ONCE = ...
+    LOGGED = ...
 
 class Peer(Subscriber):
     def __init__(self, turn: Turn, number: int, node: bytes, send: Callable[[bytes], object]) -> None: ...

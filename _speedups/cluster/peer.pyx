@@ -68,7 +68,9 @@ cdef class Peer(Subscriber):
     cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
         if publication.forwarded:
             return 1                                  # the node that accepted the message has sent it to all nodes
-        if publication.qos and receiver.qos:
+        if publication.qos and receiver.qos == IN_QUEUES:
+            return 1
+        if publication.qos and receiver.qos == LOGGED:
             self.turn.journal.forward(self, publication.message)
             if self.turn.tracer is not None:
                 trace_delivery(self.turn.tracer, "forwarded", self, publication, publication.qos, "")

@@ -450,7 +450,7 @@ cdef uint64_t put_entry(Session session, Member member, uint64_t place, Message*
     cdef uint64_t n = session.tail
     make_room(session)
     session.shares.put(session.queue.head, n, place)
-    queue_entry(session.queue, n)[0] = Entry(message_hold(message), 0, flags | OF_GROUP, WAITING, member.index)
+    queue_entry(session.queue, n)[0] = Entry(message_hold(message), 0, flags | OF_GROUP, WAITING, member.index, 0)
     if session.recorded():
         session.turn.journal.queued(session, session.session_id, n, message, flags, member.properties,
                                     len(member.properties))

@@ -408,7 +408,7 @@ cdef Message* take_entry(Session session, uint64_t n, Entry* e) except NULL:
     if e.state == SENT:
         count_inflight(session, -<int64_t>session.in_flight(n, e))
     count_queued(session, -1, -message_size(message))
-    e[0] = Entry(NULL, 0, e.flags & QOS, ACKED, 0)
+    e[0] = Entry(NULL, 0, e.flags & QOS, ACKED, 0, 0)
     queue_skip_acked(session.queue, session.tail)
     return message
 
@@ -420,9 +420,10 @@ cdef int give_back(Session session, uint64_t n, Entry* e, uint8_t code=0) except
     cdef uint64_t place = session.shares.places[n & session.shares.mask]
     cdef uint8_t qos = e.flags & QOS
     cdef bint was_sent = e.state != WAITING or e.flags & DUP
+    cdef uint32_t size = e.size
     cdef Message* message = take_entry(session, n, e)
     if session.recorded():
-        session.turn.journal.entry(j.DONE, session, session.session_id, n)
+        session.turn.journal.entry(j.DONE, session, session.session_id, n, size)
     if was_sent:
         group.note_failure(place, code, session.client_id)
     member.returned(place, message, qos)

@@ -267,7 +267,7 @@ cdef class GroupQueue(Subscriber):
         self.turn.queued += messages
         self.turn.queued_bytes += size
         if self.tenant is not None:
-            self.tenant.queued_bytes += size
+            self.tenant.queued_here += size
 
     cdef bint drop_oldest(self, bint expired_only) except -1:
         """Drop the oldest message, or only if it has expired; whether there was one."""

@@ -82,7 +82,7 @@ cdef class Journal:
     cdef int group_failed(self, uint64_t group, uint64_t place, uint64_t deliveries, uint8_t code) except -1
     cdef int group_key(self, uint64_t group, uint64_t place, uint64_t hash) except -1
     cdef int given(self, uint64_t group, uint64_t place, uint64_t number, uint64_t n) except -1
-    cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1
+    cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n, uint32_t size) except -1
     cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1
     cdef int progress(self, object session, uint16_t packet_id, uint64_t will, Message* m, uint32_t hash) except -1
     cdef int forward(self, object peer, Message* m) except -1

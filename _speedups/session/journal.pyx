@@ -338,8 +338,8 @@ cdef class Journal:
         memcpy(p + 24, &n, 8)
         return 0
 
-    cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1:
-        """Write DONE or RECEIVED of a queue number, or RELEASED of a packet identifier."""
+    cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n, uint32_t size) except -1:
+        """Write DONE or RECEIVED of a queue number, or RELEASED of a packet identifier. `size`: of a done Entry."""
         return self.numbers(kind, number, n)
 
     cdef int progress(self, object session, uint16_t packet_id, uint64_t will, Message* m, uint32_t hash) except -1:

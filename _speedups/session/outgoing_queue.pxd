@@ -39,6 +39,7 @@ cdef struct Entry:
     uint8_t state              # EntryState
     uint16_t identifiers       # number of a set of subscription identifiers in the session, 0 = none; OF_GROUP: of the
                                # membership
+    uint32_t size              # bytes of the entry in Redis; 0 = not known
 
 cdef struct OutgoingQueue:
     Entry* entries             # queue number n is kept at entries[n & mask]; NULL = no memory for any

@@ -320,7 +320,7 @@ cdef class Session(SessionStore):
             e.message = NULL
             e.sent_tick = self.turn.tick
             if self.recorded():
-                self.turn.journal.entry(j.RECEIVED, self, self.session_id, n)
+                self.turn.journal.entry(j.RECEIVED, self, self.session_id, n, 0)
         # An unknown identifier is answered too, so that the client can complete its half [MQTT-4.3.3-1].
         self.outlet.acknowledge(PUBREL, packet_id, fresh and self.recorded(),
                                 CODE_PACKET_IDENTIFIER_NOT_FOUND if e == NULL else 0, 0)

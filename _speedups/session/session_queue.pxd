@@ -7,7 +7,7 @@ from _speedups.session.incoming_qos2 cimport Awaiting, IncomingQos2
 from _speedups.session.membership cimport Memberships
 from _speedups.session.message cimport Message
 from _speedups.session.outgoing_queue cimport Entry, OutgoingQueue, queue_grow, queue_new
-from _speedups.session.subscriber cimport Subscriber
+from _speedups.session.subscriber cimport SHARED, Subscriber
 
 cdef OutgoingQueue NO_QUEUE            # of all sessions without messages
 
@@ -32,7 +32,7 @@ cdef class SessionQueue(Subscriber):
     cdef uint16_t identifier_set(self, const uint8_t* identifiers, Py_ssize_t n) except? 0
     cdef bint drop_expired(self) except -1
     cdef bint in_flight(self, uint64_t n, const Entry* e) noexcept
-    cdef int arrive(self, uint64_t n, Message* message, uint8_t flags, bytes identifiers) except -1
+    cdef int arrive(self, uint64_t n, Message* message, uint8_t flags, bytes identifiers, Py_ssize_t size) except -1
     cdef bint drop_one(self) except -1
     cdef int finish(self, uint64_t n) except -1
     cdef Entry* restored_entry(self, uint64_t n) except NULL
@@ -69,8 +69,8 @@ cdef inline void count_queued(SessionQueue session, int64_t messages, int64_t si
     session.queue.queued_bytes += <uint64_t>size
     session.turn.queued += messages
     session.turn.queued_bytes += size
-    if session.tenant is not None:
-        session.tenant.queued_bytes += size
+    if session.tenant is not None and session.kind != SHARED:
+        session.tenant.queued_here += size
 
 
 cdef inline void count_inflight(SessionQueue session, int64_t messages) noexcept:

@@ -199,7 +199,8 @@ cdef class SessionQueue(Subscriber):
                 return 0
         make_room(self)
         e = queue_entry(self.queue, self.tail)
-        e[0] = Entry(message_hold(message), 0, flags, WAITING, self.identifier_set(identifiers, n) if n else 0)
+        e[0] = Entry(message_hold(message), 0, flags, WAITING, self.identifier_set(identifiers, n) if n else 0,
+                     0)
         self.trace("queued", message, flags & QOS, "" if self.outlet is not None else "until the client is back")
         if self.recorded():
             self.turn.journal.queued(self, self.session_id, self.tail, message, flags, identifiers, n)
@@ -230,10 +231,11 @@ cdef class SessionQueue(Subscriber):
         sets.append(wanted)
         return <uint16_t>(len(sets) - 1)
 
-    cdef int arrive(self, uint64_t n, Message* message, uint8_t flags, bytes identifiers) except -1:
+    cdef int arrive(self, uint64_t n, Message* message, uint8_t flags, bytes identifiers, Py_ssize_t size) except -1:
         """Add a message that has queue number `n`; `flags` are EntryFlags. A repeated number is ignored.
 
-        `identifiers` are those of the subscriptions that it matched, as properties.
+        `identifiers` are those of the subscriptions that it matched, as properties. `size`: bytes of the entry in
+        Redis.
         """
         cdef Entry* e
         cdef QueueLimits limits
@@ -245,7 +247,7 @@ cdef class SessionQueue(Subscriber):
             return 0
         e = self.restored_entry(n)
         e[0] = Entry(message_hold(message), 0, flags & STORED_FLAGS, WAITING,
-                     self.identifier_set(identifiers, len(identifiers)) if identifiers else 0)
+                     self.identifier_set(identifiers, len(identifiers)) if identifiers else 0, <uint32_t>size)
         count_queued(self, 1, message_size(message))
         get_limits(self, &limits)
         if limits.drop_oldest and not self.restoring:
@@ -261,7 +263,7 @@ cdef class SessionQueue(Subscriber):
             raise DamagedBlock("a queue number out of range")
         while self.tail <= n:
             make_room(self)
-            queue_entry(self.queue, self.tail)[0] = Entry(NULL, 0, 2, ACKED, 0)
+            queue_entry(self.queue, self.tail)[0] = Entry(NULL, 0, 2, ACKED, 0, 0)
             self.tail += 1
         return queue_entry(self.queue, n)
 
@@ -306,6 +308,7 @@ cdef class SessionQueue(Subscriber):
     cdef int finish(self, uint64_t n) except -1:
         """Mark entry n as done and release its message."""
         cdef Entry* e = queue_entry(self.queue, n)
+        cdef uint32_t size = e.size
         if e.message != NULL:
             count_queued(self, 0, -message_size(e.message))
             message_release(e.message)
@@ -318,7 +321,7 @@ cdef class SessionQueue(Subscriber):
         if not self.restoring:                    # during restore, entries before this one may still be read
             queue_skip_acked(self.queue, self.tail)
         if self.recorded():
-            self.turn.journal.entry(j.DONE, self, self.session_id, n)
+            self.turn.journal.entry(j.DONE, self, self.session_id, n, size)
         return 0
 
     cdef uint64_t first_unsent(self) noexcept:
@@ -359,5 +362,5 @@ cdef class SessionQueue(Subscriber):
     cdef int released(self, uint16_t packet_id) except -1:
         """Record that a message is released, when all receivers have it."""
         if self.recorded():
-            self.turn.journal.entry(j.RELEASED, self, self.session_id, packet_id)
+            self.turn.journal.entry(j.RELEASED, self, self.session_id, packet_id, 0)
         return 0

@@ -58,7 +58,7 @@ cdef class SessionStore(SessionQueue):
                 self.turn.journal.queued(self, self.session_id, n, e.message, e.flags & STORED_FLAGS, identifiers,
                                          len(identifiers))
             elif e.state == GOT_PUBREC:
-                self.turn.journal.entry(j.RECEIVED, self, self.session_id, n)
+                self.turn.journal.entry(j.RECEIVED, self, self.session_id, n, 0)
             if e.flags & OF_GROUP:
                 (<Membership>self.shares.items[e.identifiers]).record_given(self.shares.places[n & self.shares.mask], n)
             n += 1
@@ -148,7 +148,7 @@ cdef class SessionStore(SessionQueue):
         if e.message != NULL:
             count_queued(self, 0, -message_size(e.message))
             message_release(e.message)
-        e[0] = Entry(NULL, 0, 2 | DUP | (e.flags & OF_GROUP), GOT_PUBREC, e.identifiers if e.flags & OF_GROUP else 0)
+        e[0] = Entry(NULL, 0, 2 | DUP | (e.flags & OF_GROUP), GOT_PUBREC, e.identifiers if e.flags & OF_GROUP else 0, 0)
 
     def restore_awaiting(self, uint16_t packet_id, Restored message, uint32_t progress=0):
         """Restore an AWAITING record. `progress`: of the message's publication, which a node that has ended began."""

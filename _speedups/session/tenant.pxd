@@ -19,7 +19,8 @@ cdef class Tenant:
     cdef readonly int64_t subscriptions
     cdef readonly int64_t retained, retained_bytes
     cdef readonly int64_t delayed
-    cdef readonly int64_t queued_bytes
+    cdef readonly int64_t queued_here                           # bytes in queues; not those that are in Redis
+    cdef public int64_t queued_elsewhere               # in a cluster: bytes of queues in Redis and at other nodes
     # Limits; 0 = none.
     cdef readonly int64_t max_connections, max_sessions, max_subscriptions, max_retained, max_retained_bytes
     cdef readonly int64_t max_delayed, max_queued_bytes
@@ -41,4 +42,5 @@ cdef class Tenants:
 
 cdef inline bint queue_is_over(Tenant tenant, int64_t size) noexcept:
     """Whether a message of this size is too much for the queues of a tenant; None: there is no tenant."""
-    return tenant is not None and tenant.max_queued_bytes != 0 and tenant.queued_bytes + size > tenant.max_queued_bytes
+    return (tenant is not None and tenant.max_queued_bytes != 0
+            and tenant.queued_here + tenant.queued_elsewhere + size > tenant.max_queued_bytes)

@@ -13,7 +13,8 @@ class Tenant:
     retained: int
     retained_bytes: int
     delayed: int
-    queued_bytes: int
+    queued_here: int
+    queued_elsewhere: int
     max_connections: int
     max_sessions: int
     max_subscriptions: int
@@ -24,6 +25,8 @@ class Tenant:
     def __init__(self, prefix: bytes) -> None: ...
     @property
     def name(self) -> str: ...
+    @property
+    def queued_bytes(self) -> int: ...
     def set_limits(
         self,
         *,

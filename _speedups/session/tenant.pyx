@@ -29,6 +29,11 @@ cdef class Tenant:
         """Its name."""
         return self.prefix[TENANT_SIZE:len(self.prefix) - 1].decode()
 
+    @property
+    def queued_bytes(self):
+        """Bytes of messages in the queues of its sessions and shared subscriptions, in a cluster at all nodes."""
+        return self.queued_here + self.queued_elsewhere
+
     def set_limits(self, *, int64_t max_connections=0, int64_t max_sessions=0, int64_t max_subscriptions=0,
                    int64_t max_retained_messages=0, int64_t max_retained_bytes=0, int64_t max_delayed_messages=0,
                    int64_t max_queued_bytes=0, double messages_per_second=0, double bytes_per_second=0):
@@ -72,7 +77,7 @@ cdef class Tenant:
 
     cdef bint is_idle(self) noexcept:
         """Whether it has nothing at this node."""
-        return not (self.connections or self.sessions or self.retained or self.delayed or self.queued_bytes)
+        return not (self.connections or self.sessions or self.retained or self.delayed or self.queued_here)
 
 
 cdef class Tenants:

@@ -250,6 +250,8 @@ class Client:
             events = self._session.feed(data)
         except ProtocolViolation as violation:
             events, fault = violation.events, str(violation)
+            if data.startswith(b"HTTP/"):
+                fault = "HTTP is spoken there, not MQTT; --ws is MQTT over WebSocket"
         self._flush()
         for event in events:
             match event:

@@ -59,8 +59,7 @@ class ClientConnection(asyncio.Protocol):
         except socket.gaierror as error:
             raise ConnectError(f"cannot find host {options.host!r}: {error.strerror}", "check -h") from None
         except (OSError, UnicodeError) as error:
-            hint = "--cafile names the authorities to trust" if hasattr(error, "verify_code") else "is a broker there?"
-            raise ConnectError(f"cannot connect to {options.address}: {reason_of(error)}", hint) from None
+            raise ConnectError(f"cannot connect to {options.address}: {reason_of(error)}", hint_of(error)) from None
         return self
 
     # ---- called by the loop ----
@@ -115,9 +114,18 @@ class ClientConnection(asyncio.Protocol):
             self.transport.abort()
 
 
+def hint_of(error: Exception) -> str:
+    """The remedy for a failed connect."""
+    if hasattr(error, "verify_code"):
+        return "--cafile names the authorities to trust"
+    if isinstance(error, ConnectionResetError) or getattr(error, "reason", "") == "WRONG_VERSION_NUMBER":
+        return "does that port speak TLS?"
+    return "is a broker there?"
+
+
 def reason_of(error: Exception) -> str:
     """The system's words for a failed connect; asyncio joins those of several addresses into one text."""
     if message := getattr(error, "verify_message", ""):
         return f"its certificate can't be trusted: {message}"
     numbers = re.findall(r"\[Errno (\d+)\]", str(error))
-    return os.strerror(int(numbers[-1])).lower() if numbers else str(error)
+    return os.strerror(int(numbers[-1])).lower() if numbers else str(error) or "the connection ended before TLS began"

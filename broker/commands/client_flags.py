@@ -2,7 +2,7 @@
 
 import os
 import sys
-from argparse import SUPPRESS, Namespace
+from argparse import SUPPRESS, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -88,18 +88,20 @@ def number(low: int, high: int) -> Callable[[str], int]:
 
     def convert(text: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high):
-            raise ValueError
+            raise ArgumentTypeError(f"{text!r} is not a number from {low} to {high}")
         return int(text)
 
-    convert.__name__ = f"number from {low} to {high}"
     return convert
 
 
 def seconds(text: str) -> float:
     """An argument type: a number of seconds."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 <= value < 1e9:
-        raise ValueError
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds")
     return value
 
 

@@ -2,16 +2,12 @@
 
 import json
 from argparse import Namespace
-from typing import Any
-from urllib.parse import urlencode
 
 from broker import logs
-from broker.commands.http_api import add_api_options, check_url, response
+from broker.commands.http_api import add_api_options, ask, ask_all, check_url
 from broker.commands.parser import Parser
 from broker.errors import UsageError
 
-SECONDS = 30.0  # for a response
-PAGE = 1000
 EXAMPLES = """\
   flockmq delayed
   flockmq delayed list --json --url https://broker.example.org:8080 --token-file token
@@ -44,14 +40,7 @@ def run(arguments: list[str]) -> int:
 
 def list_all(args: Namespace) -> None:
     """Print a line for each message."""
-    items: list[dict[str, Any]] = []
-    after: str | None = ""
-    while after is not None:
-        query = urlencode({"after": after, "limit": PAGE})
-        with response(args, f"/delayed?{query}", timeout=SECONDS) as found:
-            page = json.load(found)
-        items += page["items"]
-        after = page["next"]
+    items = ask_all(args, "/delayed")
     if args.json:
         print(json.dumps(items))
         return
@@ -69,5 +58,5 @@ def list_all(args: Namespace) -> None:
 
 def cancel(args: Namespace) -> None:
     """Drop a message."""
-    with response(args, f"/delayed?{urlencode({'id': args.id})}", method="DELETE", timeout=SECONDS):
-        print(json.dumps({"cancelled": args.id}) if args.json else "cancelled")
+    ask(args, "/delayed", method="DELETE", id=args.id)
+    print(json.dumps({"cancelled": args.id}) if args.json else "cancelled")

@@ -1,16 +1,13 @@
 """`flockmq drain`: moves the clients of a node to other nodes."""
 
-import json
 from argparse import Namespace
-from typing import Any
 from urllib.parse import quote
 
 from broker import logs
-from broker.commands.http_api import add_api_options, check_url, response
+from broker.commands.http_api import add_api_options, ask, check_url
 from broker.commands.parser import Parser
 from broker.errors import FlockError
 
-SECONDS = 30.0  # for a response
 EXAMPLES = """\
   flockmq drain node-2 --url https://broker.example.org:8080 --token-file token
   flockmq drain node-2 --reference broker-3.example.org:1883
@@ -52,9 +49,3 @@ def find(args: Namespace, name: str) -> str:
         problem = "several nodes have the name" if found else "there is no node"
         raise FlockError(f"{problem} {name}", f"there are {logs.escaped(names)}")
     return found[0]
-
-
-def ask(args: Namespace, path: str, body: dict[str, Any] | None = None) -> Any:
-    """The JSON of a response. Raises FlockError."""
-    with response(args, path, body, timeout=SECONDS) as found:
-        return json.load(found)

@@ -2,18 +2,15 @@
 
 import json
 from argparse import Namespace
-from typing import Any
-from urllib.parse import urlencode
 
 from broker import logs
-from broker.commands.http_api import add_api_options, check_url, response
+from broker.commands.http_api import PAGE, add_api_options, ask, ask_all, check_url
 from broker.commands.parser import Parser
+from broker.commands.settings import metavar
 from broker.config.declared_group import OPTIONS, declared
 from broker.config.kinds import Boolean
 from broker.errors import UsageError
 
-SECONDS = 30.0  # for a response
-PAGE = 1000
 EXAMPLES = """\
   flockmq groups
   flockmq groups show '$share/workers/jobs/#' --url https://broker.example.org:8080 --token-file token
@@ -22,10 +19,10 @@ EXAMPLES = """\
   flockmq groups remove '$share/workers/jobs/#'
 
 list (the default): all groups. show: one, with its members and its oldest messages. purge: drop the messages that
-wait; members keep those that they have. add: declare a group, which exists without members, or replace the
-settings of one; settings that are not given are those of [shared] in the configuration. remove: declare it no
-more; without members it ends, and the messages that wait are dropped. drain: members of a declared group get no new
-messages, and finish those that they have. resume: they get messages again."""
+wait; members keep those that they have. add: declare a group, which exists without members, or replace the settings
+of one; settings that are not given are those of [shared] in the configuration (DURATION such as 1h, SIZE such as 64
+MiB). remove: declare it no more; without members it ends, and the messages that wait are dropped. drain: members of
+a declared group get no new messages, and finish those that they have. resume: they get messages again."""
 
 
 def run(arguments: list[str]) -> int:
@@ -55,7 +52,7 @@ def run(arguments: list[str]) -> int:
         if isinstance(kind, Boolean):
             settings.add_argument(flag, action="store_const", const="true", help=description)
         else:
-            settings.add_argument(flag, metavar="VALUE", help=description)
+            settings.add_argument(flag, metavar=metavar(kind), help=description)
     parser.add_general_help(parser.add_argument_group("general"))
     args = parser.parse(arguments)
     check_url(args)
@@ -70,12 +67,7 @@ def run(arguments: list[str]) -> int:
 
 def list_all(args: Namespace) -> None:
     """Print a line for each group."""
-    items: list[dict[str, Any]] = []
-    after: str | None = ""
-    while after is not None:
-        page = ask(args, "/groups", after=after, limit=PAGE)
-        items += page["items"]
-        after = page["next"]
+    items = ask_all(args, "/groups")
     if args.json:
         print(json.dumps(items))
         return
@@ -113,10 +105,7 @@ def show(args: Namespace) -> None:
 
 def purge(args: Namespace) -> None:
     """Drop the messages that wait."""
-    with response(
-        args, f"/group/messages?{urlencode({'group': args.group})}", method="DELETE", timeout=SECONDS
-    ) as found:
-        dropped = json.load(found)["dropped"]
+    dropped = ask(args, "/group/messages", method="DELETE", group=args.group)["dropped"]
     print(json.dumps({"dropped": dropped}) if args.json else f"{dropped} messages dropped")
 
 
@@ -127,26 +116,18 @@ def add(args: Namespace) -> None:
         group = declared(args.group, given, is_text=True)
     except ValueError as fault:
         raise UsageError(f"expected {fault}") from None
-    path = f"/group?{urlencode({'group': group.name})}"
-    with response(args, path, dict(group.options), method="PUT", timeout=SECONDS):
-        print(json.dumps(dict(group.options)) if args.json else f"{logs.escaped(group.name)} is declared")
+    ask(args, "/group", dict(group.options), method="PUT", group=group.name)
+    print(json.dumps(dict(group.options)) if args.json else f"{logs.escaped(group.name)} is declared")
 
 
 def drain(args: Namespace) -> None:
     """Let members get no new messages; or, for `resume`, let them get some again."""
     body = {"paused": args.action == "drain"}
-    with response(args, f"/group/paused?{urlencode({'group': args.group})}", body, method="PUT", timeout=SECONDS):
-        print(json.dumps(body) if args.json else "paused" if body["paused"] else "resumed")
+    ask(args, "/group/paused", body, method="PUT", group=args.group)
+    print(json.dumps(body) if args.json else "paused" if body["paused"] else "resumed")
 
 
 def remove(args: Namespace) -> None:
     """Declare a group no more."""
-    with response(args, f"/group?{urlencode({'group': args.group})}", method="DELETE", timeout=SECONDS) as found:
-        dropped = json.load(found)["dropped"]
+    dropped = ask(args, "/group", method="DELETE", group=args.group)["dropped"]
     print(json.dumps({"dropped": dropped}) if args.json else f"removed, {dropped} messages dropped")
-
-
-def ask(args: Namespace, path: str, **query: object) -> Any:
-    """The JSON of a response. Raises FlockError."""
-    with response(args, f"{path}?{urlencode(query)}", timeout=SECONDS) as found:
-        return json.load(found)

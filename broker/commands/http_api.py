@@ -5,15 +5,17 @@ import urllib.request
 from argparse import Namespace, _ActionsContainer
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPResponse
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any, cast
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from broker.errors import FlockError, UsageError
 
 DEFAULT = "http://127.0.0.1:8080"
+SECONDS = 30.0  # for a response
+PAGE = 1000  # items
 
 
 def add_api_options(group: _ActionsContainer) -> None:
@@ -28,36 +30,80 @@ def check_url(args: Namespace) -> None:
         raise UsageError(f"--url {args.url!r} is no HTTP URL", f"such as {DEFAULT}")
 
 
+def ask(
+    args: Namespace, path: str, body: dict[str, Any] | None = None, *, method: str | None = None, **query: object
+) -> Any:
+    """The JSON of a response, None if it has none: see `response`."""
+    with response(args, path, query, body, method=method) as found:
+        text = found.read()
+    try:
+        return json.loads(text) if text else None
+    except ValueError as error:
+        raise FlockError(f"{args.url} is no node: its reply is not JSON") from error
+
+
+def ask_all(args: Namespace, path: str) -> list[dict[str, Any]]:
+    """All items of a list, asked for page by page. Raises FlockError."""
+    items: list[dict[str, Any]] = []
+    after: str | None = ""
+    while after is not None:
+        page = ask(args, path, after=after, limit=PAGE)
+        items += page["items"]
+        after = page["next"]
+    return items
+
+
 @contextmanager
 def response(
-    args: Namespace, path: str, body: dict[str, Any] | None = None, *, timeout: float, method: str | None = None
+    args: Namespace,
+    path: str,
+    query: dict[str, Any],
+    body: dict[str, Any] | None = None,
+    *,
+    method: str | None = None,
+    timeout: float = SECONDS,
 ) -> Iterator[HTTPResponse]:
     """The response to a request: GET, or POST if there is a body.
 
     Args:
         args: of the command.
-        path: below /api/v1, with the query.
+        path: below /api/v1.
+        query: parameters of the URL.
         body: JSON of a POST.
-        timeout: seconds without a byte.
         method: another one.
+        timeout: seconds without a byte.
 
     Raises:
         FlockError: the node does not answer, or refuses.
     """
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{args.url.rstrip('/')}/api/v1{path}", data, method=method)
+    token = None if args.token_file is None else _token(args.token_file)
+    url = f"{args.url.rstrip('/')}/api/v1{path}" + (f"?{urlencode(query)}" if query else "")
+    request = urllib.request.Request(url, data, method=method)
     if data is not None:
         request.add_header("Content-Type", "application/json")
-    if args.token_file is not None:
-        request.add_header("Authorization", f"Bearer {args.token_file.read_text().strip()}")
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
     try:
         with urllib.request.urlopen(request, timeout=timeout) as found:
             yield cast(HTTPResponse, found)
     except HTTPError as error:
-        raise FlockError(f"{args.url} refuses: {_reason(error)}", "see deploy/docs/HTTP.md about tokens") from error
-    except (URLError, OSError) as error:
+        hint = "--token-file FILE names a token" if error.code in (401, 403) else ""
+        raise FlockError(f"{args.url} refuses: {_reason(error)}", hint) from error
+    except (URLError, HTTPException, OSError) as error:
         reason = getattr(error, "reason", error)
-        raise FlockError(f"{args.url} does not answer: {reason}", "has the node --http 127.0.0.1:8080?") from error
+        text = getattr(reason, "strerror", None) or str(reason)
+        hint = "a node answers here if it was started with --http HOST:PORT"
+        raise FlockError(f"{args.url} does not answer: {text}", hint) from error
+
+
+def _token(path: Path) -> str:
+    try:
+        return path.read_text("ascii").strip()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "`flockmq token` prints a token") from error
+    except UnicodeError as error:
+        raise UsageError(f"{path} has no token: it is not ASCII text", "`flockmq token` prints a token") from error
 
 
 def _reason(error: HTTPError) -> str:

@@ -3,14 +3,12 @@
 import json
 import time
 from argparse import Namespace
-from urllib.parse import urlencode
 
 from broker import logs
-from broker.commands.http_api import add_api_options, check_url, response
+from broker.commands.http_api import add_api_options, ask, check_url
 from broker.commands.parser import Parser
 from broker.errors import UsageError
 
-SECONDS = 30.0  # for a response
 EXAMPLES = """\
   flockmq links
   flockmq links --url https://broker.example.org:8080 --token-file token --json
@@ -38,8 +36,7 @@ def run(arguments: list[str]) -> int:
 
 def show(args: Namespace) -> None:
     """Print a line for each link."""
-    with response(args, "/links", timeout=SECONDS) as found:
-        items = json.load(found)["items"]
+    items = ask(args, "/links")["items"]
     if args.json:
         print(json.dumps(items))
         return
@@ -72,5 +69,5 @@ def span(seconds: float) -> str:
 
 def forget(args: Namespace) -> None:
     """End the session of a link."""
-    with response(args, f"/link/session?{urlencode({'name': args.link})}", method="DELETE", timeout=SECONDS):
-        print("{}" if args.json else f"the session of {args.link} has ended")
+    ask(args, "/link/session", method="DELETE", name=args.link)
+    print("{}" if args.json else f"the session of {args.link} has ended")

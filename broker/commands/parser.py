@@ -1,4 +1,4 @@
-"""The argument parser of all subcommands: errors are one line, `-h` stays free, help keeps its examples' layout."""
+"""The argument parser of all subcommands: errors are one line, and help keeps the layout of its examples."""
 
 import argparse
 from collections.abc import Sequence
@@ -35,5 +35,6 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, f"`{self.prog} --help` explains")
 
     def add_general_help(self, group: argparse._ArgumentGroup) -> None:
-        """Add `--help` to this group."""
-        group.add_argument("--help", action="help", help="this page")
+        """Add `--help` to this group, and `-h`, if that is not the host of a client."""
+        flags = ["--help"] if "-h" in self._option_string_actions else ["-h", "--help"]
+        group.add_argument(*flags, action="help", help="this page")

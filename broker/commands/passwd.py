@@ -32,7 +32,9 @@ A running node sees a change of its file within seconds; connections of a delete
 
 def run(arguments: list[str]) -> int:
     """Change or list the users; returns the exit status."""
-    parser = Parser("passwd", "Add, change, delete or list the users of a password file.", "FILE [USER]", EXAMPLES)
+    parser = Parser(
+        "passwd", "Add, change, delete or list the users of a password file.", "FILE [USER] [OPTION...]", EXAMPLES
+    )
     parser.add_argument("file", metavar="FILE", help="the password file")
     parser.add_argument("user", metavar="USER", nargs="?", help="user to add or change")
     group = parser.add_argument_group("options")
@@ -46,8 +48,10 @@ def run(arguments: list[str]) -> int:
         for name in sorted(read_users(args.file)):
             print(name)
         return 0
-    if args.user is None or not USERNAME.fullmatch(args.user):
-        raise UsageError("a user is missing", "a name without colons and control characters, not beginning with #")
+    if args.user is None:
+        raise UsageError("a user is missing", "`flockmq passwd FILE USER`, or --list")
+    if not USERNAME.fullmatch(args.user):
+        raise UsageError(f"{args.user!r} can't be a user's name", "no colons, no control characters, no # at the front")
     users = read_users(args.file) if os.path.exists(args.file) else {}
     if not args.delete:
         users[args.user] = ask_credentials(args.user, args)

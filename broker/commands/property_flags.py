@@ -1,6 +1,6 @@
 """The flags of level 5: properties of packets (`-D`), session expiry (`-x`); names are those of mosquitto."""
 
-from argparse import SUPPRESS, Namespace
+from argparse import SUPPRESS, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,11 +41,8 @@ def session_expiry(text: str) -> int:
     if text in ("-1", "∞"):
         return NEVER
     if not (text.isascii() and text.isdigit() and len(text) < 11 and int(text) <= NEVER):
-        raise ValueError
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds up to {NEVER}, or -1")
     return int(text)
-
-
-session_expiry.__name__ = "number of seconds up to 4294967295, or -1"
 
 
 def split_properties(arguments: Sequence[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:

@@ -3,10 +3,12 @@
 from argparse import Namespace
 
 from broker.commands.parser import Parser
+from broker.config.declared_group import DeadLetterTopic
 from broker.config.keys import KEYS
 from broker.config.kinds import (
     Addresses,
     Choice,
+    Duration,
     FilePath,
     Integer,
     Kind,
@@ -14,6 +16,7 @@ from broker.config.kinds import (
     Name,
     PythonObjects,
     RedisUrlKind,
+    Size,
     StoreUrl,
     TopicFilters,
     Workers,
@@ -53,12 +56,15 @@ def metavar(kind: Kind) -> str:
         return "|".join(kind.words)
     words: dict[type[Kind], str] = {
         Addresses: "HOST:PORT",
+        DeadLetterTopic: "TOPIC",
+        Duration: "DURATION",
         FilePath: "FILE",
         Integer: "N",
         ListenUrls: "HOST:PORT|URL",
         Name: "NAME",
         PythonObjects: "MODULE:OBJECT",
         RedisUrlKind: "URL",
+        Size: "SIZE",
         StoreUrl: "memory|sqlite:PATH",
         TopicFilters: "FILTER",
         Workers: "N|auto",

@@ -133,6 +133,8 @@ def parse(arguments: list[str]) -> Namespace:
         for topic_filter in filters:
             check_topic_filter(topic_filter, flag)
     if args.since is not None:
+        check_since(args.since)
+        args.level = args.level or "mqttv5"  # its SUBACK has the reason of a refusal
         args.topics = [f"$stream/{args.since}/{topic_filter}" for topic_filter in args.topics]
         for topic_filter in args.topics:
             check_topic_filter(topic_filter, "--since")
@@ -140,6 +142,17 @@ def parse(arguments: list[str]) -> Namespace:
         raise UsageError("-R and --retained-only exclude each other")
     args.write = writer(args)
     return args
+
+
+def check_since(since: str) -> None:
+    """Raises UsageError: no stream begins there."""
+    from broker.streams.since import parse_since
+
+    try:
+        parse_since(since, 0)
+    except ValueError:
+        expected = "earliest, now, a duration such as 10m, a time such as 2026-11-22T10:00Z, or a position"
+        raise UsageError(f"--since {since!r}: expected {expected}") from None
 
 
 def needs_5(args: Namespace) -> list[str]:

@@ -6,7 +6,6 @@ from argparse import Namespace
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlencode
 
 from broker.commands.http_api import add_api_options, check_url, response
 from broker.commands.parser import Parser
@@ -62,7 +61,7 @@ def steps(args: Namespace) -> Iterator[dict[str, Any]]:
         FlockError: the node does not answer, or refuses.
     """
     wanted = {name: value for name in ("client", "topic") if (value := getattr(args, name)) is not None}
-    with response(args, f"/trace?{urlencode(wanted)}", timeout=SILENT_SECONDS) as events:
+    with response(args, "/trace", wanted, timeout=SILENT_SECONDS) as events:
         first = True
         for event in events:
             if event.startswith(b"data: "):

@@ -793,7 +793,7 @@ class Config:
         'counts: name (empty = no tenant; "*" = the part that the * of a condition stands for), and conditions: '
         "listener, user, certificate, server_name (of TLS), claim (CLAIM=PATTERN, of a token). Limits of the tenant at "
         "this node, 0 = none: max_connections, max_sessions, max_subscriptions, messages_per_second, bytes_per_second, "
-        "max_retained_messages, max_retained_bytes, max_queued_bytes; of all nodes: max_delayed_messages. New "
+        "max_retained_messages, max_retained_bytes; of all nodes: max_delayed_messages, max_queued_bytes. New "
         "conditions hold for new connections (deploy/docs/TENANTS.md).",
         TenantRules(),
         reloadable=True,

@@ -16,17 +16,19 @@ class TomlFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._text = path.read_text("utf-8")
-            self._document = tomllib.loads(self._text)
+            text = path.read_text("utf-8")
+            self._document = tomllib.loads(text)
         except OSError as error:
             raise ConfigError(
                 f"cannot read the configuration file {path}: {error.strerror}",
                 "`flockmq sample-config` prints one to start from",
             ) from error
         except UnicodeDecodeError as error:
-            raise ConfigError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+            line = error.object.count(b"\n", 0, error.start) + 1
+            raise ConfigError(f"{path}:{line} is not UTF-8: {error.reason}") from error
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from error
+        self._places = _places(text)
 
     def keys(self) -> Iterator[tuple[Key, object, str]]:
         """The settings outside of the tables of listeners: key, value, place."""
@@ -41,15 +43,18 @@ class TomlFile:
             raise ConfigError(f"listeners ({self._path}): expected tables such as [listeners.public]")
         for name, table in tables.items():
             prefix = f"{TABLES}{name}."
-            origin = _place(self._path, self._text, prefix[:-1])
+            origin = self._place(prefix[:-1])
             check_listener_name(name if isinstance(table, dict) else f"{name} = {table!r}", origin)
             if "listen" not in table:
                 raise ConfigError(f"listeners.{name} ({origin}) has no addresses", 'give it `listen = ["HOST:PORT"]`')
             for key, raw in _flatten(table, PER_LISTENER):
                 yield (name, *self._key(key, raw, prefix, LISTENER_KEYS))
 
+    def _place(self, name: str) -> str:
+        return f"{self._path}:{self._places[name]}" if name in self._places else str(self._path)
+
     def _key(self, name: str, raw: object, prefix: str, known: Mapping[str, Key]) -> tuple[Key, object, str]:
-        origin = _place(self._path, self._text, prefix + name)
+        origin = self._place(prefix + name)
         key = known.get(name)
         if key is None:
             raise unknown("key", prefix + name, origin, known)
@@ -64,16 +69,16 @@ def _flatten(document: Mapping[str, object], sections: Container[str]) -> Iterat
             yield name, value
 
 
-def _place(path: Path, text: str, name: str) -> str:
-    """`path:line` of a key; tomllib keeps no lines, so this finds the line that sets the key, as people write it."""
+def _places(text: str) -> dict[str, int]:
+    """The line of each key and table; tomllib keeps none, so these are the lines that set them, as people write it."""
+    found: dict[str, int] = {}
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[+\s*([^\]]*?)\s*\]", line):
             section = header[1].replace('"', "")
-            if section == name:
-                return f"{path}:{number}"
+            found.setdefault(section, number)
         elif setting := re.match(r"\s*([\w\".-]+)\s*=", line):
-            found = setting[1].replace('"', "")
-            if name in (found, f"{section}.{found}") and (section or "." in found or "." not in name):
-                return f"{path}:{number}"
-    return str(path)
+            name = setting[1].replace('"', "")
+            found.setdefault(name, number)
+            found.setdefault(f"{section}.{name}", number)
+    return found

@@ -64,7 +64,7 @@ class StandaloneCoordinator(Coordinator):
         self.journal = LoggedJournal()
         self._logged: LoggedMessages | None = None
         self._message_log: FileLog | None = None
-        self._run = secrets.token_hex(4)  # in the ids of delayed messages: their numbers begin anew with each start
+        self._run = secrets.token_hex(4)  # before the numbers of delayed messages, which begin at 1 with each start
         self._call = call
         self._call_later = call_later
 

@@ -38,7 +38,7 @@ def bind(address: str, shared: bool = False) -> socket.socket:
     except OSError as error:
         listener.close()
         hints = {
-            98: "another program has the port: stop it, or choose another with --listen",
+            98: "another program has the port: stop it, or choose another with --listen or FLOCKMQ_LISTEN",
             13: "ports below 1024 need a privilege",
         }
         raise ListenError(

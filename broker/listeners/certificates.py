@@ -7,6 +7,7 @@ stays in use.
 import math
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def load(listener: ListenerConfig, ticket_keys: TicketKeyRing) -> TlsContext | N
         if _is_readable_by_others(path, listener.name) and path in keys:
             log.warning("every user of this machine can read a private key: chmod o-r", file=path)
     try:
-        return TlsContext(
+        context = TlsContext(
             tls.certificate,
             tls.key,
             others,
@@ -60,6 +61,10 @@ def load(listener: ListenerConfig, ticket_keys: TicketKeyRing) -> TlsContext | N
     except TlsError as error:
         hint = "`flockmq sample-config` describes [tls]"
         raise ConfigError(f"TLS of listener {listener.name!r}: {error}", hint) from error
+    if context.expires <= time.time():
+        ended = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(context.expires))
+        log.warning("a certificate has expired: clients refuse it", listener=listener.name, expired=ended)
+    return context
 
 
 def files(tls: TlsConfig) -> list[str]:

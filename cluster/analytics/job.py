@@ -151,7 +151,8 @@ def run(arguments: list[str]) -> int:
     Raises:
         FlockError: the command line is invalid, or the job has failed.
     """
-    parser = Parser("analytics run", __doc__.partition("\n")[0], "--redis URL --output DIR [OPTION...]", EXAMPLES)
+    description = "The Spark job: statistics of all messages, once or for ever."
+    parser = Parser("analytics run", description, "--redis URL --output DIR [OPTION...]", EXAMPLES)
     job_options.add_options(parser)
     parser.add_general_help(parser.add_argument_group("help"))
     options = job_options.parse(parser, arguments)

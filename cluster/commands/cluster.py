@@ -60,7 +60,7 @@ class Memory:
 def run(arguments: list[str]) -> int:
     """Print the status; returns the exit status."""
     parser = Parser("cluster", "The nodes of a cluster and their state in Redis.", "status [OPTION...]", EXAMPLES)
-    parser.add_argument("action", choices=["status"], metavar="status", help="action")
+    parser.add_argument("action", nargs="?", default="status", choices=["status"], metavar="status", help="[status]")
     parser.add_argument(
         "--wait", type=float, metavar="SECONDS", help="for the heartbeats of all nodes, at most [the lease]"
     )

@@ -8,7 +8,7 @@ from broker.commands.parser import Parser
 from broker.config.load import load
 from broker.config.redis_url import masked
 from broker.config.schema import Config
-from broker.errors import UsageError
+from broker.errors import FlockError, UsageError
 from cluster.migration.migration import migrate, restore
 from cluster.migration.places import MOSQUITTO, SQLITE, MosquittoFile, Place, SqlitePlace, is_mosquitto, is_sqlite
 
@@ -86,8 +86,14 @@ def move(origin: str, args: argparse.Namespace) -> int:
     if args.no_users or args.partial:
         raise UsageError("--no-users and --partial are for a mosquitto.db")
     if is_sqlite(origin) == is_sqlite(args.target):
-        raise UsageError("one place is a SQLite store, the other Redis", "`flockmq migrate --help` has examples")
-    print(migrate(place(origin, config), place(args.target, config), warn))
+        raise UsageError(
+            f"from {masked(origin)} to {masked(args.target)}: one place is sqlite:PATH, the other Redis",
+            "`flockmq migrate --help` has examples",
+        )
+    from_place, target = place(origin, config), place(args.target, config)
+    if is_sqlite(origin) and not Path(origin.removeprefix(SQLITE)).exists():
+        raise FlockError(f"there is no store {Path(origin.removeprefix(SQLITE)).absolute()}", "check the path")
+    print(migrate(from_place, target, warn))
     return 0
 
 

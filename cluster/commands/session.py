@@ -25,7 +25,7 @@ def run(arguments: list[str]) -> int:
     parser = Parser(
         "session", "One client's session, wherever it is.", "show|kick|purge CLIENT_ID [OPTION...]", EXAMPLES
     )
-    parser.add_argument("action", choices=["show", "kick", "purge"], help="action")
+    parser.add_argument("action", metavar="ACTION", choices=["show", "kick", "purge"], help="show, kick, purge")
     parser.add_argument("client_id", metavar="CLIENT_ID", help="of the session")
     add_redis_options(parser)
     args = parser.parse(arguments)

@@ -35,9 +35,11 @@ def run(arguments: list[str]) -> int:
     """Run the command; returns the exit status."""
     usage = "ACTION [NAME] [RULE...] [OPTION...]"
     parser = Parser("users", "Users of a cluster, and their rules.", usage, EXAMPLES)
-    parser.add_argument("action", choices=[*ACTIONS, "list", "import"], help="action")
+    actions = [*ACTIONS, "list", "import"]
+    parser.add_argument("action", metavar="ACTION", choices=actions, help=", ".join(actions))
     parser.add_argument("name", metavar="NAME", nargs="?", help="of a user; for `import` that of a file")
-    parser.add_argument("rules", metavar="RULE", nargs="*", help="for `add` and `set-rules`: as a line of an ACL file")
+    rules = "for `add` and `set-rules`: as a line of an ACL file"
+    parser.add_argument("rules", metavar="RULE", nargs="*", default=[], help=rules)
     add_redis_options(parser)
     add_scram_options(parser.add_argument_group("for `add` and `set-password`"))
     args = parser.parse(arguments)

@@ -44,13 +44,20 @@ class Inbox:
             **handlers,
         }
         self.receive = replica.members.batches(self._receive).receive  # called with channel and message
+        self._apart: list[bytes] = []  # large messages of the next message that is an array
         self._to_confirm: dict[bytes, int] = {}  # node -> its last change that this node has applied
 
     def _receive(self, payload: bytes) -> None:
         if self._link.closed:
             return
+        if wire.is_apart(payload):
+            self._apart.append(payload)
+            return
         try:
             kind, *fields = wire.decode(payload)
+            if self._apart:
+                wire.fill(fields, self._apart)
+                self._apart.clear()  # some may be those of an array that was lost with an earlier link
         except DamagedMessage as error:
             log.error("invalid message between nodes", error=error)
             return

@@ -281,6 +281,7 @@ class KeyWriter:
                 "u": session.user,
                 "i": "" if session.interval is None else session.interval,
                 **({"g": 1} if shares else {}),
+                **self._count_queued(client_id, size),
             },
         )
         self._begin_expiry(session)
@@ -291,6 +292,14 @@ class KeyWriter:
             bound = self._bindings.setdefault(share.group, {})
             if share.key >= 0 and bound.get(share.key, (0, b""))[0] <= share.place:
                 bound[share.key] = (share.place, client_id)
+
+    def _count_queued(self, name: bytes, size: int) -> dict[str, int]:
+        """Count the bytes of a queue for its tenant, if its name has one; the field of the queue that says so."""
+        prefix = split_tenant(name)[0]
+        if not prefix:
+            return {}
+        self._pipe.hincrby(self._keys.queued_tenants, prefix, size)
+        return {"c": size}
 
     def _begin_expiry(self, session: StoredSession) -> None:
         client_id, interval, deadline = session.client_id, session.interval, session.deadline
@@ -345,7 +354,8 @@ class KeyWriter:
                 if settings.get("last_value"):
                     pipe.hset(keys.group_topics(group.name), message.topic, f"{share.place} {share.place}")
                 yield
-            pipe.hset(keys.group(group.name), mapping={"n": group.last, "b": size, **options_of(settings)})
+            counted = self._count_queued(group.name.split(b"/", 2)[2], size)
+            pipe.hset(keys.group(group.name), mapping={"n": group.last, "b": size, **options_of(settings), **counted})
             if group.declaration:
                 pipe.hset(keys.declared_groups, group.name, group.declaration)
                 pipe.sadd(keys.group_members(group.name), b"d:")

@@ -3,7 +3,8 @@
 A batch of messages is: kind u8, length of the node's id u8, its id, number u64, little-endian, then PUBLISH packets.
 Kind `L` (logged) has QoS 1 and 2, and is entry `number` of the node's log. Kind `Q` has QoS 0, and is in no log; its
 `number` counts the bytes sent to the receiver so far, for the receiver to confirm.
-All other messages are MessagePack arrays, the kind first.
+All other messages are MessagePack arrays, the kind first. The large messages of such an array may come before it, each
+by itself, as Redis has them; then `false` is in their places.
 """
 
 import struct
@@ -30,6 +31,26 @@ def decode(data: bytes) -> list[Any]:
     if not isinstance(message, list) or not message:
         raise DamagedMessage("an empty message")
     return message
+
+
+def is_apart(data: bytes) -> bool:
+    """Whether this is a message that belongs to the array after it: the first half of its first byte is its layout."""
+    return data[:1] < b"\x40"
+
+
+def fill(parts: list[Any], apart: list[bytes]) -> None:
+    """Put messages into their places in lists, the last first, and take them out of `apart`.
+
+    Raises:
+        DamagedMessage: there are more places.
+    """
+    for i in reversed(range(len(parts))):
+        if isinstance(parts[i], list):
+            fill(parts[i], apart)
+        elif parts[i] is False:
+            if not apart:
+                raise DamagedMessage("a part that is not there")
+            parts[i] = apart.pop()
 
 
 def ask(node: bytes, number: int, method: str, arguments: str) -> bytes:

@@ -14,7 +14,7 @@ STATE_NAMES = (
     b"clock epoch change changes nodes dead retained sessions expiring delayed groups shared grace later".split()
 )
 STATE_KINDS = tuple(
-    b"delayed: later: node: routes: wills: owned: log: s: q: st: in: subs: "
+    b"delayed: later: queued: node: routes: wills: owned: log: s: q: st: in: subs: "
     b"g: gw: gq: gm: gr: go: gk: gs: gv: gl: gn: moved:".split()
 )
 
@@ -51,6 +51,7 @@ class Keys:
         self.later_messages = self.prefix + b"later:messages"
         self.later_state = self.prefix + b"later:state"
         self.later_tenants = self.prefix + b"later:tenants"
+        self.queued_tenants = self.prefix + b"queued:tenants"
         self.expiring = self.prefix + b"expiring"
         self.grace = self.prefix + b"grace"
         self.shared = self.prefix + b"shared"

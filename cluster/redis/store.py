@@ -261,6 +261,7 @@ class RedisStore(LogStore):
                 size,
                 int(drop_oldest),
                 self._bounds.oldest(),
+                *block.texts,
                 *((*entry, self._message_bounds.oldest()) if entry is not None else ()),
                 *((block.batch,) if block.batch else ()),
             )

@@ -6,7 +6,7 @@ A change is an array, its kind first:
 subscribed      client id, incarnation, topic filter, options[, identifier]: of a persistent session
 unsubscribed    client id, incarnation, topic filter
 ended           client id, incarnation: a persistent session has ended
-route           topic filter, QoS: the origin has clients for it
+route           topic filter, value (routes.py): the origin has clients for it
 unroute         topic filter
 retained        topic name, message (empty = cleared); without the message: read it from Redis
 ready           node: it has joined
@@ -27,6 +27,7 @@ from _speedups.session.subscriber import SessionKind
 from broker.core.data_plane import DataPlane
 from broker.core.group_settings import settings_of
 from cluster.peers.members import Members
+from cluster.replication.routes import options_of
 
 
 class Changes:
@@ -123,11 +124,11 @@ class Changes:
         ):
             self._plane.sessions.end(session)
 
-    def apply_route(self, node: bytes, topic_filter: bytes, qos: int) -> None:
+    def apply_route(self, node: bytes, topic_filter: bytes, value: int) -> None:
         """A node has clients for a topic filter."""
         member = self._members.get(node)
         if member is not None:
-            self._plane.router.filters.subscribe(member.peer, topic_filter, qos)
+            self._plane.router.filters.subscribe(member.peer, topic_filter, options_of(topic_filter, value))
 
     def apply_group(self, name: bytes, settings: bytes) -> None:
         """A shared subscription is declared, or is it no more."""

@@ -1,13 +1,37 @@
 """Routes: the topic filters for which this node has clients. Other nodes send it messages by them."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import log2
 
 from _speedups.cluster.journal import ClusterJournal
+from _speedups.cluster.peer import Way
 from _speedups.codec.topics import is_shared
+from broker.core.subscription_options import MAXIMUM_QOS
 
-ONLY_PERSISTENT = 8  # bit of a route; as an option of the other node's subscription it is Retain As Published
+# Bits of a route. As an option of the other node's subscription, the first one is Retain As Published.
+ONLY_PERSISTENT = 8  # only persistent sessions have the filter
+QUEUED = 4  # their subscriptions have QoS 1 and 2, so messages of these levels reach all of them through queues
 EXACT_MEMBERS = 8  # numbers up to this one are announced exactly, greater ones as powers of two
+
+
+@dataclass(slots=True)
+class Route:
+    """A topic filter of this node's clients.
+
+    Attributes:
+        sessions: with the filter.
+        clean: those of them that are clean.
+        direct: those that get messages of QoS 1 and 2 from no queue: clean ones, and those that subscribe with QoS 0.
+        qos: the highest of clean sessions.
+        announced: to the other nodes; -1 = nothing.
+    """
+
+    sessions: int = 0
+    clean: int = 0
+    direct: int = 0
+    qos: int = 0
+    announced: int = -1
 
 
 class Routes:
@@ -18,7 +42,8 @@ class Routes:
     each node publishes there to its own clients.
 
     A route has a bit more while only persistent sessions have its filter: every node has their subscriptions, so links
-    count the route only without it (`_speedups/routing/interest.pyx`). Nodes of earlier versions don't look at it.
+    count the route only without it (`_speedups/routing/interest.pyx`). It has another one while all of them get
+    messages of QoS 1 and 2 through their queues. Nodes of earlier versions don't look at these bits.
 
     The route of a shared subscription has the number of its connected members too, in the bits above the QoS. Other
     nodes divide messages of QoS 0 by these numbers.
@@ -26,49 +51,72 @@ class Routes:
 
     def __init__(self, journal: ClusterJournal) -> None:
         self._journal = journal
-        self._known: dict[bytes, list[int]] = {}  # filter -> [sessions, QoS, announced, clean sessions]
+        self._known: dict[bytes, Route] = {}  # by filter
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def add(self, name: bytes, qos: int = 0, *, clean: bool) -> None:
-        """One more session has the filter."""
-        if is_local(name):
-            return
-        known = self._known.setdefault(name, [0, -1, -1, 0])
-        known[0] += 1
-        known[3] += clean
-        self.raise_to(name, qos)
+    def add(self, name: bytes, options: int, *, clean: bool) -> None:
+        """One more session has the filter, with these options."""
+        if not is_local(name):
+            route = self._known.setdefault(name, Route())
+            route.sessions += 1
+            route.clean += clean
+            self._grow(name, route, options & MAXIMUM_QOS, clean)
 
-    def raise_to(self, name: bytes, qos: int) -> None:
-        """A session with the filter has this QoS."""
-        if is_local(name):
-            return
-        known = self._known[name]
-        known[1] = max(known[1], qos)
-        self._announce(name, known)
+    def change(self, name: bytes, before: int, options: int, *, clean: bool) -> None:
+        """A session with the filter has other options."""
+        if not is_local(name):
+            route = self._known[name]
+            route.direct -= is_direct(before, clean)
+            self._grow(name, route, options & MAXIMUM_QOS, clean)
 
-    def remove(self, names: Iterable[bytes], *, clean: bool) -> None:
-        """One session less has each of these filters."""
-        for name in names:
+    def remove(self, subscriptions: Iterable[tuple[bytes, int]], *, clean: bool) -> None:
+        """One session less has each of these filters, with these options."""
+        for name, options in subscriptions:
             if is_local(name):
                 continue
-            known = self._known[name]
-            known[0] -= 1
-            known[3] -= clean
-            if not known[0]:
+            route = self._known[name]
+            route.sessions -= 1
+            route.clean -= clean
+            route.direct -= is_direct(options, clean)
+            if not route.sessions:
                 del self._known[name]
                 self._journal.change(("unroute", name))
             else:
-                self._announce(name, known)
+                self._announce(name, route)
 
-    def _announce(self, name: bytes, known: list[int]) -> None:
+    def _grow(self, name: bytes, route: Route, qos: int, clean: bool) -> None:
+        route.direct += is_direct(qos, clean)
+        if clean:
+            route.qos = max(route.qos, qos)
+        self._announce(name, route)
+
+    def _announce(self, name: bytes, route: Route) -> None:
         """Publish the route if the other nodes know another one."""
-        sessions, qos, announced, clean = known
-        value = qos | (code_of(sessions) << 2 if is_shared(name) else 0 if clean else ONLY_PERSISTENT)
-        if value != announced:
-            known[2] = value
+        if is_shared(name):
+            value = route.qos | code_of(route.sessions) << 2
+        else:
+            value = route.qos | ONLY_PERSISTENT * (not route.clean) | QUEUED * (not route.direct)
+        if value != route.announced:
+            route.announced = value
             self._journal.change(("route", name, value))
+
+
+def is_direct(options: int, clean: bool) -> bool:
+    """Whether a session gets messages of QoS 1 and 2 without a queue in Redis."""
+    return clean or not options & MAXIMUM_QOS
+
+
+def options_of(name: bytes, value: int) -> int:
+    """The options with which another node subscribes to a filter, from its route.
+
+    The QoS says how messages of QoS 1 and 2 go there, so that the highest of several routes counts.
+    """
+    if is_shared(name):
+        return value
+    way = Way.IN_QUEUES if value & QUEUED else Way.LOGGED if value & MAXIMUM_QOS else Way.AT_MOST_ONCE
+    return way | value & ONLY_PERSISTENT
 
 
 def code_of(count: int) -> int:

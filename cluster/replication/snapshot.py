@@ -73,8 +73,8 @@ class SnapshotReader:
 
     async def read_routes(self, node: bytes) -> None:
         """The topic filters for which a node has clients."""
-        for name, qos in (await self.ask_hash("HGETALL", self._link.keys.routes(node))).items():
-            self._changes.apply_route(node, name, int(qos))
+        for name, value in (await self.ask_hash("HGETALL", self._link.keys.routes(node))).items():
+            self._changes.apply_route(node, name, int(value))
 
     async def ask_hash(self, *command: bytes | str | int) -> dict[bytes, bytes]:
         """Send a command whose reply is a hash."""

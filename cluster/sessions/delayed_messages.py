@@ -1,7 +1,6 @@
 """The delayed messages of a cluster: Redis has them, and one node publishes them when they are due."""
 
 import asyncio
-import builtins
 import contextlib
 from collections.abc import Callable
 from functools import partial
@@ -72,10 +71,10 @@ class DelayedMessages:
         with contextlib.suppress(LinkLost, LinkError):
             await self._link.ask("PING")
 
-    async def list(self, prefix: bytes, without: bytes, after: str, limit: int) -> builtins.list[Delayed]:
+    async def waiting(self, prefix: bytes, without: bytes, after: str, limit: int) -> list[Delayed]:
         """The first messages that wait; see `Coordinator.delayed_messages`. Raises LinkLost, LinkError."""
         due, _, number = after.partition("-")
-        found: builtins.list[Delayed] = []
+        found: list[Delayed] = []
         while len(found) < limit:
             due, number, *rows = await self._link.ask_function(
                 "list_later", prefix, without, due or "0", number, limit - len(found), as_node=False
@@ -96,8 +95,8 @@ class DelayedMessages:
             names = [tenant.prefix for tenant in tenants]
             self._link.call(partial(self._counted, tenants), "HMGET", self._link.keys.later_tenants, *names)
 
-    def _counted(self, tenants: builtins.list[Tenant], reply: Reply) -> None:
-        if isinstance(reply, builtins.list):
+    def _counted(self, tenants: list[Tenant], reply: Reply) -> None:
+        if isinstance(reply, list):
             for tenant, count in zip(tenants, reply, strict=True):
                 self._plane.router.delayed.report_tenant(tenant, int(count or 0))
 
@@ -121,7 +120,7 @@ class DelayedMessages:
             self._link.function(self._taken, "later", AT_ONCE, late)
 
     def _taken(self, reply: Reply) -> None:
-        if not isinstance(reply, builtins.list) or len(reply) < 3:
+        if not isinstance(reply, list) or len(reply) < 3:
             return
         first, count, size, *messages = reply
         for number, stored in zip(messages[::2], messages[1::2], strict=True):

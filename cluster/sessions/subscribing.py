@@ -5,7 +5,7 @@ from _speedups.net.connection import Connection
 from _speedups.session.session import Session
 from _speedups.session.subscriber import SessionKind
 from broker.core.data_plane import DataPlane
-from broker.core.subscription_options import MAXIMUM_QOS, STORED_OPTIONS
+from broker.core.subscription_options import STORED_OPTIONS
 from cluster.replication.routes import Routes
 from cluster.sessions.claim import Claims
 
@@ -41,25 +41,26 @@ class Subscribing:
         wanted = self.wanted_by(connection, session)
         for name, options in filters:
             options &= STORED_OPTIONS
-            qos = options & MAXIMUM_QOS
             if wanted is not None:
                 more = (identifier,) if identifier else ()
                 self._journal.change(("subscribed", session.client_id, session.session_id, name, options, *more))
-                if name not in wanted:
-                    self._routes.add(name, clean=False)
+                if name in wanted:
+                    self._routes.change(name, wanted[name], options, clean=False)
+                else:
+                    self._routes.add(name, options, clean=False)
                 wanted[name] = options
             elif self._filters.subscribe(session, name, options, identifier):
-                self._routes.add(name, qos, clean=True)
+                self._routes.add(name, options, clean=True)
             else:
-                self._routes.raise_to(name, qos)
+                self._routes.change(name, options, options, clean=True)
 
     def unsubscribe(self, connection: Connection, session: Session, filters: list[bytes]) -> None:
         """Remove subscriptions."""
         wanted = self.wanted_by(connection, session)
         for name in filters:
             if wanted is not None:
-                if wanted.pop(name, None) is not None:
+                if (options := wanted.pop(name, None)) is not None:
                     self._journal.change(("unsubscribed", session.client_id, session.session_id, name))
-                    self._routes.remove([name], clean=False)
+                    self._routes.remove([(name, options)], clean=False)
             elif self._filters.unsubscribe(session, name):
-                self._routes.remove([name], clean=True)
+                self._routes.remove([(name, 0)], clean=True)

@@ -193,8 +193,8 @@ class TakeOver:
         welcome = partial(admission.welcome, claim.connection, claim.packet, session, present=claim.present)
         if session.kind == SessionKind.SHARED:
             claim.filters = dict(plane.router.filters.subscriptions_of(session))
-            for name in claim.filters:
-                self._routes.add(name, clean=False)
+            for name, options in claim.filters.items():
+                self._routes.add(name, options, clean=False)
         if len(plane.turn.journal):
             self._barrier.when_applied(welcome)
         else:
@@ -247,13 +247,13 @@ class TakeOver:
         elif found is not None:
             will.publish(self._plane.router, session.client_id, found, claim.epoch)
         if session.kind == SessionKind.SHARED:
-            self._routes.remove(claim.filters, clean=False)
+            self._routes.remove(claim.filters.items(), clean=False)
             entries = unfinished(session)
             sent = session.unload()
             if not session.subscriptions_held:
                 sessions.end(session)
         else:
-            self._routes.remove([name for name, _ in filters.subscriptions_of(session)], clean=True)
+            self._routes.remove(filters.subscriptions_of(session), clean=True)
             sessions.end(session)
             sent, entries = 0, []
         if claim.epoch:

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from loadtest.commands.bench_report import Progress, as_json, describe
+from loadtest.commands.parser import Parser
 from loadtest.generator.cost import Figures, ProcessMeter
 from loadtest.generator.multiprocess import own_topics, run_in
 from loadtest.generator.port_owner import listening_pids
@@ -111,14 +112,6 @@ SHAPES = {
     "connects": Shape(connect_load, ReconnectLoad, ("parallel", "persistent", "warm_up"), {"parallel": 50}),
     "take-overs": Shape(take_over_load, TakeOverLoad, ("clients", "rate", "persistent"), {"clients": 1000}),
 }
-
-
-class Parser(argparse.ArgumentParser):
-    """Reports a wrong command line in one line, like all commands of `flockmq`."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"flockmq: error: {message}; `flockmq bench --help` explains", file=sys.stderr)
-        raise SystemExit(2)
 
 
 def run(arguments: list[str]) -> int:
@@ -235,13 +228,7 @@ def pids_at(host: str, port: int) -> list[int]:
 
 
 def make_parser() -> Parser:
-    parser = Parser(
-        prog="flockmq bench",
-        description="Load an MQTT broker, check every message, measure.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser("bench", "Load an MQTT broker, check every message, measure.", "[SHAPE] [OPTION...]", EXAMPLES)
     add = parser.add_argument
     add("shape", nargs="?", default="pairs", choices=SHAPES, metavar="SHAPE", help="see below [pairs]")
     add(

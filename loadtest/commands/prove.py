@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import randrange
 
+from loadtest.commands.parser import Parser
 from loadtest.prove.node import Node, ProveError
 from loadtest.prove.presets import PRESETS
 from loadtest.prove.report import as_html, as_json, as_text
@@ -91,13 +92,13 @@ def _ignore(text: str) -> None:
     """The output is no terminal."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="flockmq prove",
-        description="Kill, stop and cut off a broker under load, and judge what its clients saw:\n"
+def _parser() -> Parser:
+    parser = Parser(
+        "prove",
+        "Kill, stop and cut off a broker under load, and judge what its clients saw:\n"
         "lost and doubled messages, order, retained messages, wills, sessions.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "[BROKER | --start CMD --address HOST:PORT ...] [OPTION...]",
+        EXAMPLES,
     )
     add = parser.add_argument
     add(

@@ -169,13 +169,20 @@ CLUSTER = (
     _publishing("cluster-qos1", "pairs 10:10, QoS 1, clean sessions", _QOS1, time=_HALF),
     _publishing("cluster-qos1-woken", "pairs 10:10, QoS 1, clean sessions", _QOS1, time=_HALF, full=False),
     _publishing(
-        "cluster-persistent", "pairs 10:10, QoS 1, persistent", {**_QOS1, "persistent": True}, redis=_REDIS_PERSISTENT
+        "cluster-persistent",
+        "pairs 10:10, QoS 1, persistent",
+        {**_QOS1, "persistent": True},
+        redis=_REDIS_PERSISTENT,
+        time=_HALF,
     ),
-    _publishing("cluster-persistent-100", "pairs 100:100, QoS 1, persistent", _MANY, redis=_REDIS_PERSISTENT),
+    _publishing(
+        "cluster-persistent-100", "pairs 100:100, QoS 1, persistent", _MANY, redis=_REDIS_PERSISTENT, time=_HALF
+    ),
     _publishing(
         "cluster-persistent-woken",
         "pairs 10:10, QoS 1, persistent",
         {**_QOS1, "persistent": True},
+        time=_HALF,
         full=False,
         brokers=PLACES_OF_FLOCKMQ,
     ),
@@ -184,6 +191,7 @@ CLUSTER = (
             f"cluster-shared{'' if full else '-woken'}",
             "shared subscription of 10 persistent sessions, 10 publishers, QoS 1",
             {**_QOS1, "persistent": True, "shape": "shared"},
+            time=_HALF,
             full=full,
             brokers=PLACES_OF_FLOCKMQ,
         )
@@ -193,6 +201,7 @@ CLUSTER = (
         "cluster-shared-clean",
         "shared subscription of 10 clean sessions, 10 publishers, QoS 1",
         {**_QOS1, "shape": "shared"},
+        time=_HALF,
         brokers=PLACES_OF_FLOCKMQ,
     ),
     _latency(0),

@@ -47,6 +47,7 @@ NEVER = 0xFFFFFFFF  # a Session Expiry Interval
 # from. A node that could not reach Redis may have waited for that reply during all of the outage.
 LATE = 60
 FAILED = 0x80  # reason codes from here on are failures
+PADDING = 1500  # characters that make a message large
 
 
 @dataclass
@@ -58,8 +59,15 @@ class Outgoing:
 
 
 def properties_of(payload: bytes) -> dict[str, Any]:
-    """The properties that a client of level 5 gives a message: they name it, and it expires long after the test."""
-    return {"message_expiry_interval": 1_000_000, "user_property": [("checksum", f"{crc32(payload):08x}")]}
+    """The properties that a client of level 5 gives a message: they name it, and it expires long after the test.
+
+    Every eighth message is a large one: brokers may treat them in another way.
+    """
+    checksum = crc32(payload)
+    properties = [("checksum", f"{checksum:08x}")]
+    if checksum % 8 == 0:
+        properties.insert(0, ("padding", "." * PADDING))
+    return {"message_expiry_interval": 1_000_000, "user_property": properties}
 
 
 class RecordedClient:

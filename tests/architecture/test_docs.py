@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DESIGN = ROOT / "deploy" / "docs" / "DESIGN.md"
 FAULTS = ROOT / "deploy" / "docs" / "FAULTS.md"
+BENCHMARKS = ROOT / "deploy" / "docs" / "BENCHMARKS.md"
 LISTED = ("_speedups", "broker", "cluster", "loadtest", "tests")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 NUMBER = re.compile(r"\b([FAIG][1-9]\d?)\b(?:-([FAIG]?)(\d+)\b)?")
@@ -131,3 +132,29 @@ def test_numbers_are_in_the_catalogue() -> None:
 def test_files_that_the_catalogue_names_are_there() -> None:
     for name in set(re.findall(r"`((?:tests|broker|cluster|_speedups)/[\w/.]+)", FAULTS.read_text())):
         assert (ROOT / name).exists(), name
+
+
+# ---- beginnings ----
+
+
+@pytest.mark.parametrize("path", tracked("deploy/docs/*.md"), ids=lambda path: path.name)
+def test_a_page_begins_with_its_reader(path: Path) -> None:
+    title, _, text = path.read_text("utf-8").partition("\n\n")
+    assert title.startswith("# ")
+    assert re.match(r"For [a-z]", text)
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").split()) <= 1200
+
+
+def test_the_readme_has_the_figures_of_the_benchmarks() -> None:
+    """Each figure of "How fast" is one of BENCHMARKS.md, rounded."""
+    section = (ROOT / "README.md").read_text("utf-8").partition("\n## How fast\n")[2].partition("\n## ")[0]
+    cells = [cell.strip() for row in re.findall(r"^\| (?!full).*$", section, re.M) for cell in row.split("|")[2:]]
+    told = [cell for cell in cells if re.fullmatch(r"\d+(\.\d+)?", cell)]
+    assert len(told) > 50
+    measured = [float(text) for text in re.findall(r"\d+(?:\.\d+)?", BENCHMARKS.read_text("utf-8"))]
+    for cell in told:
+        step = 10.0 ** -len(cell.partition(".")[2])
+        assert any(abs(float(cell) - value) <= step / 2 + 1e-9 for value in measured), cell

@@ -4,8 +4,10 @@ import asyncio
 import json
 import shutil
 import socket
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -725,6 +727,34 @@ def test_sub_fails_when_all_its_filters_are_refused(broker_port: int, capfd: pyt
     assert capfd.readouterr().err == "flockmq: error: the broker refused to subscribe to a\\tb\n"
     assert main([*common, "-t", "good", "-E"]) == 0
     assert capfd.readouterr().err == "flockmq: warning: the broker refused to subscribe to a\\tb\n"
+
+
+@pytest.mark.parametrize("broker_port", ["flockmq"], indirect=True)
+def test_sub_reports_why_a_stream_is_refused(broker_port: int, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["sub", "-p", str(broker_port), "-h", "127.0.0.1", "-t", "a", "--since", "10m", "-W", "5"]) == 1
+    assert "analytics.topics keeps one" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("broker_port", ["flockmq"], indirect=True)
+def test_tls_to_a_port_without_it(broker_port: int, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["pub", "-p", str(broker_port), "-h", "127.0.0.1", "-t", "a", "-m", "x", "--tls"]) == 1
+    assert "the connection ended before TLS began; does that port speak TLS?\n" in capfd.readouterr().err
+
+
+def test_a_port_that_speaks_http(capfd: pytest.CaptureFixture[str]) -> None:
+    class Refuse(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1000)
+            self.request.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 70\r\n\r\n" + b"x" * 70)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Refuse) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        common = ["pub", "-p", str(server.server_address[1]), "-h", "127.0.0.1", "-t", "a", "-m", "x"]
+        assert main(common) == 1
+        assert "HTTP is spoken there, not MQTT; --ws is MQTT over WebSocket\n" in capfd.readouterr().err
+        assert main([*common, "--tls"]) == 1
+        assert "does that port speak TLS?\n" in capfd.readouterr().err
+        server.shutdown()
 
 
 @pytest.mark.parametrize("name", ["pub", "sub"])

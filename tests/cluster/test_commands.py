@@ -268,7 +268,7 @@ def test_redis_is_away(tell: Callable[..., Told]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["cluster"], "required"),
+        (["session"], "required"),
         (["cluster", "stats"], "status"),
         (["cluster", "status", "--redis", "localhost"], "expected redis://"),
         (["cluster", "status", "--prefix", "a b"], "cluster.prefix"),

@@ -3,12 +3,14 @@
 import itertools
 
 import pytest
+import redis
 
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe, Unsuback, Unsubscribe
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
+from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
 from tests.protocol.wire import Wire
 
@@ -83,6 +85,43 @@ def test_each_subscriber_gets_it_once_whatever_it_is_subscribed_with(cluster: Cl
         cluster.settle()
         for client in (clean, persistent, other):
             client.expect_nothing()
+
+
+def test_messages_for_queues_go_to_another_node_once(cluster: ClusterProcess) -> None:
+    """They go there as messages of QoS 0, too, only while a persistent session has subscribed with QoS 0."""
+    with (
+        Wire(cluster["a"].port, name="queued") as queued,
+        Wire(cluster["a"].port, name="other") as other,
+        Wire(cluster["b"].port, name="p") as publisher,
+        redis.Redis(port=cluster.redis.port) as client,
+        client.pubsub(ignore_subscribe_messages=True) as sent,
+    ):
+        sent.psubscribe("mq:to:*")
+        packet_ids = itertools.count(1)
+
+        def twice(*receivers: Wire) -> bool:
+            """Publish a message; whether it was sent as one of QoS 0, too."""
+            publish(publisher, "q/x", b"first", 1, next(packet_ids))
+            publish(publisher, "q/x", b"last")
+            for receiver in receivers:
+                assert {take(receiver).payload for _ in range(2)} == {b"first", b"last"}  # the levels have no order
+            batches = b""
+            while b"last" not in batches:
+                found = sent.get_message(timeout=DEADLINE)  # None: the channel is subscribed to
+                batches += found["data"] if found and found["data"].startswith(b"Q") else b""
+            return b"first" in batches
+
+        queued.connect("clean=0").subscribe("q/x:1", "q/+:2")
+        publisher.connect()
+        assert not twice(queued)
+        other.connect("clean=0").subscribe("q/#:0")
+        assert twice(queued, other)
+        other.subscribe("q/#:1")
+        assert not twice(queued, other)
+        other.subscribe("q/#:0")
+        assert twice(queued, other)
+        other.close()
+        until(lambda: not twice(queued))
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

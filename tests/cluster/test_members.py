@@ -110,6 +110,20 @@ def test_messages_go_round_and_wait_when_no_member_has_room(nodes: Nodes) -> Non
     assert nodes.redis.hget(b"mq:g:" + GROUP, "b") == str(len(message(b"6"))).encode()
 
 
+@pytest.mark.parametrize("size", [1, 3, 5, 7, 9, 13, 100])
+def test_nodes_get_messages_by_the_number_of_their_members(nodes: Nodes, size: int) -> None:
+    """Whatever the number of messages in a call."""
+    members = {b"n1": 4, b"n2": 3}
+    for node, count in members.items():
+        nodes.call("acks", node, pack([]), pack([[], [GROUP, 10_000, count, 0], []]))
+    calls = 910 // size
+    for _ in range(calls):
+        nodes.share(*[message(b"x")] * size)
+    leases = {node: int(nodes.redis.hlen(b"mq:gl:" + node + b" " + GROUP)) for node in members}
+    assert sum(leases.values()) == calls * size
+    assert abs(leases[b"n1"] - calls * size * 4 / 7) <= max(2, size / 4), leases
+
+
 def test_the_node_of_the_member_is_sent_entries_and_their_numbers(nodes: Nodes) -> None:
     nodes.announce(b"a", 10)
     nodes.share(message(b"x"), message(b"y"))

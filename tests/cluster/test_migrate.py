@@ -389,7 +389,7 @@ def stage_of(where: Path | RedisProcess) -> str:
 
 
 def test_nothing_is_nothing_to_move(path: Path, redis_server: RedisProcess, migrate: Run, node: BrokerProcess) -> None:
-    assert "nothing to move" in migrate(f"sqlite:{path}", redis_server.url).stdout
+    migrate(f"sqlite:{path}", redis_server.url, fails=f"there is no store {path}; check the path")
     assert "nothing to move" in migrate(redis_server.url, f"sqlite:{path}").stdout
     assert not path.exists()
     node.start()

@@ -59,6 +59,7 @@ class SlowLink:
 class Commit:
     """A block of the ledger, as far as the store looks at it."""
 
+    texts: tuple[bytes, ...] = ()
     acks: tuple[bytes, ...] = ()
     settled = b""
     shares = False

@@ -195,6 +195,7 @@ def test_members_and_nodes_come_and_go(cluster: ClusterProcess, qos: int) -> Non
 def test_the_api_has_groups_of_all_nodes(start_cluster: StartCluster) -> None:
     cluster = start_cluster({"http.listen": "127.0.0.1:0", "shared.window": 4}, nodes="ab")
     Worker(cluster["a"].port, "away", persistent=True).client.close()
+    until(lambda: not HttpClient(cluster["a"]).get("/client", client_id="away")["connected"])
     with SocketClient(cluster["b"].port, "p", level=5) as publisher:
         publish(publisher, *(b"%d" % number for number in range(10)))
         worker = Worker(cluster["b"].port, "w")

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connect, Disconnect, Puback, Publish
+from _speedups.codec.packets import Connect, Disconnect, Puback, Publish, Subscribe
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
@@ -191,6 +191,27 @@ def test_a_node_that_loses_redis_again_while_it_catches_up_misses_nothing(start_
     late.resume()
     until(lambda: not late.waits_to_cut)
     assert retained(cluster["b"].port) == {f"kept/{number}": b"new" for number in range(3)}
+
+
+def test_retained_messages_go_on_after_a_lost_reply(start_cluster: StartCluster) -> None:
+    """The node reads the queue again before it is sent that its commit was applied."""
+    cluster = start_cluster({"limits.max_inflight": 5, "cluster.lease": 30}, nodes="a", proxies=True)
+    port, network = cluster["a"].port, cluster["a"].proxy
+    topics = {f"kept/{number}" for number in range(20)}
+    with SocketClient(port, "p") as publisher:
+        for topic in topics:
+            publisher.send(Publish(topic, b"value", qos=1, packet_id=1, retain=True))
+            assert isinstance(publisher.receive(), Puback)
+    with SocketClient(port, "c", clean_start=False) as client, cluster.redis.client() as store:
+        network.slow(0.3)
+        client.send(Subscribe(1, [("kept/#", 1)]))
+        until(lambda: store.llen("mq:q:c"))
+        network.cut()
+        network.resume()
+        while topics:
+            if isinstance(packet := client.receive(), Publish):
+                topics.discard(packet.topic_name)
+                client.send(Puback(packet.packet_id))
 
 
 def test_connect_with_a_will_that_is_never_let_in(cluster: ClusterProcess, watcher: SocketClient) -> None:

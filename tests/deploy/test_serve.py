@@ -46,8 +46,15 @@ def test_a_taken_port(tmp_path: Path) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         line = refused("--listen", address, "--store", f"sqlite:{tmp_path / 'new.db'}")
     assert address in line
-    assert "--listen" in line
+    assert "--listen or FLOCKMQ_LISTEN" in line, "`make run` takes no flags"
     assert not (tmp_path / "new.db").exists(), "a store was made for a node that doesn't start"
+
+
+def test_a_taken_port_of_http() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        line = refused("--http", address, "--store", "memory")
+    assert f"can't listen on {address}: Address already in use; another program has the port" in line
 
 
 def test_a_port_taken_by_another_node(start_broker: StartBroker) -> None:
@@ -212,6 +219,15 @@ def test_several_addresses(start_broker: StartBroker) -> None:
     for address in addresses:
         host, port = address.split(":")
         socket.create_connection((host, int(port)), 5).close()
+
+
+def test_a_low_limit_of_open_files(tmp_path: Path) -> None:
+    serve = f"exec {sys.executable} -m broker.cli serve --store sqlite:{tmp_path}"  # a directory: it ends at once
+    for files, warned in ((300, True), (1024, False)):
+        command = ["sh", "-c", f"ulimit -n {files}; {serve}"]
+        done = nursery.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment())
+        assert done.returncode == 2
+        assert (f"few files (ulimit -n, LimitNOFILE)  files={files}" in done.stderr) == warned, done.stderr
 
 
 def test_it_says_what_is_kept_where(start_broker: StartBroker, store: str) -> None:

@@ -5,12 +5,14 @@ FLOCKMQ_TEST_SECONDS is the duration of each test.
 """
 
 import os
-import random
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -23,6 +25,8 @@ from tests.harness.kept import KEPT
 ROOT = Path(__file__).resolve().parents[2]
 EARLIER = "40663cc"  # revision 21 of the library in Redis: the oldest one with which nodes of this version are tried
 ROUND = 30.0  # seconds, since a history is kept in memory
+
+AnyLoad = TypeVar("AnyLoad", ClusterLoad, SharedLoad)
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(0)]
 
@@ -43,70 +47,76 @@ def earlier() -> Path:
     return tree
 
 
-def choose_versions(cluster: ClusterProcess, rng: random.Random, earlier: Path) -> None:
-    """Choose the version of each node's next start."""
-    for node in cluster.nodes:
-        node.variables = rng.choice(({}, {"PYTHONPATH": str(earlier)}))
+class Upgrade:
+    """Rounds in which each start of a node takes one of two versions.
+
+    Args:
+        directory: for the nodes of each round.
+        settings: of the nodes.
+        earlier: tree of the earlier version.
+    """
+
+    def __init__(self, directory: Path, settings: dict[str, Any], earlier: Path) -> None:
+        self.directory = directory
+        self.settings = settings
+        self.earlier = earlier
+        self.mixed = 0  # pauses in which nodes of both versions ran
+        self.end = 0.0
+
+    @contextmanager
+    def begin(self, load_of: Callable[[ClusterProcess, int], AnyLoad]) -> Iterator[AnyLoad]:
+        """A round: a load on a new cluster, started; its user finishes it."""
+        seed = new_seed()
+        directory = self.directory / str(seed)
+        directory.mkdir()
+        cluster = ClusterProcess(directory, self.settings, keeps="always", proxies=True, orderly=False)
+        load = load_of(cluster, seed)
+        self._choose_versions(load)
+        with cluster.judged():
+            load.start()
+            self.end = time.monotonic() + ROUND
+            yield load
+
+    def goes_on(self, load: AnyLoad, pauses: tuple[float, ...]) -> bool:
+        """Let clients act until the next fault; returns False when the round has lasted long enough."""
+        load.run(load.rng.choice(pauses))
+        self.mixed += len({str(node.variables) for node in load.cluster.nodes}) > 1
+        self._choose_versions(load)
+        return time.monotonic() < self.end
+
+    def _choose_versions(self, load: AnyLoad) -> None:
+        for node in load.cluster.nodes:
+            node.variables = load.rng.choice(({}, {"PYTHONPATH": str(self.earlier)}))
 
 
-def versions(cluster: ClusterProcess) -> int:
-    """The number of different versions among the nodes."""
-    return len({str(node.variables) for node in cluster.nodes})
-
-
-def rounds() -> list[float]:
-    """The seconds of each round."""
-    seconds = float(os.environ.get("FLOCKMQ_TEST_SECONDS", "60"))
-    return [ROUND] * max(1, round(seconds / ROUND))
+def rounds() -> range:
+    """As many as fit into FLOCKMQ_TEST_SECONDS."""
+    return range(max(1, round(float(os.environ.get("FLOCKMQ_TEST_SECONDS", "60")) / ROUND)))
 
 
 def test_groups(tmp_path: Path, earlier: Path) -> None:
-    mixed = 0
-    for seconds in rounds():
-        seed = new_seed()
-        directory = tmp_path / str(seed)
-        directory.mkdir()
-        cluster = ClusterProcess(directory, SETTINGS, keeps="always", proxies=True, orderly=False)
-        load = SharedLoad(cluster, seed)
-        choose_versions(cluster, load.rng, earlier)
-        with cluster.judged():
-            load.start()
-            end = time.monotonic() + seconds
-            for fault in faults(load):
-                load.run(load.rng.choice((0.1, 0.3, 0.6)))
-                if time.monotonic() >= end:
-                    break
-                mixed += versions(cluster) > 1
-                choose_versions(cluster, load.rng, earlier)
-                fault(load)
+    upgrade = Upgrade(tmp_path, SETTINGS, earlier)
+    for _ in rounds():
+        with upgrade.begin(SharedLoad) as load:
+            fault = faults(load)
+            while upgrade.goes_on(load, (0.1, 0.3, 0.6)):
+                next(fault)(load)
             load.finish()
         print(load.summary())
-    assert mixed
+    assert upgrade.mixed
 
 
 def test_sessions(tmp_path: Path, earlier: Path) -> None:
-    mixed = 0
-    for seconds in rounds():
-        seed = new_seed()
-        directory = tmp_path / str(seed)
-        directory.mkdir()
-        cluster = ClusterProcess(directory, CLUSTER_SETTINGS, keeps="always", proxies=True, orderly=False)
-        load = ClusterLoad(cluster, seed)
-        choose_versions(cluster, load.rng, earlier)
-        with cluster.judged():
-            load.start()
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
-                load.run(load.rng.choice((0.1, 0.4, 1.0)))
-                running = [node for node in cluster.nodes if node.running]
-                mixed += versions(cluster) > 1
-                choose_versions(cluster, load.rng, earlier)
-                if len(running) > 1:
+    upgrade = Upgrade(tmp_path, CLUSTER_SETTINGS, earlier)
+    for _ in rounds():
+        with upgrade.begin(ClusterLoad) as load:
+            while upgrade.goes_on(load, (0.1, 0.4, 1.0)):
+                if sum(node.running for node in load.cluster.nodes) > 1:
                     load.kill_one()
-                for node in cluster.nodes:
+                for node in load.cluster.nodes:
                     if not node.running:
                         node.start()
             load.finish()
             load.finish_twins()
         print(f"{load.kills} kills, {load.count} messages")
-    assert mixed
+    assert upgrade.mixed

@@ -241,7 +241,7 @@ class BrokerProcess:
         return "\n".join(json.dumps(line) for line in self.log[-60:]) or "(nothing logged)"
 
     def faults(self) -> list[dict[str, Any]]:
-        """Log lines that tell of a fault of the broker itself; also the reports of sanitizers (tests/sanitize.sh)."""
+        """Log lines about a fault of the broker itself, and the reports of sanitizers (tests/sanitize.sh)."""
         python = ("internal error", "Traceback", "Exception ignored", "never awaited", "exception in callback")
         words = (*python, "AddressSanitizer", "runtime error:")
         return [

@@ -287,7 +287,7 @@ class ClusterProcess:
         return "\n".join(f"--- {node.name} ---\n{node.log_text()}" for node in self.nodes)
 
     def faults(self) -> list[dict[str, Any]]:
-        """Log lines that tell of a fault of a node itself."""
+        """Log lines about a fault of a node itself."""
         return [line for node in self.nodes for line in node.faults()]
 
     def check(self) -> None:

@@ -2,8 +2,6 @@
 
 import signal
 import socket
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -12,7 +10,7 @@ import pytest
 
 from _speedups.codec.packets import Connack, Disconnect
 from _speedups.codec.reason_codes import ReasonCode
-from tests.harness.broker_process import environment, until
+from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker, ClusterProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
@@ -180,16 +178,11 @@ def test_a_reference_to_the_node_itself_is_left_out(start_broker: StartBroker) -
     broker.stop()
     broker.settings["mqtt.server_reference"] = references
     broker.start()
-    url = HttpClient(broker).url
-    command = [sys.executable, "-m", "broker.cli", "drain", "--url", url]
+    api = HttpClient(broker)
     with SocketClient(broker.port, "c", level=5) as client:
-        found = subprocess.run(
-            [*command, "nobody"], env=environment(), capture_output=True, text=True, timeout=DEADLINE
-        )
-        assert found.returncode == 1 and "there is no node nobody" in found.stderr
-        (name,) = (said["name"] for said in HttpClient(broker).get("/nodes")["nodes"].values())
-        found = subprocess.run([*command, name], env=environment(), capture_output=True, text=True, timeout=DEADLINE)
-        assert (found.returncode, found.stdout) == (0, f"{name} is drained; MQTT 5.0 clients are sent to: {other}\n")
+        assert "there is no node nobody" in api.command("drain", "nobody", status=1)
+        (name,) = (said["name"] for said in api.get("/nodes")["nodes"].values())
+        assert api.command("drain", name) == f"{name} is drained; MQTT 5.0 clients are sent to: {other}\n"
         redirected(client.receive(), Disconnect, ReasonCode.USE_ANOTHER_SERVER, other)
 
 

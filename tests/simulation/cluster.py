@@ -288,6 +288,8 @@ class Run:
             # Redis may have got back a message whose publisher has had PUBCOMP.
             if not (self.losses and finding.startswith("S1 mq:in:")):
                 self.found(finding)
+        for finding in checker.miscounted(self.redis.keys):
+            self.found(finding)
 
     def _judge_times(self, listeners: set[str]) -> None:
         timeline = [*zip(self.history.times, self.history.events, strict=True)]

@@ -277,9 +277,7 @@ WAIT_FOR_OWNER = (
     "      waited[#waited + 1] = tonumber(last)\n      waited[#waited + 1] = owner\n"
 )
 PUSH = "if state[2] and tonumber(state[2]) == incarnation then\n    local queue"
-DROP_DONE = (
-    "  drop_done(prefix, cid, first, head, bytes, marks, state[5])\nend\n\n-- args: prefix, node, acknowledgements"
-)
+DROP_DONE = "  drop_done(prefix, cid, first, head, bytes, marks, size, state[5])\n"
 ALL_SENT = (
     "  redis.call('HSET', key, 'n', tonumber(redis.call('HGET', key, 'h')) + "
     "redis.call('LLEN', prefix .. 'q:' .. cid))\n"
@@ -331,7 +329,19 @@ ALL = (
         "acks dropped",
         "G1",
         "the acknowledgements of clients leave the queue as it is",
-        lua=((DROP_DONE, "end\n\n-- args: prefix, node, acknowledgements"),),
+        lua=((DROP_DONE, ""),),
+    ),
+    Mutation(
+        "large messages lost",
+        "G1",
+        "a node is not sent the large messages before the list that has their places",
+        lua=(("        publish(prefix .. 'to:' .. node, list[i])\n", ""),),
+    ),
+    Mutation(
+        "done bytes stay",
+        "S2",
+        "an acknowledgement does not take the bytes of its entries from those of the queue",
+        lua=(("    bytes, known = bytes - size, head\n", "    known = head\n"),),
     ),
     Mutation(
         "last entry stays",

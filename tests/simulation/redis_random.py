@@ -62,13 +62,14 @@ class Commands:
 
     def make_list(self) -> list[bytes]:
         """Of lists."""
-        kind = self._rng.choice([b"LLEN", b"LINDEX", b"LRANGE", b"LPOP", b"RPOP", b"LSET", b"LREM"])
+        kind = self._rng.choice([b"LLEN", b"LINDEX", b"LRANGE", b"LPOP", b"RPOP", b"LTRIM", b"LSET", b"LREM"])
         arguments = {
             b"LLEN": list,
             b"LINDEX": lambda: [self._number()],
             b"LRANGE": lambda: [self._number(), self._number()],
             b"LPOP": lambda: [self._number(1, 5)] if self._rng.random() < 0.5 else [],
             b"RPOP": lambda: [self._number(1, 5)] if self._rng.random() < 0.5 else [],
+            b"LTRIM": lambda: [self._number(), self._number()],
             b"LSET": lambda: [self._number(), self._word()],
             b"LREM": lambda: [self._number(-2, 3), self._word()],
         }

@@ -316,6 +316,13 @@ class Keyspace:
     def do_rpop(self, key: bytes, *count: bytes) -> Reply:
         return self._pop(key, count, left=False)
 
+    def do_ltrim(self, key: bytes, start: bytes, stop: bytes) -> Reply:
+        value = self._find(key, List)
+        if value is not None:
+            value[:] = value[_span(_integer(start), _integer(stop), len(value))]
+            self._drop_if_empty(key, value)
+        return OK
+
     def do_lset(self, key: bytes, index: bytes, content: bytes) -> Reply:
         value, at = self._find(key, List), _integer(index)
         if value is None:

@@ -3,12 +3,14 @@
 import http.client
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from tests.harness.broker_process import BrokerProcess
+from tests.harness.broker_process import BrokerProcess, environment
 from tests.harness.deadline import DEADLINE
 
 
@@ -56,6 +58,18 @@ class HttpClient:
             return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
         finally:
             connection.close()
+
+    def command(self, *arguments: str, status: int = 0) -> str:
+        """The output of `flockmq ARGUMENTS --url ...`; its errors, if it is to end with another status than 0."""
+        done = subprocess.run(
+            [sys.executable, "-m", "broker.cli", *arguments, "--url", self.url],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            env=environment(),
+        )
+        assert done.returncode == status, done.stderr
+        return done.stderr if status else done.stdout
 
     def get(self, path: str, **query: object) -> Any:
         """What a GET answers, which must be well."""

@@ -4,6 +4,7 @@ import base64
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -231,19 +232,7 @@ def test_shared_subscriptions(start_broker: StartBroker) -> None:
     """By the API and by `flockmq groups`."""
     broker = start_broker(HTTP)
     api = HttpClient(broker)
-
-    def command(*arguments: str) -> str:
-        url = ["--url", f"http://127.0.0.1:{HttpClient(broker).port}"]
-        done = subprocess.run(
-            [sys.executable, "-m", "broker.cli", "groups", *arguments, *url],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-            env=environment(),
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
+    command = partial(api.command, "groups")
     assert command() == "there are no shared subscriptions\n"
     jobs, logs = "$share/workers/jobs/#", "$share/a/logs"
     away = SocketClient(broker.port, "away", clean_start=False)
@@ -277,18 +266,7 @@ def test_declared_groups(start_broker: StartBroker) -> None:
     broker = start_broker({**HTTP, "shared.groups": '[{"name": "$share/a/logs", "window": 7}]', "shared.window": 9})
     api = HttpClient(broker)
     jobs, logs = "$share/workers/jobs/#", "$share/a/logs"
-
-    def command(*arguments: str, status: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "broker.cli", "groups", *arguments, "--url", f"http://127.0.0.1:{api.port}"],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-            env=environment(),
-        )
-        assert done.returncode == status, done.stderr
-        return done.stderr if status else done.stdout
-
+    command = partial(api.command, "groups")
     assert api.get("/group", group=logs)["settings"]["window"] == 7
     options = ("--max-queued-bytes", "2 KiB", "--when-full", "drop-new", "--expiry", "1h", "--last-value")
     assert command("add", jobs, *options) == f"{jobs} is declared\n"
@@ -302,6 +280,7 @@ def test_declared_groups(start_broker: StartBroker) -> None:
             publisher.receive()
     broker.restart()
     api = HttpClient(broker)
+    command = partial(api.command, "groups")
     assert api.get("/group", group=jobs)["waiting"] == 2
     assert f"{jobs} (declared)" in command()
     assert '  declared: window 9, max_queued_messages 100000, max_queued_bytes 2048, when_full "drop-new"' in command(
@@ -500,3 +479,28 @@ def test_the_description_is_kept(start_broker: StartBroker, tmp_path: Path) -> N
     ]
     ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=DEADLINE)
     assert ended.returncode == 0, ended.stdout[-8000:] + ended.stderr[-2000:]
+
+
+@one_store
+def test_errors_name_what_is_wrong(start_broker: StartBroker) -> None:
+    api = HttpClient(start_broker(HTTP))
+
+    def detail(method: str, path: str, body: object = None, **query: object) -> str:
+        reply = api.ask(method, path, body, **query)
+        assert reply.headers["content-type"] == "application/problem+json"
+        assert reply.json["status"] == reply.status >= 400
+        return str(reply.json["detail"])
+
+    assert detail("GET", "/nope") == "/api/v1/nope is not there; /api/v1/openapi.json describes what is"
+    assert detail("POST", "/bans/all") == "/api/v1/bans/all is not there; /api/v1/openapi.json describes what is"
+    assert detail("PATCH", "/bans") == "/api/v1/bans takes DELETE, GET, HEAD, POST, not PATCH"
+    assert detail("GET", "/clients", limit="x") == "limit must be a whole number, not 'x'"
+    assert detail("GET", "/clients", limit=0) == "limit must be from 1 to 1000"
+    assert detail("POST", "/messages", b"{").startswith("the body is not JSON: ")
+    assert detail("POST", "/messages", [1]) == "the body must be of type object"
+    assert detail("POST", "/messages", {"payload": "x"}) == "the body lacks topic"
+    assert detail("POST", "/messages", {"topic": 1, "payload": "x"}) == "topic must be of type string"
+    wildcard = {"topic": "a/#", "payload": "x"}
+    assert detail("POST", "/messages", wildcard) == "topic must be a topic name, without wildcards and outside of $SYS"
+    properties = {"topic": "a", "payload": "x", "properties": {"content_type": 1}}
+    assert detail("POST", "/messages", properties) == "properties.content_type must be of type string"

@@ -1,16 +1,14 @@
 """Delayed messages by the API and by `flockmq delayed`: listed in pages, and cancelled."""
 
-import subprocess
-import sys
+from functools import partial
 from typing import Any
 
 import pytest
 
 from _speedups.codec.packets import Puback, Publish
 from tests.conftest import StartBroker, StartCluster
-from tests.harness.broker_process import environment, until
+from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
-from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 
@@ -88,19 +86,7 @@ def test_a_cancelled_message_does_not_come_back(start_broker: StartBroker, store
 def test_command(start_cluster: StartCluster) -> None:
     cluster = start_cluster(HTTP)
     publish(cluster["a"].port, ("$delayed/600/a", b"1"), ("$delayed/500/b", b"22"))
-    api = HttpClient(cluster["c"])
-
-    def command(*arguments: str, status: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "broker.cli", "delayed", *arguments, "--url", f"http://127.0.0.1:{api.port}"],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-            env=environment(),
-        )
-        assert done.returncode == status, done.stderr
-        return done.stderr if status else done.stdout
-
+    command = partial(HttpClient(cluster["c"]).command, "delayed")
     lines = command().splitlines()
     assert [line.split()[-3:] for line in lines[1:]] == [["b", "from", "publisher"], ["a", "from", "publisher"]]
     assert command("cancel", lines[1].split()[0]) == "cancelled\n"

@@ -21,7 +21,20 @@ from tests.web.http_client import HttpClient
 
 StartBroker = Callable[..., BrokerProcess]
 StartCluster = Callable[..., ClusterProcess]
-VIEWS = ("overview", "clients", "topics", "groups", "links", "retained", "console", "analytics", "trace", "bans", "log")
+VIEWS = (
+    "overview",
+    "clients",
+    "topics",
+    "groups",
+    "links",
+    "retained",
+    "delayed",
+    "console",
+    "analytics",
+    "trace",
+    "bans",
+    "log",
+)
 EVIL = "<img src=x onerror=alert(1)>\"'&{{7*7}}\u202e"
 TILE = "[...document.querySelectorAll('.tile')].find((t) => t.innerText.startsWith(arguments[0])).innerText"
 HAS = "return document.querySelector('main').innerText.includes(arguments[0])"

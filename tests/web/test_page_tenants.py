@@ -24,7 +24,7 @@ RULES = [
     {"name": "acme", "user": "acme-*", "max_connections": 40, "messages_per_second": 5000},
     {"name": "*", "user": "*-device"},
 ]
-MENU = ["Overview", "Clients", "Subscriptions", "Groups", "Retained", "Wills", "Publish", "Trace", "Bans"]
+MENU = ["Overview", "Clients", "Subscriptions", "Groups", "Retained", "Wills", "Delayed", "Publish", "Trace", "Bans"]
 BROKER_VIEWS = ("topics", "links", "console", "analytics", "log", "tenants")
 WILL: dict[str, Any] = {"will_topic": "gone", "will_payload": b"w", "will_properties": {"will_delay_interval": 600}}
 STAYS: dict[str, Any] = {"clean_start": False, "properties": {"session_expiry_interval": 3600}}
@@ -210,12 +210,82 @@ def test_a_tenant_acts_on_its_own(browser: Chromium, world: World) -> None:
     assert api.get("/bans")["items"] == []
 
 
+def test_a_tenant_cancels_delayed_messages(browser: Chromium, world: World) -> None:
+    """It sees those to its own topics, the earliest first; an operator sees all, or those of one tenant."""
+    for name, each in world.clients.items():
+        for seconds in (7200, 90000):
+            publish(each, f"$delayed/{seconds}/{name or 'free'}-later/{seconds}", b"x" * 2048, retain=True)
+    rows = "return [...document.querySelectorAll('main tbody tr')].map((r) => [...r.cells].map((c) => c.innerText))"
+    sign_in(browser, world.url, world.tokens["acme"], "delayed")
+    browser.until(f"{rows.replace('return', 'const found =')}; return found.length === 2")
+    early, late = browser.run(rows)
+    assert early == ["acme-later/7200", early[1], "acme-here", "1, retained", "2.0 KiB", "Cancel"]
+    assert (late[0], early[1][:2], late[1][:3]) == ("acme-later/90000", "1 ", "1 d")
+    click(browser, "Cancel", "main")
+    click(browser, "Drop", "dialog")
+    browser.until(f"{rows.replace('return', 'const found =')}; return found.length === 1")
+    assert browser.run(rows)[0][0] == "acme-later/90000"
+    assert "globex" not in all_seen(browser)
+    assert [item["topic"] for item in world.api("acme").get("/delayed")["items"]] == ["acme-later/90000"]
+    assert refused(browser) == []
+    click(browser, "Sign out")
+    sign_in(browser, world.url, world.tokens[""], "delayed")
+    for value, shown in (("", 5), ("globex", 2), ("/", 2)):
+        browser.run(
+            "const s = document.querySelector('[name=tenant]'); s.value = arguments[0];"
+            "s.dispatchEvent(new Event('change'))",
+            value,
+        )
+        browser.until("return document.querySelectorAll('main tbody tr').length === arguments[0]", shown)
+
+
+@pytest.mark.parametrize("own", ["acme", ""], ids=["tenant", "operator"])
+def test_a_group_is_declared(browser: Chromium, world: World, own: str) -> None:
+    """Declared, changed, paused, and ended. What the form leaves out is as configured; a wrong value is told."""
+    api, group = world.api(own), "$share/workers/jobs/#"
+    sign_in(browser, world.url, world.tokens[own], "groups")
+    fill(browser, "name", "workers")
+    fill(browser, "filter", "jobs/#")
+    fill(browser, "window", "3")
+    fill(browser, "expiry", "90")
+    browser.run("document.querySelector('[name=when_full]').value = 'drop-new'")
+    click(browser, "Declare", "main")
+    says(browser, "yes: messages wait without subscribers")
+    configured = api.get("/group", group=f"$share/{own or 'free'}-group/jobs")["settings"]
+    expected = {**configured, "window": 3, "expiry": 90, "when_full": "drop-new"}
+    assert api.get("/group", group=group)["settings"] == expected
+    assert browser.run("return document.querySelector('[name=window]').value") == ""
+    neighbour = world.api("globex").get("/groups")["items"]
+    assert [item["group"] for item in neighbour] == ["$share/globex-group/jobs"]
+    click(browser, "Pause", "main")
+    says(browser, "subscribers get no new messages")
+    click(browser, "Change", "main")
+    assert browser.run("return document.querySelector('[name=expiry]').value") == "90"
+    fill(browser, "max_deliveries", "5")
+    fill(browser, "dead_letter_topic", "dead/#")
+    click(browser, "Declare", "main")
+    browser.until("return document.getElementById('told').innerText.includes('a topic name without wildcards')")
+    assert api.get("/group", group=group)["settings"] == {**expected, "paused": True}
+    fill(browser, "dead_letter_topic", "dead")
+    click(browser, "Declare", "main")
+    says(browser, "after 5 attempts, to dead")
+    changed = {**expected, "max_deliveries": 5, "dead_letter_topic": "dead"}
+    assert api.get("/group", group=group)["settings"] == {**changed, "paused": True}
+    click(browser, "Go on", "main")
+    until(lambda: api.get("/group", group=group)["settings"] == changed)
+    click(browser, "Declare no more", "main")
+    click(browser, "End", "dialog")
+    until(lambda: group not in [item["group"] for item in api.get("/groups")["items"]])
+    assert [got[2] for got in refused(browser)] == [422]
+
+
 def test_a_reader_of_a_tenant_changes_nothing(browser: Chromium, world: World) -> None:
     sign_in(browser, world.url, world.tokens["reader"])
     assert menu(browser) == [title for title in MENU if title != "Publish"]
-    for view in ("clients?client=acme-here", "groups", "retained", "wills", "bans"):
+    for view in ("clients?client=acme-here", "groups", "retained", "wills", "delayed", "bans"):
         go(browser, view)
-        says(browser, "acme" if view != "bans" else "Nobody is banned.")
+        says(browser, {"bans": "Nobody is banned.", "delayed": "No message waits."}.get(view, "acme"))
+        assert browser.run("return document.querySelectorAll('main form.stack').length") == 0
         assert browser.run("return document.querySelectorAll('main .danger, main td button:not(.plain)').length") == 0
     assert refused(browser) == []
 
@@ -286,7 +356,16 @@ def test_everybody_can_use_it(browser: Chromium, world: World, own: str, width: 
     browser.look(width, 800)
     sign_in(browser, world.url, world.tokens[own])
     browser.run((node_modules() / "axe-core" / "axe.min.js").read_text())
-    for view in ("overview", "clients", "subscriptions", "groups", "wills", "publish" if own else "tenants", "bans"):
+    for view in (
+        "overview",
+        "clients",
+        "subscriptions",
+        "groups",
+        "wills",
+        "delayed",
+        "publish" if own else "tenants",
+        "bans",
+    ):
         go(browser, view)
         found = browser.run(
             "return axe.run(document, {resultTypes: ['violations']}).then((r) => r.violations.map((v) =>"

@@ -27,7 +27,7 @@ from broker.admin.api.operations import (
     tenants,
     wills,
 )
-from broker.admin.api.schema import Schema, check
+from broker.admin.api.schema import BODY, Schema, check
 from broker.admin.http import problems
 from broker.admin.http.authorization import AdminAuthorization
 from broker.admin.http.problems import Problem, bad_request
@@ -51,6 +51,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *events.OPERATIONS,
 )
 ANSWER_SECONDS = 20.0  # timeout of an operation: requests that wait for a disk must not use up all connections
+MAX_SHOWN = 200  # characters of a path in an error
 CONTENT = ("payload", "properties")  # arguments that are not logged
 NO_STORE = {"Cache-Control": "no-store"}
 
@@ -132,7 +133,7 @@ def read_arguments(operation: Operation, raw: web.Request) -> dict[str, Any]:
         if schema is None or len(values) > 1 or (name in given and operation.in_path(name)):
             raise bad_request(f"{name!r} is given twice, or unknown; known are {', '.join(operation.arguments)}")
         try:
-            arguments[name] = _typed(schema, values[0])
+            arguments[name] = _typed(schema, values[0], name)
             check(schema, arguments[name], name)
         except ValueError as fault:
             raise bad_request(str(fault)) from None
@@ -142,14 +143,14 @@ def read_arguments(operation: Operation, raw: web.Request) -> dict[str, Any]:
     return arguments
 
 
-def _typed(schema: Schema, value: str) -> Any:
+def _typed(schema: Schema, value: str, name: str) -> Any:
     if schema["type"] == "integer":
         if not (value.isascii() and value.lstrip("-").isdigit() and len(value) < 20):
-            raise ValueError(f"{value!r} is no whole number")
+            raise ValueError(f"{name} must be a whole number, not {value!r}")
         return int(value)
     if schema["type"] == "boolean":
         if value not in ("true", "false"):
-            raise ValueError(f"{value!r} is neither true nor false")
+            raise ValueError(f"{name} must be true or false, not {value!r}")
         return value == "true"
     return value
 
@@ -162,9 +163,12 @@ async def read_body(schema: Schema, raw: web.Request) -> dict[str, Any]:
         async with asyncio.timeout(REQUEST_SECONDS):
             data = await raw.read()
         body = json.loads(data.decode("utf-8"), parse_constant=_no_number, parse_float=_number)
-        check(schema, body, "the body")
     except TimeoutError:
         raise Problem(HTTPStatus.REQUEST_TIMEOUT, "the body was not received in time") from None
+    except (ValueError, RecursionError) as fault:
+        raise bad_request(f"the body is not JSON: {fault}") from None
+    try:
+        check(schema, body, BODY)
     except (ValueError, RecursionError) as fault:
         raise bad_request(str(fault)) from None
     assert isinstance(body, dict)
@@ -181,6 +185,16 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
+def _detail(request: web.Request, error: web.HTTPException) -> str:
+    """The reason of an error that aiohttp raised."""
+    path = request.path if len(request.path) <= MAX_SHOWN else f"{request.path[:MAX_SHOWN]}..."
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return f"{path} takes {', '.join(sorted(error.allowed_methods))}, not {error.method}"
+    if isinstance(error, web.HTTPNotFound):
+        return f"{path} is not there; {ROOT}/openapi.json describes what is"
+    return error.reason
+
+
 @web.middleware
 async def errors_as_problems(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -194,7 +208,7 @@ async def errors_as_problems(
         if error.status < HTTPStatus.BAD_REQUEST:
             raise
         allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-        found = problems.response(Problem(HTTPStatus(error.status), error.reason))
+        found = problems.response(Problem(HTTPStatus(error.status), _detail(request, error)))
         found.headers.update(allow)
         return found
     except ConnectionError:

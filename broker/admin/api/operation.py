@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from broker.admin.api.schema import Schema, array, integer, record, table, text
+from broker.admin.api.schema import EXPECTED, Schema, array, integer, record, table, text
 from broker.admin.http.tokens import Holder
 from broker.core.tenants import ROOT as TENANTS
 from broker.core.tenants import prefix_of
@@ -16,7 +16,10 @@ ROOT = "/api/v1"
 MAX_LIMIT = 1000
 MAX_NAME = 8192  # characters of a name in a URL, where MQTT allows 65 535 bytes
 # Not wildcards, NUL, or topics that only the broker publishes to.
-TOPIC = text("a topic name", minLength=1, maxLength=MAX_NAME, pattern=r"^(?!\$SYS(/|$))[^+#\x00]+$")
+TOPIC = {
+    **text("a topic name", minLength=1, maxLength=MAX_NAME, pattern=r"^(?!\$SYS(/|$))[^+#\x00]+$"),
+    EXPECTED: "be a topic name, without wildcards and outside of $SYS",
+}
 TOPIC_FILTER = text("a topic filter", minLength=1, maxLength=MAX_NAME, pattern=r"^[^\x00]+$")
 CLIENT_ID = text("a client identifier", minLength=1, maxLength=MAX_NAME)
 NO_TENANT = "/"  # as a name of a tenant, which none can have

@@ -17,6 +17,9 @@ TYPES: dict[str, Any] = {
     "object": dict,
 }
 
+BODY = "the body"  # its place in the sentence of a fault; its properties stand there by their names
+EXPECTED = "x-expected"  # a schema may have it beside `pattern`: the rest of a sentence that begins with "must"
+
 
 def text(description: str = "", **more: Any) -> Schema:
     """A text; `more` is of JSON Schema."""
@@ -103,7 +106,7 @@ def _text_faults(schema: Schema, value: str, where: str) -> Iterator[str]:
     if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value)):
         yield f"{where} must have {schema.get('minLength', 0)} to {schema.get('maxLength', 'any')} characters"
     if "pattern" in schema and re.search(schema["pattern"], value) is None:
-        yield f"{where} must match {schema['pattern']}"
+        yield f"{where} must {schema.get(EXPECTED, 'match ' + schema['pattern'])}"
     if any("\ud800" <= character <= "\udfff" for character in value):
         yield f"{where} is not text: it holds half a surrogate pair"
 
@@ -117,4 +120,4 @@ def _object_faults(schema: Schema, value: dict[str, Any], where: str) -> Iterato
         if name not in known:
             yield f"{where} has {name!r}, which is unknown; known are {', '.join(known)}"
         else:
-            yield from faults(known[name], inner, f"{where}.{name}")
+            yield from faults(known[name], inner, name if where == BODY else f"{where}.{name}")

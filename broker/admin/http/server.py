@@ -7,6 +7,7 @@ only if `http.listen` is set: a node without it never loads aiohttp.
 
 import asyncio
 import errno
+import os
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
@@ -28,7 +29,7 @@ REQUEST_SECONDS = 5.0
 KEEP_SECONDS = 20.0
 MAX_CONNECTIONS = 128
 HINTS = {
-    errno.EADDRINUSE: "another program has the port: stop it, or choose another with --http",
+    errno.EADDRINUSE: "another program has the port: stop it, or choose another with --http or FLOCKMQ_HTTP_LISTEN",
     errno.EACCES: "ports below 1024 need a privilege",
 }
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -139,7 +140,9 @@ class HttpServer:
             except OSError as error:
                 await self.close()
                 hint = HINTS.get(error.errno or 0, "check the address")
-                raise ListenError(f"can't listen on {address}: {error.strerror or error}", hint) from error
+                number = error.errno or 0  # uvloop's text of a positive one names the address again
+                reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+                raise ListenError(f"can't listen on {address}: {reason}", hint) from error
             self._servers.append(server)
             self.addresses += [f"{scheme}://{address_of(socket)}" for socket in server.sockets]
 

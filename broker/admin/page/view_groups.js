@@ -1,8 +1,9 @@
 // Shared subscriptions: who has room, what waits.
 
-import { get, remove } from "./api.js";
+import { get, put as set, remove } from "./api.js";
 import { sure } from "./ask.js";
 import { empty, facts, fault, field, h, head, put, tell } from "./dom.js";
+import { form } from "./group_form.js";
 import { List, table } from "./list.js";
 import { mayChange, scope } from "./who.js";
 import { bytes, count } from "./words.js";
@@ -41,6 +42,7 @@ export function show(host, query) {
   const detail = h("section", { class: "card", "aria-label": "Group", hidden: true, tabindex: "-1" });
   const list = new List("Groups", "/groups", COLUMNS, { nothing: "There are no shared subscriptions.", onopen: (group) => open(group.group) });
   const ask = () => list.ask({ ...scope(), search: search.value });
+  const declaring = form((group) => { open(group); ask(); });
 
   async function purge(group) {
     if (!(await sure("Drop the messages that wait?", `No subscriber gets the ${count(group.waiting)} messages of ${group.group}.`, "Drop"))) return;
@@ -48,6 +50,25 @@ export function show(host, query) {
     open(group.group);
     ask();
   }
+
+  async function end(group) {
+    const what = group.members ? "Its subscribers keep it, with the settings of [shared]." : `Nobody gets the ${count(group.waiting)} messages that wait.`;
+    if (!(await sure("Declare the group no more?", what, "End"))) return;
+    await remove("/group", { group: group.group }).catch((error) => tell(error.message));
+    detail.hidden = true;
+    ask();
+  }
+
+  async function pause(group) {
+    await set(`/group/paused?${new URLSearchParams({ group: group.group })}`, { paused: !group.settings.paused }).catch((error) => tell(error.message));
+    open(group.group);
+  }
+
+  const declared = (group) => group.declared && [
+    h("button", { type: "button", class: "quiet", onclick: () => declaring.fill(group) }, "Change"),
+    h("button", { type: "button", class: "quiet", onclick: () => pause(group) }, group.settings.paused ? "Go on" : "Pause"),
+    h("button", { type: "button", class: "danger", onclick: () => end(group) }, "Declare no more"),
+  ];
 
   async function open(name) {
     detail.hidden = false;
@@ -59,7 +80,8 @@ export function show(host, query) {
           ["Declared", group.declared ? "yes: messages wait without subscribers" : "no"], ...settings(group.settings)]),
         table("Members", MEMBERS, group.of),
         group.oldest.length ? table("Oldest messages", OLDEST, group.oldest) : null,
-        group.waiting && mayChange() ? h("div", { class: "bar" }, h("button", { type: "button", class: "danger", onclick: () => purge(group) }, "Drop what waits")) : null);
+        mayChange() && h("div", { class: "bar" }, declared(group),
+          group.waiting ? h("button", { type: "button", class: "danger", onclick: () => purge(group) }, "Drop what waits") : null));
     } catch (error) {
       put(detail, fault(error));
     }
@@ -70,6 +92,6 @@ export function show(host, query) {
   put(host, head("Shared subscriptions", "Each message goes to one of the subscribers."),
     h("form", { class: "bar", role: "search", onsubmit: (event) => { event.preventDefault(); ask(); } },
       h("div", { class: "grow" }, field("Search", search)), h("button", { type: "submit", class: "quiet" }, "Refresh")),
-    detail, h("div", { class: "card" }, list.element));
+    detail, h("div", { class: "card" }, list.element), mayChange() && declaring.element);
   ask();
 }

@@ -16,6 +16,7 @@ const VIEWS = [
   ["links", "Links", () => import("./view_links.js"), operators],
   ["retained", "Retained", () => import("./view_retained.js"), all],
   ["wills", "Wills", () => import("./view_wills.js"), withTenants],
+  ["delayed", "Delayed", () => import("./view_delayed.js"), all],
   ["publish", "Publish", () => import("./view_publish.js"), () => who.tenant && mayChange()],
   ["console", "Console", () => import("./view_console.js"), operators],
   ["analytics", "Analytics", () => import("./view_analytics.js"), operators],
@@ -24,6 +25,6 @@ const VIEWS = [
   ["log", "Log", () => import("./view_log.js"), operators],
 ];
 
-export const BY_TENANT = ["clients", "subscriptions", "groups", "wills"]; // lists of one tenant, if an operator chooses one
+export const BY_TENANT = ["clients", "subscriptions", "groups", "wills", "delayed"]; // lists of one tenant, if an operator chooses one
 
 export const views = () => VIEWS.filter(([, , , shown]) => shown());

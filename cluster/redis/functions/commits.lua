@@ -12,10 +12,15 @@ local function remove_entry(queue, index, length)
   return size
 end
 
+-- Whether a queue has too much. It may have one message with any number of bytes, but for its tenant: `quota`.
+local function is_over(length, bytes, most, most_bytes, quota)
+  return length > most or (bytes > most_bytes and length > 1) or (bytes > quota and length > 0)
+end
+
 -- The queue of an absent client is full: remove its oldest entries behind the first `kept`, which may have been sent.
 -- The others get new numbers: no client has seen them, and no node has them. Returns length, bytes and marks of the
 -- queue, and the number of dropped messages.
-local function drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes)
+local function drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes, quota)
   local queue, states, dropped = prefix .. 'q:' .. cid, prefix .. 'st:' .. cid, 0
   local done = {}
   local known = marks > 0 and redis.call('HGETALL', states) or {}
@@ -31,7 +36,7 @@ local function drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, 
     marks = marks - redis.call('HDEL', states, done[i])
     length = length - 1
   end
-  while length > kept and (length > most or (bytes > most_bytes and length > 1)) do
+  while length > kept and is_over(length, bytes, most, most_bytes, quota) do
     bytes = bytes - remove_entry(queue, kept, length)
     length = length - 1
     dropped = dropped + 1
@@ -58,25 +63,28 @@ local function push_one(number, job)
   if state[2] and tonumber(state[2]) == incarnation then
     local queue = prefix .. 'q:' .. cid
     local head, bytes, marks = state[3] + 0, state[4] + 0, state[5] + 0      -- fails before the first write
+    local quota = job.limits and bytes + tenants.free(prefix, job.limits, tenants.of(cid)) or job.unlimited
     local values, length = {}, 0
     for i = 3, #item do
       local value = messages[item[i]]
       values[i - 2] = value
       bytes = bytes + #value
     end
+    local added = bytes - state[4]
     for i = 1, #values, AT_ONCE do
       length = redis.call('RPUSH', queue, unpack(values, i, math.min(i + AT_ONCE - 1, #values)))
     end
     if job.notes then
       note_tail(key, incarnation, head + length - #values)
     end
-    if length > most or (bytes > most_bytes and length > 1) then
+    if is_over(length, bytes, most, most_bytes, quota) then
       if drop_old and owner == '' then
         local kept = math.max(state[6] - head, 0)     -- entries that may have been sent
         if kept > 0 then
-          length, bytes, marks, dropped = drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes)
+          length, bytes, marks, dropped = drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes,
+            quota)
         else
-          while length > most or (bytes > most_bytes and length > 1) do
+          while is_over(length, bytes, most, most_bytes, quota) do
             if marks > 0 then
               marks = marks - redis.call('HDEL', prefix .. 'st:' .. cid, head)
             end
@@ -88,8 +96,8 @@ local function push_one(number, job)
         end
         redis.call('HSET', key, 'h', head, 'z', marks)
         count = math.min(count, length - kept)
-      elseif not (drop_old and length <= 2 * most and bytes <= 2 * most_bytes) then
-        while count > 0 and (length > most or (bytes > most_bytes and length > 1)) do
+      elseif bytes > quota or not (drop_old and length <= 2 * most and bytes <= 2 * most_bytes) then
+        while count > 0 and is_over(length, bytes, most, most_bytes, quota) do
           bytes = bytes - #redis.call('RPOP', queue)
           length = length - 1
           count = count - 1
@@ -97,7 +105,7 @@ local function push_one(number, job)
         end
       end
     end
-    redis.call('HSET', key, 'b', bytes)
+    write_bytes(tenants.of(cid), key, bytes)
     if dropped > 0 then
       job.dropped = job.dropped + dropped
       job.full[#job.full + 1] = cid
@@ -108,7 +116,7 @@ local function push_one(number, job)
       if owner ~= node and owner ~= '' then
         local told = job.others[owner]
         if not told then
-          told = {at = {}, messages = {}, items = {}}
+          told = {at = {}, messages = {}, items = {}, has_large = false}
           job.others[owner] = told
         end
         local copy = {cid, first}
@@ -121,6 +129,7 @@ local function push_one(number, job)
           copy[#copy + 1] = told.at[index]
         end
         told.items[#told.items + 1] = copy
+        told.has_large = told.has_large or added >= LARGE * #values
       end
     end
   end
@@ -135,12 +144,17 @@ local function push_failed(number, reason, job)
 end
 
 -- Append messages to queues. Appends to `firsts` for each push: number of its first message (0 = the client is at
--- another node), count. Returns the number of dropped messages, and {client id, its dropped messages, ...}.
-local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, firsts)
+-- another node), count. `limits`: see `tenants.free`. Returns the number of dropped messages, and {client id, its
+-- dropped messages, ...}.
+local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, firsts, limits)
   local job = {prefix = prefix, node = node, messages = messages, list = pushes, most = most, most_bytes = most_bytes,
-    drop_old = drop_old, firsts = firsts, others = {}, dropped = 0, full = {}, notes = noted_tails() ~= nil}
+    drop_old = drop_old, firsts = firsts, others = {}, dropped = 0, full = {}, notes = noted_tails() ~= nil,
+    limits = limits, unlimited = math.huge}
   each(#pushes, push_one, push_failed, job)
   for owner, told in pairs(job.others) do
+    if told.has_large then
+      send_apart(prefix, owner, told.messages, 1)
+    end
     tell(prefix, owner, 'pushed', told.messages, told.items)
   end
   return job.dropped, job.full
@@ -368,10 +382,13 @@ local function obstacle_of(prefix, node, wills, changes, later)
   return key and refusal(key, reason)
 end
 
+local FIRST_MESSAGE = 9       -- place of the first message of a block among the arguments
+
 -- args: prefix, node, seq, block, max queued messages, max queued bytes, 1 = drop the oldest, oldest entry of the log
--- to keep; for the log of messages: id of an entry, the entry, the oldest entry to keep; the batch with its header, if
--- the block has 1 in its place. (Entry and batch are arguments of their own because unpacking copies the parts of a
--- block, and Lua hashes each byte of a new text.)
+-- to keep; the messages, to which the block refers by their places here; for the log of messages: id of an entry, the
+-- entry, the oldest entry to keep; the batch with its header, if the block has 1 in its place. (Messages, entry and
+-- batch are arguments of their own because unpacking copies the parts of a block, and Lua hashes each byte of a new
+-- text.)
 -- Returns {number of the change or 0, dropped messages, first queue number and count for each push, ...}. If steps have
 -- failed, `damaged` follows. If messages were dropped, or steps have failed, {client id, its dropped messages, ...}
 -- follows; nodes of revision 7 ignore it. If the block has shares, {group, place, message, ...} follows: messages
@@ -391,18 +408,23 @@ register('flockmq_commit', function(args)
   if seq ~= last + 1 then
     return {'gap', last}
   end
-  local has_entry = args[11] ~= nil
-  local obstacle = has_entry and log_obstacle(prefix, node, args[9], args[10])
+  -- What may fail as a whole does so before anything is written.
+  local messages, pushes, log, header, targets, changes, awaiting, released, wills, releases, shares, moves,
+    later, limits = unpack(cmsgpack.unpack(args[4]))
+  local entry = FIRST_MESSAGE                      -- place of the argument with its id
+  if type(messages) == 'number' then               -- nodes before revision 27 have the messages in the block
+    entry, messages = entry + messages, args
+  end
+  local has_entry = args[entry + 2] ~= nil
+  local obstacle = has_entry and log_obstacle(prefix, node, args[entry], args[entry + 1])
   if obstacle == 'gap' then
     return {'gap', last}
   end
-  -- What may fail as a whole does so before anything is written.
-  local messages, pushes, log, header, targets, changes, awaiting, released, wills, releases, shares, moves,
-    later = unpack(cmsgpack.unpack(args[4]))
+  limits = limits and tenants.limits(limits)
   local records = changes ~= '' and cmsgpack.unpack(changes)
-  local refused = obstacle_of(prefix, node, wills, changes, later)
+  local refused = obstacle_of(prefix, node, wills, changes, later and later[1])
   if not refused and has_entry and not obstacle then
-    refused = log_entry(prefix, node, args[9], args[10], args[11])
+    refused = log_entry(prefix, node, args[entry], args[entry + 1], args[entry + 2])
   end
   -- Nodes before revision 16 have the batch in the block, without its header.
   local batch = log == 1 and args[#args] or header .. log
@@ -441,7 +463,8 @@ register('flockmq_commit', function(args)
     waiting, checks = move(prefix, node, messages, moves)
   end
   if #pushes > 0 then
-    firsts[2], full = push(prefix, node, messages, pushes, tonumber(args[5]), tonumber(args[6]), args[7] == '1', firsts)
+    firsts[2], full = push(prefix, node, messages, pushes, tonumber(args[5]), tonumber(args[6]), args[7] == '1', firsts,
+      limits)
   end
   if log ~= '' then
     for i = 1, #targets do
@@ -459,9 +482,9 @@ register('flockmq_commit', function(args)
   dispatch_all(prefix, waiting, told)
   dispatch_all(prefix, woken, told)
   if shares then
-    firsts[2] = firsts[2] + share(prefix, messages, shares, told)
+    firsts[2] = firsts[2] + share(prefix, messages, shares, told, limits)
   end
-  if later then
+  if later and later[1] then
     attempt(prefix, LATER, '', delay_messages, prefix, messages, later)
   end
   -- Without shares the reply has no leases: what a release has given back may be leased to the caller.
@@ -485,7 +508,7 @@ end)
 -- Acknowledgements of a client.
 local function acknowledge(i, job)
   local prefix = job.prefix
-  local cid, incarnation, done, received = unpack(job.list[i])
+  local cid, incarnation, done, received, size = unpack(job.list[i])
   local key, states = prefix .. 's:' .. cid, prefix .. 'st:' .. cid
   local state = redis.call('HMGET', key, 'h', 'b', 'z', 'x', 'r')
   if not state[1] or tonumber(state[4]) ~= incarnation then
@@ -517,13 +540,17 @@ local function acknowledge(i, job)
       marks = marks - redis.call('HDEL', states, number)
     end
   end
-  drop_done(prefix, cid, first, head, bytes, marks, state[5])
+  if size == 0 or #done ~= head - first then
+    size = nil                                   -- some were done before, or others before them are not
+  end
+  drop_done(prefix, cid, first, head, bytes, marks, size, state[5])
 end
 
--- args: prefix, node, acknowledgements of clients: {client id, incarnation, done numbers, numbers with PUBREC}. They
--- free memory, so Redis executes them when it has none left. Executing one twice has no effect. Then perhaps: what the
--- node settles with groups, see `settle`. Returns {'ok', {group, place, message, ...}: messages leased to the caller},
--- and `damaged` if steps have failed or something follows: a list of items, see `nothing_told`.
+-- args: prefix, node, acknowledgements of clients: {client id, incarnation, done numbers, numbers with PUBREC, bytes of
+-- the entries that are done; 0, or nothing from nodes before revision 27: not known}. They free memory, so Redis
+-- executes them when it has none left. Executing one twice has no effect. Then perhaps: what the node settles with
+-- groups, see `settle`. Returns {'ok', {group, place, message, ...}: messages leased to the caller}, and `damaged` if
+-- steps have failed or something follows: a list of items, see `nothing_told`.
 register({function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = function(args)
   local prefix = args[1]
   if not live(prefix, args[2]) then

@@ -5,14 +5,11 @@
 -- RETAIN, and the bytes of its payload.
 local function describe_later(message)
   local at = message_of_will(message)
-  local flags, length = struct.unpack('<BH', message, at)
-  local properties, head = 0, 3
-  if math.floor(flags / 16) == 2 then
-    properties = struct.unpack('<I4', message, at + 3)
-    head = math.floor(flags / 8) % 2 == 1 and 15 or 7
-  end
-  local topic = message:sub(at + head, at + head + length - 1)
-  return topic:match('^%$tenant/[^/]+/'), topic, flags, #message - at - head - length - properties + 1
+  local first, last = topic_place(message, at)
+  local flags = message:byte(at)
+  local properties = math.floor(flags / 16) == 2 and struct.unpack('<I4', message, at + 3) or 0
+  local topic = message:sub(first, last)
+  return topic:match('^%$tenant/[^/]+/'), topic, flags, #message - last - properties
 end
 
 -- The prefix of the tenant of a message that waits; nil: it has none, or is damaged.

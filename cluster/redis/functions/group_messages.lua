@@ -43,11 +43,7 @@ end
 -- The topic name of a message.
 local function topic_of(message)
   message = body_of(message)
-  local head = 3
-  if math.floor(message:byte(1) / 16) == 2 then
-    head = math.floor(message:byte(1) / 8) % 2 == 1 and 15 or 7
-  end
-  return message:sub(head + 1, head + struct.unpack('<H', message, 2))
+  return message:sub(topic_place(message, 1))
 end
 
 -- For groups that keep only the newest message of each topic: `gv:` has the place of the one that waits, and its age,
@@ -135,5 +131,5 @@ local function put_back(prefix, group, place, message)
     keep(prefix, group, place, message)
     more = #message
   end
-  redis.call('HINCRBY', key, 'b', more)
+  add_waiting(prefix, group, more)
 end

@@ -84,7 +84,7 @@ local function dispatch(prefix, group, told)
     end
   end
   if bytes > 0 then
-    redis.call('HINCRBY', prefix .. 'g:' .. group, 'b', -bytes)
+    add_waiting(prefix, group, -bytes)
     if rotation.now then
       redis.call('HSET', prefix .. 'g:' .. group, 'v', rotation.now)
     end

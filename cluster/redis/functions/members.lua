@@ -2,11 +2,13 @@
 -- announces the room of each, and a message goes into the queue of such a session in the step in which it gets its
 -- place.
 
+local ITEM_HEAD = 5           -- elements of an item of `given` before the entries
+
 -- What nodes are to be sent: `leases`, node -> {group, place, message, ...}; `keyed`, the same of groups with an order;
 -- `given`, node -> items {client id, first queue number, group, epoch, total, entries ...}: entries that are in queues
 -- of its sessions now, and the number of all that the member has got in this way.
 local function nothing_told()
-  return {leases = {}, keyed = {}, given = {}}
+  return {leases = {}, keyed = {}, given = {}, large = {}}
 end
 
 -- Send it. Returns what is for the caller, to be sent with its reply: leases, but none of groups with an order; and the
@@ -22,6 +24,11 @@ local function tell_all(prefix, node, told)
   end
   for other, items in pairs(told.given) do
     if other ~= node then
+      for _, item in ipairs(items) do
+        if told.large[item] then
+          send_apart(prefix, other, item, ITEM_HEAD + 1)
+        end
+      end
       tell(prefix, other, 'given', items)
     end
   end
@@ -35,7 +42,6 @@ local function is_member(name)
   return name:sub(1, #MEMBER) == MEMBER
 end
 
-local ITEM_HEAD = 5           -- elements before the entries
 local CHARACTERS = {}         -- by number; Redis lets a library use `string` only in functions
 
 -- The field of `s:<client id>` with the number of messages of a group that were put into its queue in this way.
@@ -106,8 +112,8 @@ local function taker_of(prefix, group, name, packed, nodes)
   end
   return {name = name, cid = cid, node = node, room = room, rests = limit < 0, total = total, qos = qos,
     kind = string.char(kind), retained_kind = string.char(kind + 2 * as_published), between = between,
-    head = tonumber(state[3]), bytes = tonumber(state[4]), incarnation = tonumber(state[5]), step = 1,
-    item = {cid, 0, group, epoch, 0}}
+    head = tonumber(state[3]), bytes = tonumber(state[4]), before = tonumber(state[4]),
+    incarnation = tonumber(state[5]), step = 1, item = {cid, 0, group, epoch, 0}}
 end
 
 -- Add the messages with these indices to those for a member; the first one has this place. Stops at a message with
@@ -150,7 +156,8 @@ local function fill_queue(prefix, group, taker, told)
   end
   local count = #item - ITEM_HEAD
   item[2], item[5] = taker.head + length - count, taker.total + count
-  redis.call('HSET', key, 'b', taker.bytes, 'g', '1', counter_of(group), item[5])
+  told.large[item] = taker.bytes - taker.before >= LARGE * count
+  write_bytes(tenants.of(taker.cid), key, taker.bytes, 'g', '1', counter_of(group), item[5])
   if noted_tails() then
     note_tail(key, taker.incarnation, item[2])
   end

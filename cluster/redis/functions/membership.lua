@@ -98,12 +98,47 @@ register({function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = func
 end})
 
 local NODE = {kind = 'node', 'node:', 'hash', 'routes:', 'hash', 'wills:', 'hash', 'owned:', 'set', 'log:', 'stream',
-  'gl:', 'set', 'gn:', 'set'}
+  'gl:', 'set', 'gn:', 'set', 'queued:', 'hash'}
+
+-- The bytes in the queues that a node has itself, which are not in Redis. `reported`: from `first` on tenants and their
+-- bytes in turn; those of others are 0.
+local function report_queued(prefix, node, reported, first)
+  local key, bytes = prefix .. 'queued:' .. node, {}
+  for _, tenant in ipairs(redis.call('HKEYS', key)) do
+    bytes[tenant] = 0
+  end
+  for i = first, #reported, 2 do
+    bytes[reported[i]] = tonumber(reported[i + 1])
+  end
+  for tenant, count in pairs(bytes) do
+    tenants.count(tenant, key, tenant, count)
+    if count == 0 then
+      redis.call('HDEL', key, tenant)
+    else
+      redis.call('HSET', key, tenant, count)
+    end
+  end
+end
+
+-- args: prefix, node, then tenants, as their prefixes, and the bytes in their queues that the node has itself, in turn.
+-- Returns for each tenant the bytes in its other queues: those in Redis and at other nodes. Nothing: the node is dead.
+register({function_name = 'flockmq_queued', flags = {'allow-oom'}, callback = function(args)
+  local prefix, result = args[1], {}
+  if not live(prefix, args[2]) then
+    return {}
+  end
+  report_queued(prefix, args[2], args, 3)
+  for i = 3, #args, 2 do
+    result[#result + 1] = tenants.total(prefix, args[i]) - tonumber(args[i + 1])
+  end
+  return result
+end})
 
 -- A node ends, and with it what is damaged of it.
 local function remove(prefix, node)
   redis.call('HDEL', prefix .. 'nodes', node)
   attempt(prefix, NODE, node, end_node_leases, prefix, node)
+  attempt(prefix, NODE, node, report_queued, prefix, node, {}, 1)
   redis.call('DEL', prefix .. 'node:' .. node, prefix .. 'routes:' .. node, prefix .. 'wills:' .. node)
   redis.call('EXPIRE', prefix .. 'log:' .. node, 60)     -- other nodes may still read it
   if redis.call('EXISTS', prefix .. 'owned:' .. node) == 1 then

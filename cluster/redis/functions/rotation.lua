@@ -292,9 +292,12 @@ end
 
 -- Write what the turns have changed, but for the time of the last one (`now`).
 local function end_rotation(prefix, rotation, told)
-  local group, fields, turns, full = rotation.group, {}, {}, {}
+  local group, fields, turns, full, last = rotation.group, {}, {}, {}, rotation.current
   if not rotation.used then
     return
+  end
+  if last then
+    last.time = last.time - last.step * rotation.left    -- its turn was longer than what was left to give
   end
   for _, taker in ipairs(rotation.takers) do
     if taker.cid and taker.used then

@@ -6,8 +6,8 @@
 local DECLARED = 'd:'
 local REDISPATCH = 5000       -- milliseconds, unless the nodes are configured otherwise
 
--- What a call needs of a group to accept this number of messages; `list`: the limits, see `share`.
-local function state_of(prefix, group, list, count)
+-- What a call needs of a group to accept this number of messages; `list`, `limits`: see `share`.
+local function state_of(prefix, group, list, count, limits)
   local found = redis.call('HMGET', prefix .. 'g:' .. group, 'n', 'b', 'o:max_queued_messages', 'o:max_queued_bytes',
     'o:when_full', 'o:last_value', 'o:strategy', 'v')
   if not found[1] then
@@ -17,7 +17,7 @@ local function state_of(prefix, group, list, count)
   if (found[2] or '0') ~= '0' then
     back, listed = waiting_in(prefix, group)
   end
-  local most, place = tonumber(found[3] or list[1]), tonumber(found[1])
+  local most, place, bytes = tonumber(found[3] or list[1]), tonumber(found[1]), tonumber(found[2] or 0)
   if noted_tails() then
     note_tail(prefix .. 'g:' .. group, 0, place)
   end
@@ -26,7 +26,8 @@ local function state_of(prefix, group, list, count)
     place = place,
     time = found[8] or 0,
     waiting = back + listed,
-    bytes = tonumber(found[2] or 0),
+    bytes = bytes,
+    quota = bytes + tenants.free(prefix, limits, limits and tenants.of_group(group)),
     most = most,
     most_bytes = tonumber(found[4] or list[2]),
     drop_old = (found[5] or (list[3] == 1 and 'drop-old')) == 'drop-old',
@@ -61,13 +62,13 @@ end
 -- A message is to wait: make room for it. Returns the number of messages that are dropped for it, and whether it may
 -- wait.
 local function make_room(prefix, state, size)
-  local dropped = 0
+  local dropped, most_bytes = 0, math.min(state.most_bytes, state.quota)
   while state.drop_old and state.waiting > 0
-      and (state.waiting >= state.most or state.bytes + size > state.most_bytes) do
+      and (state.waiting >= state.most or state.bytes + size > most_bytes) do
     state.bytes = state.bytes - drop_oldest(prefix, state)
     state.waiting, dropped = state.waiting - 1, dropped + 1
   end
-  return dropped, state.waiting == 0 or (state.waiting < state.most and state.bytes + size <= state.most_bytes)
+  return dropped, state.waiting == 0 or (state.waiting < state.most and state.bytes + size <= most_bytes)
 end
 
 -- A message that no node has room for. Returns the number of dropped messages.
@@ -94,15 +95,29 @@ local function wait(prefix, state, message)
   return dropped
 end
 
--- New messages of a group: give them to those who have room; the others wait. `limits`: see `share`. Returns the number
--- of dropped messages.
-local function share_to(prefix, group, messages, limits, told)
-  local state, dropped, given = state_of(prefix, group, limits, #messages), 0, 0
+-- The first of these messages, which have at most this number of bytes, and how many the others are.
+local function fitting(messages, most)
+  local fit = {}
+  for i = 1, most < math.huge and #messages or 0 do
+    most = most - #messages[i]
+    if most < 0 then
+      return fit, #messages - i + 1
+    end
+    fit[i] = messages[i]
+  end
+  return messages, 0
+end
+
+-- New messages of a group: give them to those who have room; the others wait. `list`: see `share`; `limits`: see
+-- `tenants.free`. Returns the number of dropped messages.
+local function share_to(prefix, group, messages, list, told, limits)
+  local state, dropped, given = state_of(prefix, group, list, #messages, limits), 0, 0
   if not state then
     return 0
   end
   local rotation = state.rotation
   if rotation then
+    messages, dropped = fitting(messages, state.quota)
     given = lease_all(prefix, rotation, state.place + 1, messages, told)
     state.place = state.place + given
   end
@@ -110,8 +125,8 @@ local function share_to(prefix, group, messages, limits, told)
     dropped = dropped + wait(prefix, state, messages[i])
   end
   write_added(prefix, state)
-  redis.call('HSET', prefix .. 'g:' .. group, 'n', string.format('%.0f', state.place), 'b',
-    string.format('%.0f', state.bytes), 'v', rotation and rotation.now or state.time)
+  write_waiting(prefix, group, state.bytes, 'n', string.format('%.0f', state.place), 'v',
+    rotation and rotation.now or state.time)
   if rotation then
     end_rotation(prefix, rotation, told)
   end
@@ -119,8 +134,9 @@ local function share_to(prefix, group, messages, limits, told)
 end
 
 -- New messages. `list`: max messages, max bytes, 1 = drop the oldest, then group and places in `messages`, in turn;
--- nodes before revision 23 have one place for them, and repeat the group. Returns the number of dropped messages.
-local function share(prefix, messages, list, told)
+-- nodes before revision 23 have one place for them, and repeat the group. `limits`: see `tenants.free`. Returns the
+-- number of dropped messages.
+local function share(prefix, messages, list, told, limits)
   local dropped, groups = 0, {}
   for i = 4, #list, 2 do
     local group = list[i]
@@ -139,7 +155,7 @@ local function share(prefix, messages, list, told)
     end
   end
   for group, of in pairs(groups) do
-    local fine, count = attempt(prefix, GROUP, group, share_to, prefix, group, of, list, told)
+    local fine, count = attempt(prefix, GROUP, group, share_to, prefix, group, of, list, told, limits)
     dropped = dropped + (fine and count or 0)
   end
   return dropped
@@ -160,7 +176,7 @@ local function finish_entries(prefix, cid, done)
   for i = 1, #done do
     marks = marks + redis.call('HSET', states, done[i], 'd')
   end
-  drop_done(prefix, cid, head, head, bytes, marks, state[4])
+  drop_done(prefix, cid, head, head, bytes, marks, nil, state[4])
 end
 
 -- A message comes from a node that has no lease of it: the node has it again if that is the node of its key. Else it
@@ -391,6 +407,7 @@ local function leave_group(prefix, group, member, node)
     if last > tonumber(redis.call('HGET', prefix .. 'shared', 'n') or 0) then
       redis.call('HSET', prefix .. 'shared', 'n', string.format('%.0f', last))
     end
+    write_waiting(prefix, group, 0)
     redis.call('DEL', prefix .. 'g:' .. group, prefix .. 'gm:' .. group, prefix .. 'gq:' .. group,
       prefix .. 'gw:' .. group, prefix .. 'gv:' .. group, prefix .. 'gk:' .. group)
   end
@@ -406,7 +423,7 @@ local function spread_list(prefix, group)
       return
     end
     place = place + 1
-    redis.call('HINCRBY', key, 'b', -#message)
+    add_waiting(prefix, group, -#message)
     put_back(prefix, group, place, message)
   end
 end
@@ -516,9 +533,7 @@ give_back = function(prefix, cid, sent, told)
   end)
   if #done > 0 then
     finish_entries(prefix, cid, done)
-    for group in pairs(groups) do
-      attempt(prefix, GROUP, group, dispatch, prefix, group, news)
-    end
+    dispatch_all(prefix, groups, news)
     if not told then
       tell_all(prefix, '', news)
     end
@@ -561,7 +576,7 @@ register('flockmq_purge_group', function(args)
   if back + listed > 0 then
     redis.call('UNLINK', prefix .. 'gq:' .. group, prefix .. 'gm:' .. group, prefix .. 'gw:' .. group,
       prefix .. 'gv:' .. group)
-    redis.call('HSET', prefix .. 'g:' .. group, 'b', 0)
+    write_waiting(prefix, group, 0)
   end
   return back + listed
 end)

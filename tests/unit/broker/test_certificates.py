@@ -104,6 +104,15 @@ def test_a_file_that_is_gone_when_it_is_read(authority: Authority, name: str) ->
         TlsContext(pair.cert, pair.key, **{"client_ca": authority.ca, name: "/none"})  # type: ignore[arg-type]
 
 
+def test_one_that_has_expired(authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    context(config(authority))
+    assert "expired" not in caplog.text
+    old = authority.server("old", days=-1)
+    (tmp_path / "old.pem").write_bytes(old.both())
+    assert context(config(authority, certificates=str(tmp_path))) is not None
+    assert "a certificate has expired: clients refuse it" in caplog.text
+
+
 def test_the_first_to_expire(authority: Authority, tmp_path: Path) -> None:
     soon = authority.server("soon", days=3)
     (tmp_path / "soon.pem").write_bytes(soon.both())

@@ -2,8 +2,10 @@
 
 import json
 import sys
+import threading
 import tomllib
 import types
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +17,18 @@ from broker.config.keys import KEYS
 from broker.config.sample import sample
 from broker.config.schema import Config
 from broker.errors import FlockError, UsageError
+
+
+class Page(BaseHTTPRequestHandler):
+    """A web page where a node was expected."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>")
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
 
 
 @pytest.fixture
@@ -109,7 +123,7 @@ def test_mistakes_are_one_line(
         (["pub", "-t", "a", "-m", "x", "-n"], "more than one message"),
         (["pub", "-t", "a/#", "-m", "x"], "wildcard"),
         (["pub", "-t", "", "-m", "x"], "-t ''"),
-        (["pub", "-t", "a", "-m", "x", "-q", "3"], "number from 0 to 2"),
+        (["pub", "-t", "a", "-m", "x", "-q", "3"], "argument -q/--qos: '3' is not a number from 0 to 2;"),
         (["pub", "-t", "a", "-m", "x", "-p", "0"], "number from 1 to 65535"),
         (["pub", "-t", "a", "-m", "x", "-V", "mqttv6"], "expected mqttv31, mqttv311 or mqttv5"),
         (["pub", "-t", "a", "-m", "x", "-V", "4", "-x", "5"], "-V 4: expected"),
@@ -131,6 +145,8 @@ def test_mistakes_are_one_line(
         ),
         (["sub", "-t", "a", "-x", "1", "-D", "connect", "session-expiry-interval", "1"], "exclude each other"),
         (["sub", "-t", "a", "-V", "311", "--no-local"], "--no-local needs -V 5"),
+        (["links", "--token-file", "/none"], "cannot read /none: No such file or directory"),
+        (["sub", "-t", "a", "--since", "10q"], "--since '10q': expected earliest, now, a duration such as 10m"),
         (["sub", "-t", "a", "--retain-handling", "often"], "invalid choice"),
         (["pub", "-t", "a", "-m", "x", "-P", "secret"], "-P needs -u"),
         (["pub", "-t", "a", "-m", "x", "-c"], "-c needs -i"),
@@ -179,6 +195,27 @@ def test_missing_file_to_publish(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("_speedups.codec.packets")
     assert main(["pub", "-t", "a", "-f", "/nonexistent"]) == 1
     assert capsys.readouterr().err == "flockmq: error: cannot read /nonexistent: No such file or directory\n"
+
+
+def test_a_port_that_is_no_node(capsys: pytest.CaptureFixture[str]) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert main(["links", "--url", url]) == 1
+        server.shutdown()
+    assert capsys.readouterr().err == f"flockmq: error: {url} is no node: its reply is not JSON\n"
+
+
+def test_short_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for long, short in (
+        (["--help"], ["-h"]),
+        (["serve", "--help"], ["serve", "-h"]),
+        (["users", "-h"], ["help", "users"]),
+    ):
+        assert main(long) == main(short) == 0
+        pages = capsys.readouterr().out
+        assert pages[: len(pages) // 2] == pages[len(pages) // 2 :] != ""
+    assert main(["pub", "-h"]) == 2, "the host, as with mosquitto_pub"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in COMMANDS)])

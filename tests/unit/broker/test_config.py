@@ -253,8 +253,8 @@ def test_bad_file_is_one_clear_line(tmp_path: Path, toml: str, words: list[str])
 def test_missing_file_and_bytes_that_are_no_text(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*: No such file"):
         load(env={}, file=tmp_path / "none.toml")
-    (tmp_path / "bad.toml").write_bytes(b"a = '\xff'")
-    with pytest.raises(ConfigError, match="not UTF-8"):
+    (tmp_path / "bad.toml").write_bytes(b"# one\na = '\xff'")
+    with pytest.raises(ConfigError, match=r"bad.toml:2 is not UTF-8"):
         load(env={}, file=tmp_path / "bad.toml")
 
 

@@ -120,7 +120,7 @@ def test_the_command_refuses_what_it_cannot_do(passwd: Passwd, tmp_path: Path) -
     path = tmp_path / "passwords"
     for arguments, stdin, words in (
         ([path], "x\n", "a user is missing"),
-        ([path, "a:b"], "x\n", "without colons"),
+        ([path, "a:b"], "x\n", "'a:b' can't be a user's name; no colons"),
         ([path, "ada"], "\n", "a password has 1 to"),
         ([path, "ada", "--delete"], "", "has no user 'ada'"),
     ):

@@ -1,15 +1,16 @@
 """Messages of QoS 0 to a group of a cluster: each node gets a part that fits the number of its members."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from _speedups.cluster.group import ClusterGroup
 from _speedups.cluster.journal import ClusterJournal
-from _speedups.cluster.peer import Peer
+from _speedups.cluster.peer import Peer, Way
 from _speedups.routing.router import Router
 from _speedups.session.turn import Turn
-from cluster.replication.routes import Routes, code_of
+from cluster.replication.routes import Routes, code_of, options_of
 
 FILTER = "$share/g/t"
 LIMITS = {
@@ -57,10 +58,10 @@ def test_joins_of_large_groups_make_few_changes() -> None:
         routes.add(FILTER.encode(), 1, clean=True)
     assert len(changes.records) == 15
     for _ in range(999):
-        routes.remove([FILTER.encode()], clean=True)
+        routes.remove([(FILTER.encode(), 1)], clean=True)
     assert len(changes.records) == 29
     assert changes.records[-1] == ("route", FILTER.encode(), 1 | 1 << 2)
-    routes.remove([FILTER.encode()], clean=True)
+    routes.remove([(FILTER.encode(), 1)], clean=True)
     assert changes.records[-1] == ("unroute", FILTER.encode())
 
 
@@ -77,9 +78,51 @@ def test_a_route_says_when_only_persistent_sessions_have_its_filter() -> None:
     routes = Routes(changes)  # type: ignore[arg-type]
     for clean in (False, False, True):
         routes.add(b"t/#", 1 if clean else 0, clean=clean)
-    routes.remove([b"t/#"], clean=True)
-    routes.remove([b"t/#"], clean=False)
+    routes.remove([(b"t/#", 1)], clean=True)
+    routes.remove([(b"t/#", 0)], clean=False)
     assert changes.records == [("route", b"t/#", 8), ("route", b"t/#", 1), ("route", b"t/#", 8 | 1)]
+
+
+def test_a_route_says_when_all_its_sessions_have_queues() -> None:
+    changes = Changes()
+    routes = Routes(changes)  # type: ignore[arg-type]
+
+    def announced_by(step: Callable[[], None]) -> list[int]:
+        changes.records.clear()
+        step()
+        return [value for _, _, value in changes.records]
+
+    assert announced_by(lambda: routes.add(b"t", 1, clean=False)) == [8 | 4]
+    assert announced_by(lambda: routes.add(b"t", 2, clean=False)) == []
+    assert announced_by(lambda: routes.change(b"t", 2, 0, clean=False)) == [8]  # it gets them at once, with QoS 0
+    assert announced_by(lambda: routes.add(b"t", 0, clean=False)) == []
+    assert announced_by(lambda: routes.change(b"t", 0, 2, clean=False)) == []
+    assert announced_by(lambda: routes.remove([(b"t", 0)], clean=False)) == [8 | 4]
+    assert announced_by(lambda: routes.add(b"t", 1, clean=True)) == [1]
+    assert announced_by(lambda: routes.change(b"t", 2, 2, clean=True)) == [2]
+    assert announced_by(lambda: routes.remove([(b"t", 2)], clean=True)) == [8 | 4 | 2]
+
+
+@pytest.mark.parametrize(
+    ("values", "way"),
+    [
+        ((8 | 4,), Way.IN_QUEUES),
+        ((8 | 4 | 2,), Way.IN_QUEUES),
+        ((8,), Way.AT_MOST_ONCE),  # of a node of an earlier version, or a persistent session has it with QoS 0
+        ((0,), Way.AT_MOST_ONCE),
+        ((1,), Way.LOGGED),
+        ((8 | 4, 0), Way.AT_MOST_ONCE),
+        ((0, 2, 8 | 4), Way.LOGGED),
+    ],
+)
+def test_messages_go_the_way_of_all_matching_routes(values: tuple[int, ...], way: Way) -> None:
+    turn = Turn(ClusterJournal(lambda: b""))
+    turn.set_limits(**LIMITS)
+    filters = Router(turn).filters
+    peer = Peer(turn, 1, b"n2", lambda batch: None)
+    for name, value in zip((b"a/b", b"a/+", b"#"), values, strict=False):
+        filters.subscribe(peer, name, options_of(name, value))
+    assert filters.receivers(b"a/b") == [(peer, way)]
 
 
 def spread(counts: list[int], messages: int) -> list[int]:

@@ -131,14 +131,13 @@ def _judge(request: Request) -> None:
         if request.body.get(name, 0) > most:
             raise unfit(f"{name}: at most {most}, as `shared.{name}` says")
     known = request.node.broker.data_plane.router.filters.groups
-    own = [name for name, group in known.items() if group.settings.declared and is_of(request.prefix, name.decode())]
+    own = [
+        name
+        for name, group in known.items()
+        if group.settings.declared and split_shared(name.decode())[1].startswith(request.prefix)
+    ]
     if request.arguments["group"].encode() not in own and len(own) >= MAX_TENANT_GROUPS:
         raise Problem(HTTPStatus.CONFLICT, f"there are {MAX_TENANT_GROUPS} declared groups, the maximum")
-
-
-def is_of(prefix: str, group: str) -> bool:
-    """Whether the topic filter of a group begins so."""
-    return split_shared(group)[1].startswith(prefix)
 
 
 async def pause(request: Request) -> None:

@@ -10,15 +10,15 @@ from broker.config.tenants import LIMITS, limits_of
 from broker.core.tenants import name_of
 from broker.metrics import TENANT_FIGURES
 
-# Each node has all retained messages, the number of all delayed ones, and the persistent sessions of the others: the
-# highest figure counts. The rest are sums.
-SHARED = frozenset({"sessions", "subscriptions", "retained", "retained_bytes", "delayed"})
+# Each node has all retained messages, the number of all delayed ones, the bytes of all queues, and the persistent
+# sessions of the others: the highest figure counts. The rest are sums.
+SHARED = frozenset({"sessions", "subscriptions", "retained", "retained_bytes", "delayed", "queued_bytes"})
 FIGURES = {name: integer(help_text) for name, _, help_text in TENANT_FIGURES}
 ITEM = record(
     {
         "tenant": text("its name"),
         "figures": record(FIGURES, description="of all nodes; counters since the nodes began"),
-        "limits": table(integer(), "at each node, of delayed messages at all; 0: none"),
+        "limits": table(integer(), "at each node, of delayed messages and queues at all; 0: none"),
     }
 )
 

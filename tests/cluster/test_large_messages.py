@@ -1,0 +1,181 @@
+"""Large messages, as Redis sends them to nodes: before the list that has them. And the bytes of acknowledged ones."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from _speedups.base.msgpack import DamagedMessage, pack, unpack
+from _speedups.cluster.message_codec import decode_entry, encode_message
+from _speedups.codec.packets import Puback, Publish
+from cluster.peers import wire
+from cluster.redis.connector import function_library
+from tests.conftest import StartCluster
+from tests.harness.redis_process import RedisProcess
+from tests.harness.shared_member import Worker
+from tests.harness.socket_client import SocketClient
+
+GROUP = b"$share/g/t"
+SIZES = (0, 1000, 1021, 1022, 5000, 3, 70_000, 2048, 12)
+
+
+def message(size: int, qos: int = 1) -> bytes:
+    return encode_message(b"t", b"x" * size, qos, False)
+
+
+class Nodes:
+    """Nodes `n1` and `n2`, which are no more than their calls. The session `a` has its connection at `n2`."""
+
+    def __init__(self, port: int) -> None:
+        self.redis = redis.Redis(port=port)
+        self.redis.function_load(function_library(), replace=True)
+        for node in (b"n1", b"n2"):
+            self.call("join", node, 2, "apart", 1)
+        self.sequence = 0
+        self.epoch = int(self.call("claim", b"n2", b"a", 1, 5, b"", 100, b"", 0, 1000)[0])
+        self.told = self.redis.pubsub(ignore_subscribe_messages=True)
+        self.told.subscribe("mq:to:n2")
+        self.told.get_message(timeout=5)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        return self.redis.fcall("flockmq_" + name, 0, "mq:", *arguments)
+
+    def push(self, *messages: bytes) -> Any:
+        """Node `n1` pushes messages into the queue of `a`: arguments of the commit, from the ninth on."""
+        self.sequence += 1
+        item = [b"a", self.epoch, *range(9, 9 + len(messages))]
+        block = pack([len(messages), [item], b"", b"", [], b"", [], [], [], []])
+        return self.call("commit", b"n1", self.sequence, block, 100, 1 << 20, 0, "0-0", *messages)
+
+    def acknowledge(self, done: list[int], *size: int) -> Any:
+        return self.call("acks", b"n2", pack([[b"a", self.epoch, done, [], *size]]))
+
+    def published(self) -> list[bytes]:
+        """What `n2` was sent."""
+        found = []
+        while (each := self.told.get_message(timeout=0.2 if found else 5)) is not None:
+            found.append(each["data"])
+        return found
+
+    @property
+    def counted(self) -> int:
+        """As the session counts them."""
+        return int(self.redis.hget("mq:s:a", "b") or 0)
+
+    @property
+    def queue(self) -> list[bytes]:
+        return self.redis.lrange("mq:q:a", 0, -1)  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def nodes(redis_server: RedisProcess) -> Iterator[Nodes]:
+    made = Nodes(redis_server.port)
+    yield made
+    made.told.close()
+    made.redis.close()
+
+
+# ---- texts apart from their list ----
+
+
+def test_large_messages_come_before_their_list(nodes: Nodes) -> None:
+    small, large, larger = message(10), message(1024), message(9000)
+    nodes.push(small, large, small, larger)
+    *apart, told = nodes.published()
+    assert apart == [large, larger]
+    assert unpack(told) == [b"pushed", [small, False, small, False], [[b"a", 1, 1, 2, 3, 4]]]
+
+
+def test_a_node_of_an_earlier_version_gets_all_in_the_list(nodes: Nodes) -> None:
+    nodes.redis.hdel("mq:node:n2", "apart")
+    nodes.push(message(9000))
+    assert [unpack(each) for each in nodes.published()] == [[b"pushed", [message(9000)], [[b"a", 1, 1]]]]
+
+
+def test_large_messages_of_a_group_come_before_their_list(nodes: Nodes) -> None:
+    changes = pack([["subscribed", b"a", nodes.epoch, GROUP, 2], ["mark", 1]])
+    nodes.call("commit", b"n2", 1, pack([0, [], b"", b"", [], changes, [], [], [], []]), 100, 1 << 20, 0, "0-0")
+    nodes.call("acks", b"n2", pack([]), pack([[], [], [], [[GROUP, b"a", nodes.epoch, 5, 2, 0, b""]]]))
+    shares = [100, 1 << 20, 0, GROUP, [9, 10]]
+    block = pack([2, [], b"", b"", [], b"", [], [], [], [], shares, []])
+    nodes.call("commit", b"n1", 1, block, 100, 1 << 20, 0, "0-0", message(9000), message(1))
+    entry, told = nodes.published()
+    kind, items = unpack(told)
+    assert kind == b"given"
+    assert items[0][5] is False
+    assert [entry, items[0][6]] == nodes.queue
+    assert decode_entry(entry)[3:5] == (GROUP, 1)
+
+
+def test_messages_find_their_places() -> None:
+    parts = [[b"a", False, 3, [False, b"b"]], [False]]
+    wire.fill(parts, apart := [b"of a list that was lost", b"1", b"2", b"3"])
+    assert parts == [[b"a", b"1", 3, [b"2", b"b"]], [b"3"]]
+    assert apart == [b"of a list that was lost"]
+    with pytest.raises(DamagedMessage):
+        wire.fill([[False, False]], [b"1"])
+
+
+def test_messages_of_all_sizes_arrive_in_order(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(nodes="ab")
+    payloads = [b"%d " % number + b"x" * size for number, size in enumerate(SIZES * 5)]
+    subscriber = SocketClient(cluster["b"].port, "subscriber", clean_start=False)
+    subscriber.subscribe(("t", 1))
+    publisher = SocketClient(cluster["a"].port, "publisher")
+    publisher.send(*(Publish("t", payload, 1, packet_id=number) for number, payload in enumerate(payloads, 1)))
+    for payload in payloads:
+        packet = subscriber.receive()
+        assert isinstance(packet, Publish)
+        assert packet.payload == payload
+        subscriber.send(Puback(packet.packet_id))
+
+
+def test_members_get_messages_of_all_sizes(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(nodes="ab")
+    workers = [Worker(cluster["b"].port, name, persistent=True) for name in ("one", "two")]
+    publisher = SocketClient(cluster["a"].port, "publisher")
+    payloads = [b"%d " % n + b"x" * SIZES[n % len(SIZES)] for n in range(45)]
+    publisher.send(*(Publish("jobs/x", payload, 1, packet_id=number) for number, payload in enumerate(payloads, 1)))
+    while sum(len(worker.seen) for worker in workers) < len(payloads):
+        for worker in workers:
+            worker.look().answer()
+    assert sorted(one for worker in workers for one in worker.seen) == sorted(payloads)
+
+
+# ---- the bytes of what is done ----
+
+
+def test_acknowledgements_free_the_bytes_that_their_node_knows(nodes: Nodes) -> None:
+    texts = [message(size) for size in SIZES]
+    nodes.push(*texts)
+    assert nodes.counted == sum(map(len, texts))
+    nodes.acknowledge([1, 2], len(texts[0]) + len(texts[1]))
+    assert nodes.queue == texts[2:]
+    assert nodes.counted == sum(map(len, texts[2:]))
+
+
+@pytest.mark.parametrize(
+    "done",
+    [[1, 2], [2], [2, 1], [1, 3], [1, 2, 3, 5]],
+    ids=["some were done before", "out of order", "all", "a gap", "some before, and a gap"],
+)
+def test_bytes_of_other_acknowledgements_are_counted_in_redis(nodes: Nodes, done: list[int]) -> None:
+    """Their node has repeated a call, or has acknowledgements that come before others."""
+    texts = [message(size) for size in SIZES]
+    nodes.push(*texts)
+    nodes.acknowledge([1], len(texts[0])) if done[:1] == [1] else None
+    nodes.acknowledge(done, sum(len(texts[number - 1]) for number in done))
+    for number in range(1, len(texts) + 1):
+        assert nodes.counted == sum(map(len, nodes.queue))
+        nodes.acknowledge([number], len(texts[number - 1]))
+    assert nodes.queue == []
+    assert nodes.counted == 0
+
+
+@pytest.mark.parametrize("size", [(), (0,)], ids=["an earlier version", "not known"])
+def test_bytes_that_no_node_knows_are_counted_in_redis(nodes: Nodes, size: tuple[int, ...]) -> None:
+    nodes.push(message(7), message(3000), message(1))
+    nodes.acknowledge([1, 2], *size)
+    assert nodes.queue == [message(1)]
+    assert nodes.counted == len(message(1))

@@ -1,0 +1,362 @@
+"""A tenant's `max_queued_bytes` over all nodes: Redis has the sum of its queues after whatever changes them."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from _speedups.base.msgpack import pack
+from _speedups.cluster.message_codec import encode_message
+from _speedups.codec.packets import Publish
+from cluster.redis.connector import function_library
+from tests.conftest import StartCluster
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import ClusterProcess, new_seed
+from tests.harness.redis_process import RedisProcess
+from tests.harness.socket_client import SocketClient
+from tests.security.access_files import AccessFiles
+from tests.security.test_tenants import client, messages, publish
+from tests.web.http_client import HttpClient
+
+SUMS = "mq:queued:tenants"
+LIMIT = 3000
+TENANTS = (b"$tenant/acme/", b"$tenant/globex/")
+NODES = (b"n1", b"n2", b"n3")
+# A client id that only looks like one of a tenant, or like a group of one.
+OTHERS = (b"c", b"$tenants/acme/c", b"$share/g/$tenant/acme/t")
+SESSIONS = (*OTHERS, *(tenant + name for tenant in TENANTS for name in (b"a", b"b", b"clean")))
+BLOCK = (
+    *("messages", "pushes", "log", "header", "targets", "changes", "awaiting", "released", "wills", "releases"),
+    *("shares", "moves", "later", "limits"),
+)
+TEXTS = ("log", "header", "changes")
+GROUPS = (b"$share/g/t", *(b"$share/g/" + tenant + b"t" for tenant in TENANTS))
+
+
+class Cluster:
+    """Nodes that are no more than their calls, which do at random all that changes a queue."""
+
+    def __init__(self, port: int, seed: int) -> None:
+        self.redis: Any = redis.Redis(port=port)
+        self.redis.function_load(function_library(), replace=True)
+        self.rng = random.Random(seed)
+        self.sequence: dict[bytes, int] = {}
+        self.epochs: dict[bytes, tuple[bytes, int]] = {}  # client id -> node and epoch of its connection
+        self.reported: dict[bytes, dict[bytes, int]] = {}
+        self.commit_limits = False
+        for node in NODES:
+            self.join(node)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        return self.redis.fcall("flockmq_" + name, 0, "mq:", *arguments)
+
+    def commit(self, node: bytes, limits: list[Any] | None = None, **parts: Any) -> Any:
+        self.sequence[node] += 1
+        block: dict[str, Any] = {name: b"" if name in TEXTS else [] for name in BLOCK}
+        block |= {"limits": limits or []} | parts
+        block["shares"] = [20, 4000, self.rng.randrange(2), *block["shares"]]
+        return self.call(
+            "commit", node, self.sequence[node], pack([*block.values()]), 20, 4000, self.rng.randrange(2), "0-0"
+        )
+
+    @property
+    def limits(self) -> list[Any]:
+        return [part for tenant in TENANTS for part in (tenant, LIMIT)]
+
+    # ---- what nodes do ----
+
+    def join(self, node: bytes) -> None:
+        self.sequence[node] = 0
+        self.call("join", node, 2)
+
+    def connect(self) -> None:
+        """A client connects, or takes over its own connection; that ends at once, or stays at its node."""
+        cid, node = self.rng.choice(SESSIONS), self.rng.choice(NODES)
+        before = self.epochs.pop(cid, None)
+        persistent = not cid.endswith(b"clean")
+        clean = self.rng.random() < 0.2 or not persistent
+        epoch = self.call("claim", node, cid, int(persistent), 5, b"", 100, b"", int(clean), 1000)[0]
+        if before is not None:
+            self.commit(before[0], releases=[[cid, before[1], 0, 1001]])
+        self.epochs[cid] = node, epoch
+        if persistent and self.rng.random() < 0.5:
+            group = self.rng.choice(GROUPS)
+            kind = self.rng.choice(("subscribed", "unsubscribed"))
+            self.commit(node, changes=pack([[kind, cid, self.incarnation(cid), group, 2], ["mark", 1]]))
+            self.call("acks", node, pack([]), pack([[], [], [], [[group, cid, epoch, -8, 2, 0, b""]]]))
+
+    def disconnect(self) -> None:
+        if self.epochs:
+            cid = self.rng.choice([*self.epochs])
+            node, epoch = self.epochs.pop(cid)
+            sent = self.rng.choice([0, *self.numbers(cid)])
+            self.commit(node, releases=[[cid, epoch, sent, self.rng.choice((0, 1, 1001))]])
+
+    def publish(self) -> None:
+        """Messages for sessions and groups; every other time the tenants have limits."""
+        values = [self.message() for _ in range(3)]
+        pushes = [[cid, self.incarnation(cid), 1, 3] for cid in self.rng.sample(SESSIONS, 3)]
+        shares = [part for group in self.rng.sample(GROUPS, 2) for part in (group, [1, 2])]
+        limits = self.rng.choice(([], self.limits))
+        self.commit(self.rng.choice(NODES), limits, messages=values, pushes=pushes, shares=shares)
+
+    def acknowledge(self) -> None:
+        for cid, (node, _) in self.epochs.items():
+            numbers = self.numbers(cid)
+            done = self.rng.sample(numbers, self.rng.randint(0, len(numbers)))
+            self.call("acks", node, pack([[cid, self.incarnation(cid), done, numbers[:1]]]))
+
+    def lease(self) -> None:
+        """A node has room for messages of a group, and gives back or ends its leases."""
+        node, group = self.rng.choice(NODES), self.rng.choice(GROUPS)
+        places = [*map(int, self.redis.hkeys(b"mq:gl:" + node + b" " + group))]
+        done = [part for place in places[::2] for part in (group, place)]
+        self.call("acks", node, pack([]), pack([done, [group, self.rng.randint(0, 5), 1, 0]]))
+        self.commit(node, moves=[part for place in places[1::2] for part in (b"back", group, place, b"", 0)])
+
+    def declare(self) -> None:
+        settings = {"last_value": self.rng.random() < 0.5, "max_queued_bytes": self.rng.choice((500, 5000))}
+        text = self.rng.choice((json.dumps(settings), ""))
+        self.call("declare_group", self.rng.choice(NODES), self.rng.choice(GROUPS), text)
+
+    def purge(self) -> None:
+        if self.rng.random() < 0.5:
+            self.call("purge_group", self.rng.choice(GROUPS))
+        else:
+            self.call("purge", self.rng.choice(SESSIONS))
+
+    def expire(self) -> None:
+        """The time of sessions without a connection is over, or that of what they have of groups."""
+        name = self.rng.choice(("mq:expiring", "mq:grace", "mq:sessions"))
+        for cid in self.redis.zrange(name, 0, 1):
+            self.redis.zadd(name, {cid: 1})
+        self.call("due", self.rng.choice(NODES), 10)
+        self.call("expire", self.rng.choice(NODES), 100, 10)
+
+    def die(self) -> None:
+        """A node dies or leaves, and joins again."""
+        node, other = self.rng.sample(NODES, 2)
+        if self.rng.random() < 0.5:
+            self.call("bury", other, node, self.redis.hget("mq:nodes", node))
+        else:
+            self.call("leave", node)
+        self.call("tidy", other, 100)
+        self.epochs = {cid: at for cid, at in self.epochs.items() if at[0] != node}
+        self.reported.pop(node, None)
+        self.join(node)
+
+    def report(self) -> None:
+        node, bytes_here = self.rng.choice(NODES), {tenant: self.rng.choice((0, 7, 900)) for tenant in TENANTS}
+        found = self.call("queued", node, *(part for item in bytes_here.items() for part in item))
+        self.reported[node] = bytes_here
+        assert found == [self.sums[tenant] - here for tenant, here in bytes_here.items()]
+
+    def restore(self) -> None:
+        """A node gives back a message of QoS 2 that Redis has lost."""
+        if self.epochs:
+            cid = self.rng.choice([*self.epochs])
+            number = max(self.numbers(cid), default=0) + self.rng.randint(1, 3)
+            session = [cid, self.incarnation(cid), [[number, encode_message(b"t", b"lost", 2, False)]]]
+            self.call("restore", self.epochs[cid][0], pack([session]))
+
+    # ---- what Redis has ----
+
+    def message(self) -> bytes:
+        topic = self.rng.choice((b"t", b"u"))
+        return encode_message(topic, bytes(self.rng.choice((0, 10, 300, 2500))), self.rng.choice((1, 2)), False)
+
+    def incarnation(self, cid: bytes) -> int:
+        return int(self.redis.hget(b"mq:s:" + cid, "x") or -1)
+
+    def numbers(self, cid: bytes) -> list[int]:
+        """Of the entries of a queue."""
+        first = int(self.redis.hget(b"mq:s:" + cid, "h") or 1)
+        return [*range(first, first + self.redis.llen(b"mq:q:" + cid))]
+
+    def size(self, key: bytes) -> int:
+        """Bytes of the values of a list, or a hash."""
+        values = self.redis.lrange(key, 0, -1) if self.redis.type(key) == b"list" else self.redis.hvals(key)
+        return sum(map(len, values))
+
+    @property
+    def sums(self) -> dict[bytes, int]:
+        """What each tenant has, found by looking at all queues."""
+        found = {
+            tenant: sum(self.size(key) for key in self.redis.scan_iter(b"mq:q:" + tenant + b"*"))
+            + sum(self.size(b"mq:" + kind + b"$share/g/" + tenant + b"t") for kind in (b"gw:", b"gm:"))
+            for tenant in TENANTS
+        }
+        for reported in self.reported.values():
+            for tenant, size in reported.items():
+                found[tenant] += size
+        return found
+
+    @property
+    def counted(self) -> dict[bytes, int]:
+        return {tenant: int(size) for tenant, size in self.redis.hgetall(SUMS).items()}
+
+
+@pytest.mark.parametrize("_", range(4))
+def test_the_sum_is_that_of_all_queues(redis_server: RedisProcess, _: int) -> None:
+    seed = new_seed()
+    cluster = Cluster(redis_server.port, seed)
+    steps = [cluster.publish] * 6 + [cluster.connect] * 4 + [cluster.acknowledge] * 2
+    steps += [cluster.disconnect, cluster.lease, cluster.declare, cluster.purge, cluster.expire, cluster.die]
+    steps += [cluster.report, cluster.restore]
+    busy = 0
+    for number in range(400):
+        step = cluster.rng.choice(steps)
+        step()
+        sums = {tenant: size for tenant, size in cluster.sums.items() if size}
+        assert cluster.counted == sums, (seed, number, step.__name__)
+        busy += len(sums)
+    assert busy > 100, "there were queues"
+    for node in NODES:
+        cluster.call("leave", node)
+        cluster.call("tidy", NODES[0], 100)
+        assert cluster.call("queued", node, TENANTS[0], 7) == [], "it is dead, and can't report"
+    for cid in SESSIONS:
+        cluster.call("purge", cid)  # what they have of groups goes back
+    for group in GROUPS:
+        cluster.call("purge_group", group)
+    assert cluster.counted == {}
+
+
+@pytest.mark.parametrize("_", range(2))
+def test_no_commit_exceeds_the_limit(redis_server: RedisProcess, _: int) -> None:
+    """All commits have limits: only what a node has itself, and what comes back to a group, may be above."""
+    seed = new_seed()
+    cluster = Cluster(redis_server.port, seed)
+    steps = [cluster.publish] * 6 + [cluster.connect] * 3 + [cluster.acknowledge, cluster.disconnect, cluster.purge]
+    for number in range(300):
+        before = cluster.counted
+        step = cluster.rng.choice(steps)
+        if step == cluster.publish:
+            values = [cluster.message() for _ in range(3)]
+            pushes = [[cid, cluster.incarnation(cid), 1, 2, 3] for cid in cluster.rng.sample(SESSIONS, 3)]
+            cluster.commit(cluster.rng.choice(NODES), cluster.limits, messages=values, pushes=pushes)
+            for tenant, size in cluster.counted.items():
+                assert size <= max(LIMIT, before.get(tenant, 0)), (seed, number)
+        else:
+            step()
+
+
+@pytest.mark.parametrize("drop_old", [False, True])
+def test_a_full_tenant_drops_as_a_full_queue_does(redis_server: RedisProcess, drop_old: bool) -> None:
+    """The queue that a message is for loses its oldest, or the message; the other queues lose nothing."""
+    cluster = Cluster(redis_server.port, 1)
+    cids = [TENANTS[0] + name for name in (b"a", b"b")] + [OTHERS[0]]
+    for cid in cids:
+        epoch = cluster.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000)[0]
+        cluster.commit(b"n1", releases=[[cid, epoch, 0, 1001]])
+
+    def push(cid: bytes, text: bytes) -> None:
+        block = [[text * 500], [[cid, cluster.incarnation(cid), 1]], b"", b"", [], b"", [], [], [], []]
+        block += [[20, 4000, 0], [], [], cluster.limits]
+        cluster.sequence[b"n1"] += 1
+        cluster.call("commit", b"n1", cluster.sequence[b"n1"], pack(block), 99, 1 << 20, int(drop_old), "0-0")
+
+    def queue(cid: bytes) -> bytes:
+        return b"".join(value[:1] for value in cluster.redis.lrange(b"mq:q:" + cid, 0, -1))
+
+    for text in (b"1", b"2", b"3"):
+        for cid in cids:
+            push(cid, text)
+    assert [queue(cid) for cid in cids] == [b"123"] * 3
+    for text in (b"4", b"5"):
+        for cid in cids[1:]:
+            push(cid, text)
+    assert queue(cids[0]) == b"123"
+    assert queue(cids[1]) == (b"345" if drop_old else b"123")
+    assert queue(cids[2]) == b"12345"
+    assert cluster.counted == {TENANTS[0]: LIMIT}
+    cluster.call("purge", cids[0])
+    push(cids[1], b"6")
+    assert queue(cids[1]) == (b"3456" if drop_old else b"1236")
+
+
+def test_a_damaged_sum_stops_no_message(redis_server: RedisProcess) -> None:
+    """Without the sum there is no limit; a sum that is written anew has what changes from then on."""
+    cluster = Cluster(redis_server.port, 1)
+    cid = TENANTS[0] + b"a"
+    cluster.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000)
+    cluster.redis.set(SUMS, "wrong")
+    push = {"messages": [b"x" * 2000], "pushes": [[cid, cluster.incarnation(cid), 1]]}
+    for length in (1, 2):
+        assert cluster.commit(b"n1", cluster.limits, **push)[2:4] == [length, 1]
+    cluster.redis.delete(SUMS)
+    cluster.call("acks", b"n1", pack([[cid, cluster.incarnation(cid), [1], []]]))
+    assert cluster.counted == {}
+    cluster.call("purge", cid)
+    assert cluster.counted == {}
+
+
+def start(start_cluster: StartCluster, tmp_path: Path, **settings: Any) -> ClusterProcess:
+    """Nodes for which `acme` has a limit."""
+    files = AccessFiles(tmp_path)
+    files.users("acme-device", "globex-device")
+    rules = [{"name": "acme", "user": "acme-*", "max_queued_bytes": 100_000}, {"name": "*", "user": "*-device"}]
+    return start_cluster(files.settings(tenants=json.dumps(rules), **settings))
+
+
+def absent(node: Any, name: str) -> None:
+    """A persistent session that has the filter `x/NAME`, and no client."""
+    with client(node, "acme", name, 5, clean_start=False, properties={"session_expiry_interval": 9999}) as member:
+        member.subscribe((f"x/{name}", 1))
+
+
+def sent_to(session: Any, publisher: SocketClient, name: str, size: int, count: int) -> int:
+    """Publish messages for a session, and return the number of those that its client gets."""
+    for _ in range(count):
+        publish(publisher, f"x/{name}", bytes(size))
+    with client(session, "acme", name, 5, clean_start=False, properties={"session_expiry_interval": 9999}) as member:
+        return len(messages(member))
+
+
+def test_two_nodes(start_cluster: StartCluster, tmp_path: Path) -> None:
+    """Queues of absent sessions, filled at two nodes, have room for the limit together; a drained one makes room."""
+    cluster = start(start_cluster, tmp_path)
+    one, two = cluster["a"], cluster["b"]
+    absent(one, "p")
+    absent(two, "q")
+    counted: Any = cluster.redis.client()
+    with client(one, "acme", "at-a", 5) as here, client(two, "acme", "at-b", 5) as there:
+        for _ in range(15):
+            publish(here, "x/p", bytes(4000))
+            publish(there, "x/q", bytes(4000))
+        total = int(counted.hget(SUMS, TENANTS[0]))
+        assert 96_000 < total <= 100_000
+        figures = HttpClient(two)
+        until(lambda: figures.get("/tenants", tenant="acme")["items"][0]["figures"]["queued_bytes"] == total)
+        with client(two, "acme", "p", 5, clean_start=False) as back:
+            assert len(messages(back)) == 12
+            until(lambda: not counted.llen("mq:q:$tenant/acme/p"))
+        assert int(counted.hget(SUMS, TENANTS[0])) < 50_000
+        assert sent_to(one, here, "q", 4000, 6) == 18
+    until(lambda: counted.hget(SUMS, TENANTS[0]) is None)
+
+
+def test_clean_sessions_of_another_node(start_cluster: StartCluster, tmp_path: Path) -> None:
+    """What a slow client of a clean session has at one node is no room at the other, until its node dies."""
+    cluster = start(start_cluster, tmp_path, cluster__lease=1.5, cluster__timeout=0.7)
+    one, two = cluster["a"], cluster["b"]
+    absent(two, "p")
+    counted: Any = cluster.redis.client()
+    slow = client(one, "acme", "slow", 5)
+    slow.subscribe(("y", 1))
+    with client(two, "acme", "at-b", 5) as there:
+        for _ in range(30):
+            publish(there, "y", bytes(3000))  # nobody acknowledges them
+        until(lambda: int(counted.hget(SUMS, TENANTS[0]) or 0) > 85_000)
+        for _ in range(10):
+            publish(there, "x/p", bytes(4000))
+        assert counted.llen("mq:q:$tenant/acme/p") < 4
+        one.kill()
+        until(lambda: int(counted.hget(SUMS, TENANTS[0]) or 0) < 15_000)
+        publish(there, "x/p", bytes(4000))
+        publish(there, "x/p", bytes(60_000))
+        assert int(counted.hget(SUMS, TENANTS[0])) > 64_000
+    assert isinstance(slow.receive(), Publish)
