@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import json
 import logging
 import random
 import tempfile
@@ -188,7 +189,8 @@ class Run:
         self.network = Network(world)
         admissions: dict[str, int] = {}
         clean = {client.name for client in self.plan.clients if client.clean}
-        own = {"cluster.replicas": self.plan.replicas, "shared.window": self.plan.window}
+        tenants = json.dumps([{"name": self.plan.tenant, "max_queued_bytes": "1GiB"}]) if self.plan.tenant else ""
+        own = {"cluster.replicas": self.plan.replicas, "shared.window": self.plan.window, "tenants": tenants}
         settings = {key: str(value) for key, value in own.items() if value}
         self.nodes = {
             name: SimulatedNode(world, self.network, self.redis, name, folder, admissions, clean, self.found, settings)
@@ -201,7 +203,12 @@ class Run:
 
     def _claimed(self, node: bytes, client_id: bytes) -> None:
         name, _, _ = node.decode().partition("-")
-        self.nodes[name].claimed(client_id.decode())
+        self.nodes[name].claimed(client_id.decode().removeprefix(self._prefix))
+
+    @property
+    def _prefix(self) -> str:
+        """Before the names of clients in Redis."""
+        return f"$tenant/{self.plan.tenant}/" if self.plan.tenant else ""
 
     def _journal(self, *arguments: Any) -> ClusterJournal:
         """The journal of a node, whose commits have few entries for queues."""
@@ -268,6 +275,7 @@ class Run:
         world.run_until(began + LAST * MILLI)
         self.actions.heal()
         self._healed = world.now
+        self._judge_bytes()  # before all queues are empty
         if not self._drain():
             late = [name for name, client in self.clients.items() if not client.is_idle]
             self.found(f"L1 not all is quiet a minute after the faults: {', '.join(late) or 'messages go on'}")
@@ -284,11 +292,16 @@ class Run:
             self._judge_times(roles["subscriber"])
         for finding in checker.late(self.history, roles["worker"] | roles["helper"], self.actions.first_fault):
             self.found(finding)
-        for finding in checker.left_over(self.redis.keys, self._vanished):
+        for finding in checker.left_over(self.redis.keys, {self._prefix + name for name in self._vanished}):
             # Redis may have got back a message whose publisher has had PUBCOMP.
             if not (self.losses and finding.startswith("S1 mq:in:")):
                 self.found(finding)
         for finding in checker.miscounted(self.redis.keys):
+            self.found(finding)
+        self._judge_bytes()
+
+    def _judge_bytes(self) -> None:
+        if finding := checker.miscounted_for(self._prefix.encode(), self.redis.keys):
             self.found(finding)
 
     def _judge_times(self, listeners: set[str]) -> None:

@@ -16,6 +16,8 @@ KILLED, AIMED, AIMED_AT_CLIENTS = 2, 3, 6  # of eight seeds, those with steps th
 NARROW = 4  # of eight seeds, the one in which members of a group soon have no room
 HELPED = 4  # of sixteen seeds, the one of these in which one member more has a clean session
 HELPER = "helper 0"
+TENANTS = (0, 5)  # of eight seeds, those whose clients are of a tenant, with a limit for its queues
+TENANT = "acme"
 LAST = 6500  # end of the last step; faults that go on are healed then
 
 
@@ -69,6 +71,7 @@ class Plan:
     replicas: int = 0  # `cluster.replicas`
     most_pushes: int = 0  # entries for queues after which a commit is cut; 0 = as in the product
     window: int = 0  # `shared.window`; 0 = as in the product
+    tenant: str = ""  # of all clients; empty: none
 
     def without(self, places: set[int]) -> "Plan":
         """The plan without some steps, which become nothing, so that the others keep their places."""
@@ -112,6 +115,7 @@ def make_plan(seed: int) -> Plan:
         replicas,
         most_pushes=int(seed % 8 == AIMED),
         window=2 if seed % 8 == NARROW else 0,
+        tenant=TENANT if seed % 8 in TENANTS else "",
     )
 
 
