@@ -236,6 +236,8 @@ class Node:
         self._build()
         before.draining.cancel()
         self.broker.redirect.follow(before.redirect)
+        before.data_plane.reactor.abandon()
+        del before  # its memory is freed when the new state is complete
         try:
             await self._start_coordinator()
         except Exception as error:

@@ -4,9 +4,8 @@ from typing import Any
 from _speedups.net.reactor import Reactor
 from _speedups.net.stream import Stream
 
-LOST: LinkLost
-
-class LinkLost(Exception): ...
+class LinkLost(Exception):
+    def __init__(self, why: str = "the connection to Redis was lost") -> None: ...
 
 def ignore(reply: Any) -> None: ...
 

@@ -22,10 +22,13 @@ ELSEWHERE = ("MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOW
 
 
 class LinkLost(Exception):
-    """The connection ended before the reply arrived."""
+    """The connection ended before the reply arrived.
 
+    Each loss has an instance of its own: one that is raised has the frames of its last catcher, and their variables.
+    """
 
-LOST = LinkLost("the connection to Redis was lost")
+    def __init__(self, why="the connection to Redis was lost"):
+        super().__init__(why)
 
 
 cdef bytes SKIP = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$4\r\nSKIP\r\n"
@@ -69,9 +72,9 @@ cdef class RedisConnection(Stream):
     # ---- calls ----
 
     def call(self, then not None, *command):
-        """Send a command; `then` gets the reply, which may be a ReplyError, or LOST."""
+        """Send a command; `then` gets the reply, which may be a ReplyError or LinkLost."""
         if self.closed:
-            then(LOST)
+            then(LinkLost())
             return
         self.waiting.append((then, now()))
         self.write(*command)
@@ -248,7 +251,7 @@ cdef class RedisConnection(Stream):
     cdef int ended(self) except -1:
         self.held = self.deferred = None
         waiting, self.waiting = self.waiting, deque()
-        lost = LinkLost(self.why_closed) if self.why_closed else LOST
+        lost = LinkLost(self.why_closed) if self.why_closed else LinkLost()
         for then, _ in waiting:
             try:
                 then(lost)

@@ -4,16 +4,15 @@ Connections refer to this class, not to the reactor. They can be built and teste
 import each other in a circle.
 """
 
-from cpython.ref cimport Py_DECREF
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
-from _speedups.base.buffers cimport pointers_free
 from _speedups.net.posix cimport (
     EPOLL_CLOEXEC, EPOLL_CTL_DEL, MSG_DONTWAIT, SHUT_WR, close, epoll_create1, epoll_ctl, recv, shutdown,
 )
 from _speedups.net.tls cimport RECORD_MAX
+from _speedups.session.turn cimport release
 
 cdef enum:
     DEPARTING_MAX = 1000       # sockets that are closed later
@@ -51,12 +50,9 @@ cdef class Loop:
         self.wheel.now = self.turn.tick
 
     def __dealloc__(self):
-        cdef Py_ssize_t i
         for fd in self.departing or ():
             close(fd)
-        for i in range(self.to_close.count):
-            Py_DECREF(<object>self.to_close.items[i])
-        pointers_free(&self.to_close)
+        release(&self.to_close)
         if self.epoll >= 0:
             close(self.pending_epoll)
             close(self.epoll)
@@ -73,6 +69,11 @@ cdef class Loop:
             close(self.pending_epoll)
             close(self.epoll)
             self.pending_epoll = self.epoll = -1
+
+    def abandon(self):
+        """Forget all that waits for a turn or for the store: the node drops this state, and no more turns follow."""
+        release(&self.to_close)
+        self.turn.abandon()
 
     cdef int leave(self, int fd, bint pending) except -1:
         """Close a socket when its client has read the last packet, or after a while.

@@ -87,6 +87,9 @@ cdef class Sender:
     cdef int send_pending(self) except -1
 
 
+cdef int release(Pointers* owned) except -1
+
+
 cdef class Commit:
     cdef Pointers awaiting_commit     # Senders (owned references) ...
     cdef uint64_t* tails              # ... and the queue number below which each may send
@@ -133,6 +136,7 @@ cdef class Turn:
     cdef readonly int64_t queued_bytes  # ... bytes of them ...
     cdef readonly int64_t inflight      # ... and how many of them were sent and are not acknowledged
 
+    cdef int release_waiters(self) except -1
     cdef int await_commit(self, Sender sender) except -1
     cdef int schedule_send(self, Sender sender) except -1
     cdef int queue_is_full(self, object client_id) except -1

@@ -138,6 +138,17 @@ cdef class Sender:
         return 0
 
 
+cdef int release(Pointers* owned) except -1:
+    """Free an array of owned references."""
+    cdef Pointers held = owned[0]
+    cdef Py_ssize_t i
+    owned[0] = Pointers(NULL, 0, 0)
+    for i in range(held.count):
+        Py_DECREF(<object>held.items[i])
+    pointers_free(&held)
+    return 0
+
+
 cdef class Commit:
     """The senders, acknowledgements and callbacks that wait for one block."""
 
@@ -146,11 +157,9 @@ cdef class Commit:
 
     def __dealloc__(self):
         cdef Py_ssize_t i
-        for i in range(self.awaiting_commit.count):
-            Py_DECREF(<object>self.awaiting_commit.items[i])
+        release(&self.awaiting_commit)
         for i in range(self.ack_count):
             Py_DECREF(<object>self.acks[i].outlet)
-        pointers_free(&self.awaiting_commit)
         free(self.tails)
         free(self.acks)
 
@@ -186,20 +195,22 @@ cdef class Turn:
         self.clock = journal.now = 1               # 0 stands for "never" in deadlines
 
     def __dealloc__(self):
-        cdef Py_ssize_t i
-        for i in range(self.unflushed.count):
-            Py_DECREF(<object>self.unflushed.items[i])
-        for i in range(self.to_send.count):
-            Py_DECREF(<object>self.to_send.items[i])
-        for i in range(self.awaiting_commit.count):
-            Py_DECREF(<object>self.awaiting_commit.items[i])
-        for i in range(self.awaiting_store.count):
-            Py_DECREF(<object>self.awaiting_store.items[i])
-        pointers_free(&self.unflushed)
-        pointers_free(&self.to_send)
-        pointers_free(&self.awaiting_commit)
-        pointers_free(&self.awaiting_store)
+        self.release_waiters()
         pool_free(&self.pool)
+
+    cdef int release_waiters(self) except -1:
+        release(&self.unflushed)
+        release(&self.to_send)
+        release(&self.awaiting_commit)
+        release(&self.awaiting_store)
+        return 0
+
+    def abandon(self):
+        """Forget all that waits: the node drops this state. The garbage collector does not see references in C."""
+        self.writing = Commit()
+        self.newest = None
+        self.commits.clear()
+        self.release_waiters()
 
     def set_limits(self, *, uint32_t max_packet_size, int max_topic_levels, uint32_t max_inflight,
                    uint32_t max_queued_messages, uint64_t max_queued_bytes, bint drop_oldest,

@@ -12,7 +12,7 @@ from cluster.peers.liveness import is_gone
 from cluster.peers.node_link import NodeLink
 from cluster.redis.connector import Refused
 from cluster.redis.keys import ARRIVING, MOVED
-from cluster.redis.link import LOST, LinkError
+from cluster.redis.link import LinkError, LinkLost
 from cluster.redis.store import RedisStore
 from cluster.replication.replica import Replica
 from cluster.replication.snapshot import pairs
@@ -105,7 +105,7 @@ class Joining:
         if link.closed:
             raise LinkError("another node declared this one dead while it was joining")
         if not link.connection.open:  # it ended after the last reply; a loss is reported only once `joined` is set
-            raise LOST
+            raise LinkLost
         link.joined = True
         self._wills.publish_missed()  # those whose authors could not be looked up until now
 

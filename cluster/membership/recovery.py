@@ -12,7 +12,7 @@ from cluster.message_log import LoggedMessages
 from cluster.peers import wire
 from cluster.peers.node_link import NodeLink
 from cluster.redis.append_only_file import rewrite_after_restart
-from cluster.redis.link import LOST, LinkError, LinkLost
+from cluster.redis.link import LinkError, LinkLost
 from cluster.redis.store import RedisStore
 from cluster.replication.replica import Replica
 from cluster.replication.snapshot import Behind
@@ -159,7 +159,7 @@ class Recovery:
         if link.closed:
             return
         if not link.connection.open:  # it ended after the last reply, and `start` leaves that to this task
-            raise LOST
+            raise LinkLost
         self._task = None
         replica.results.replace(results)
         replica.members.forget_heartbeats()

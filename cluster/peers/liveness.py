@@ -5,11 +5,13 @@ unique: boot id, namespace of process ids, process id, start time.
 """
 
 import os
+from functools import cache
 from pathlib import Path
 
 PROC = Path("/proc")
 
 
+@cache
 def _here() -> str:
     """The boot id of this machine and the namespace of process ids."""
     try:

@@ -115,7 +115,7 @@ class NodeLink:
     # ---- calls ----
 
     def call(self, then: Callable[[Reply], object], *command: bytes | str | int) -> None:
-        """Send a command; `then` gets the reply, an error of Redis, or LOST."""
+        """Send a command; `then` gets the reply, an error of Redis, or LinkLost."""
         self._before_call()
         self.connection.call(then, *command)
 

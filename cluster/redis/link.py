@@ -14,11 +14,11 @@ import ssl
 from collections.abc import Callable
 from typing import Any, cast
 
-from _speedups.cluster.link import LOST, LinkLost, RedisConnection, ignore
+from _speedups.cluster.link import LinkLost, RedisConnection, ignore
 from _speedups.cluster.resp import ReplyError
 from _speedups.net.reactor import Reactor
 
-__all__ = ["LOST", "Link", "LinkError", "LinkLost", "Reply", "ReplyError", "Then", "ignore", "is_forbidden"]
+__all__ = ["Link", "LinkError", "LinkLost", "Reply", "ReplyError", "Then", "ignore", "is_forbidden"]
 
 Reply = Any
 Then = Callable[[Reply], object]
@@ -67,7 +67,7 @@ class Link(RedisConnection):
 
         Args:
             command: the command and its arguments.
-            first: gets the reply, an error of Redis, or LOST, before anything is processed that arrives after it.
+            first: gets the reply, an error of Redis, or LinkLost, before anything is processed that arrives after it.
 
         Raises:
             LinkLost: the connection ended, or no data arrived for too long.

@@ -22,6 +22,12 @@ PING = 1000 * MILLI
 PATIENCE = 3000 * MILLI  # for a reply
 
 
+def shown(event: Event) -> str:
+    """An event, as a line of the story of its client."""
+    fields = " ".join(f"{key}={value!r}" for key, value in vars(event).items() if key != "client" and value != b"")
+    return f"{type(event).__name__} {fields}"
+
+
 class TimedHistory(History):
     """A history with the time of each event.
 
@@ -37,9 +43,7 @@ class TimedHistory(History):
     def add(self, event: Event) -> None:
         super().add(event)
         self.times.append(self._world.now)
-        name = type(event).__name__
-        fields = " ".join(f"{key}={value!r}" for key, value in vars(event).items() if key != "client" and value != b"")
-        self._world.story.detail(self._world.now, event.client, lambda: f"{name} {fields}")
+        self._world.story.detail(self._world.now, event.client, lambda: shown(event))
 
 
 class Wire:

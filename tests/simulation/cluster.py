@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import json
 import logging
 import random
 import tempfile
@@ -14,7 +15,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from redis.utils import get_lib_version
+
 from _speedups.cluster.journal import ClusterJournal
+from broker.core.data_plane import DataPlane
 from loadtest.prove.history import Delivered
 from tests.simulation import checker, timed
 from tests.simulation.clients import SimulatedClient, TimedHistory
@@ -42,6 +46,7 @@ FILTERS: dict[str, tuple[str, ...]] = {
 }
 DUE = (b"mq:later", b"mq:delayed", b"mq:expiring")  # keys with all that is still to come
 DECLARED_DEAD = "another node declared this one dead"
+REDIS_PY = get_lib_version()
 BACK = ("Redis is back", "the node is ready again")  # ends of lines in the log
 
 
@@ -127,14 +132,20 @@ class Run:
         handler = LogLines(self)
         level, propagates = logger.level, logger.propagate
         gc.disable()
+        gc.freeze()  # what is there already is no garbage of this run
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flockmq-simulation-")))
             stack.callback(clock.release)
             for name in ("os.urandom", "random._urandom"):
                 stack.enter_context(patch(name, chance.randbytes))
+            stack.enter_context(
+                patch("redis.utils.get_lib_version", lambda: REDIS_PY)
+            )  # else it reads a file each time
             if self.plan.most_pushes:
                 stack.enter_context(patch("cluster.coordinator.ClusterJournal", self._journal))
             self.world = World(self.plan.seed, clock, self.story)
+            self.redis = RedisServer(self.world, self._change, self._lost)
+            stack.callback(self.redis.close)
             try:
                 logger.addHandler(handler)
                 logger.setLevel(logging.INFO)
@@ -168,16 +179,18 @@ class Run:
         self.nodes = {}
         del self.clients, self.actions, self.redis
         gc.collect()
+        if any(isinstance(each, DataPlane) for each in gc.get_objects()):
+            self.findings.append("G9 the state of a node is never freed")
         return result
 
     def _build(self, folder: Path) -> None:
         world = self.world
         self.history = TimedHistory(world)
         self.network = Network(world)
-        self.redis = RedisServer(world, self._change, self._lost)
         admissions: dict[str, int] = {}
         clean = {client.name for client in self.plan.clients if client.clean}
-        own = {"cluster.replicas": self.plan.replicas, "shared.window": self.plan.window}
+        tenants = json.dumps([{"name": self.plan.tenant, "max_queued_bytes": "1GiB"}]) if self.plan.tenant else ""
+        own = {"cluster.replicas": self.plan.replicas, "shared.window": self.plan.window, "tenants": tenants}
         settings = {key: str(value) for key, value in own.items() if value}
         self.nodes = {
             name: SimulatedNode(world, self.network, self.redis, name, folder, admissions, clean, self.found, settings)
@@ -190,7 +203,12 @@ class Run:
 
     def _claimed(self, node: bytes, client_id: bytes) -> None:
         name, _, _ = node.decode().partition("-")
-        self.nodes[name].claimed(client_id.decode())
+        self.nodes[name].claimed(client_id.decode().removeprefix(self._prefix))
+
+    @property
+    def _prefix(self) -> str:
+        """Before the names of clients in Redis."""
+        return f"$tenant/{self.plan.tenant}/" if self.plan.tenant else ""
 
     def _journal(self, *arguments: Any) -> ClusterJournal:
         """The journal of a node, whose commits have few entries for queues."""
@@ -257,6 +275,7 @@ class Run:
         world.run_until(began + LAST * MILLI)
         self.actions.heal()
         self._healed = world.now
+        self._judge_bytes()  # before all queues are empty
         if not self._drain():
             late = [name for name, client in self.clients.items() if not client.is_idle]
             self.found(f"L1 not all is quiet a minute after the faults: {', '.join(late) or 'messages go on'}")
@@ -273,11 +292,16 @@ class Run:
             self._judge_times(roles["subscriber"])
         for finding in checker.late(self.history, roles["worker"] | roles["helper"], self.actions.first_fault):
             self.found(finding)
-        for finding in checker.left_over(self.redis.keys, self._vanished):
+        for finding in checker.left_over(self.redis.keys, {self._prefix + name for name in self._vanished}):
             # Redis may have got back a message whose publisher has had PUBCOMP.
             if not (self.losses and finding.startswith("S1 mq:in:")):
                 self.found(finding)
         for finding in checker.miscounted(self.redis.keys):
+            self.found(finding)
+        self._judge_bytes()
+
+    def _judge_bytes(self) -> None:
+        if finding := checker.miscounted_for(self._prefix.encode(), self.redis.keys):
             self.found(finding)
 
     def _judge_times(self, listeners: set[str]) -> None:

@@ -135,9 +135,9 @@ class Excuses:
             elif isinstance(event, Connected) and not event.clean:
                 ended = made.get(event.client, 0)
                 if began.get(event.client, 0) < ended <= at:  # the session was lost while CONNECT was on its way
-                    made.pop(event.client)
                     found += [Connecting(event.client, True), Ended(event.client, "lost")]
                     found.append(Connecting(event.client, False, event.will))
+                # If it is present, CONNACK was on its way: the session is lost all the same.
                 if not event.session_present:
                     made[event.client] = self._voided[i]
             found.append(event)

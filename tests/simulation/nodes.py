@@ -216,6 +216,7 @@ class SimulatedNode:
             each.kill()
         if node is not None:
             node.listeners.close()
+            node.broker.data_plane.reactor.abandon()
         if self.restarts:
             self._world.after(100 * MILLI, self.start_if_down)
 

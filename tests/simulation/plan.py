@@ -16,6 +16,8 @@ KILLED, AIMED, AIMED_AT_CLIENTS = 2, 3, 6  # of eight seeds, those with steps th
 NARROW = 4  # of eight seeds, the one in which members of a group soon have no room
 HELPED = 4  # of sixteen seeds, the one of these in which one member more has a clean session
 HELPER = "helper 0"
+TENANTS = (0, 5)  # of eight seeds, those whose clients are of a tenant, with a limit for its queues
+TENANT = "acme"
 LAST = 6500  # end of the last step; faults that go on are healed then
 
 
@@ -69,6 +71,7 @@ class Plan:
     replicas: int = 0  # `cluster.replicas`
     most_pushes: int = 0  # entries for queues after which a commit is cut; 0 = as in the product
     window: int = 0  # `shared.window`; 0 = as in the product
+    tenant: str = ""  # of all clients; empty: none
 
     def without(self, places: set[int]) -> "Plan":
         """The plan without some steps, which become nothing, so that the others keep their places."""
@@ -91,6 +94,8 @@ def make_plan(seed: int) -> Plan:
         clients += guests
         steps += _timed(rng, clients, guests)
         faults = [*_steps_of_clocks(rng), *(faults if rng.random() < 0.5 else ())]
+        if rng.random() < 0.3:  # perhaps the one that publishes what is due
+            faults.append(Step(rng.randrange(FIRST, LAST - 1500), "kill", (rng.choice(NODES), rng.randrange(50, 2000))))
     if seed % 8 == KILLED:
         faults += _killed_in_flight(rng, clients)
     if seed % 8 == AIMED:
@@ -110,6 +115,7 @@ def make_plan(seed: int) -> Plan:
         replicas,
         most_pushes=int(seed % 8 == AIMED),
         window=2 if seed % 8 == NARROW else 0,
+        tenant=TENANT if seed % 8 in TENANTS else "",
     )
 
 
@@ -238,7 +244,7 @@ def _aimed_at_clients(rng: Random, clients: list[ClientPlan]) -> list[Step]:
     publisher, workers = rng.choice(_names(clients, "publisher")), _names(clients, "worker")
     if not workers or rng.random() < 0.2:
         return _moves(rng, rng.choice(clients).name)
-    return _worker_away(rng, publisher, rng.choice(workers), f"t/{rng.randrange(3)}", rng.choice((1, 2)))
+    return _worker_away(rng, publisher, rng.choice(workers), f"t/{rng.randrange(3)}", rng.choice((1, 1, 2)))
 
 
 def _names(clients: list[ClientPlan], role: str) -> list[str]:
@@ -300,13 +306,16 @@ def _admitted_without_redis(rng: Random, time: int, publisher: str, visitor: str
 
 
 def _worker_away(rng: Random, publisher: str, worker: str, topic: str, qos: int) -> list[Step]:
-    """A member loses its connection while it gets messages, for longer than they wait for it."""
+    """A member loses its connection while it gets messages, for longer than they wait for it.
+
+    While its node does not know that yet, more messages come, which are not sent.
+    """
     time = FIRST + rng.randrange(400)
     if rng.random() < 0.3:
         gone = Step(time + rng.randrange(1, 5), "away", (worker, LAST))
     else:
         gone = Step(time - 1, "away_at_packet", (worker, rng.randrange(1, 4), LAST))
-    return [gone, *(Step(time + later, "publish", (publisher, topic, qos, 2)) for later in range(4))]
+    return [gone, *(Step(time + later, "publish", (publisher, topic, qos, 4)) for later in range(4))]
 
 
 def _helper_dies(rng: Random, publisher: str) -> list[Step]:

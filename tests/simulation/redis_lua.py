@@ -9,6 +9,7 @@ import re
 import struct
 import traceback
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import lupa.lua51
@@ -84,7 +85,7 @@ class Library:
         globals_[b"struct"] = self._table_from({b"pack": _struct_pack, b"unpack": _struct_unpack})
         self._lua.execute(PRELUDE, self._execute, self._send, functions, flags)
         self._invoke = globals_[b"invoke"]
-        self._lua.execute(re.sub(rb"\A#![^\n]*", b"", code))
+        self._lua.execute(_compiled(code))
         self._functions = dict(functions.items())
         self.flags: dict[bytes, bytes] = dict(flags.items())  # of functions that have some
 
@@ -94,6 +95,10 @@ class Library:
         if function is None:
             raise RedisError("ERR Function not found")
         return self._from_lua(self._invoke(function, self._table_from(keys), self._table_from(arguments)))
+
+    def close(self) -> None:
+        """Free Lua. It has methods of this object, which has Lua: no garbage collector sees such a cycle."""
+        del self._lua, self._table_from, self._invoke, self._functions
 
     # ---- redis ----
 
@@ -165,6 +170,14 @@ class Library:
         except ValueError:
             raise RedisError("Expected value but found invalid token") from None
         return self._table_from(found, recursive=True) if isinstance(found, list | dict) else found
+
+
+@lru_cache(maxsize=4)
+def _compiled(code: bytes) -> bytes:
+    """A library in the binary form of Lua: a run loads it several times, which mostly is parsing."""
+    lua = lupa.lua51.LuaRuntime(encoding=None)
+    found: bytes = lua.execute(b"return string.dump(assert(loadstring(...)))", re.sub(rb"\A#![^\n]*", b"", code))
+    return found
 
 
 def _argument(value: Any) -> bytes:

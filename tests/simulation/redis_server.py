@@ -184,7 +184,7 @@ class RedisServer:
         self._world.story.tell(self._world.now, HOST, "starts")
         self.running = True
         if self._library is not None:  # variables of Lua are those of the process
-            self._library = Library(self._change(self._code), self._keyspace, self.publish)
+            self._load()
 
     def keep(self) -> None:
         """From now on nothing outlives the process: its disk is behind, and so is its replica."""
@@ -195,7 +195,7 @@ class RedisServer:
     def keep_nothing(self) -> None:
         """Nothing at all outlives the process, not even the functions."""
         self._kept, self._kept_at = ({}, {}), -1
-        self._library = None
+        self._unload()
 
     def refuse(self, why: str) -> None:
         """Refuse calls that write, for a reason of `REFUSALS`; empty: accept them again."""
@@ -397,8 +397,23 @@ class RedisServer:
                 return []
             return [[b"library_name", b"flockmq1", b"engine", b"LUA", b"functions", [], b"library_code", self._code]]
         self._code = arguments[-1]
-        self._library = Library(self._change(self._code), self._keyspace, self.publish)
+        self._load()
         return b"flockmq1"
+
+    # ---- the function library ----
+
+    def _load(self) -> None:
+        self._unload()
+        self._library = Library(self._change(self._code), self._keyspace, self.publish)
+
+    def _unload(self) -> None:
+        if self._library is not None:
+            self._library.close()
+            self._library = None
+
+    def close(self) -> None:
+        """The run is over."""
+        self._unload()
 
 
 def _encode(out: bytearray, reply: Any, version: int, *, is_map: bool = False) -> None:

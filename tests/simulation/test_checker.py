@@ -3,7 +3,8 @@
 import pytest
 
 from loadtest.prove.history import Connecting, History, Published, Subscribed, Taken
-from tests.simulation.checker import disordered
+from tests.simulation.checker import disordered, miscounted_for
+from tests.simulation.redis_types import Hash
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,19 @@ def test_order_of_a_visitor(before: bool, repeats: bool, wanted: int) -> None:
         history.add(first)
     history.add(Taken("visitor", b"1"))
     assert len(disordered(history, {"visitor"})) == wanted
+
+
+def test_bytes_of_the_queues_of_a_tenant() -> None:
+    tenant, sums = b"$tenant/acme/", Hash({b"$tenant/acme/": b"15", b"$tenant/other/": b"2"})
+    keys: dict[bytes, object] = {
+        b"mq:s:$tenant/acme/subscriber": Hash({b"b": b"5"}),
+        b"mq:s:$tenant/other/subscriber": Hash({b"b": b"2"}),
+        b"mq:g:$share/team/$tenant/acme/t/#": Hash({b"b": b"7"}),
+        b"mq:queued:n0-1": Hash({tenant: b"3"}),
+        b"mq:queued:tenants": sums,
+    }
+    assert not miscounted_for(tenant, keys)
+    assert not miscounted_for(b"", keys)  # the clients have no tenant
+    del sums[tenant]
+    assert miscounted_for(tenant, keys)
+    assert not miscounted_for(tenant, {b"mq:queued:tenants": sums})

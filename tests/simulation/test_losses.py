@@ -57,6 +57,14 @@ def test_a_session_that_is_lost_while_connect_is_on_its_way() -> None:
     assert untruthful(LOSSES[:1], [*events, (95, Connected("keeper", False, False))])
 
 
+def test_a_session_that_is_lost_while_connack_is_on_its_way() -> None:
+    """The next CONNACK may be without the session (seed 1000147)."""
+    crossing = [(90, Connecting("keeper", False)), (110, Connected("keeper", False, True))]
+    events = [*connection(10, session_present=False), *crossing, (115, Ended("keeper", "lost"))]
+    assert not untruthful(LOSSES[:1], [*events, *connection(120, session_present=False)])
+    assert untruthful([], [*events, *connection(120, session_present=False)])
+
+
 LOSS = Loss(50, 100, frozenset())
 
 

@@ -20,16 +20,12 @@ MAX_STEPS = 2_000_000  # of a run: some twenty thousand are usual
 class Event:
     """A call at a time of the world."""
 
-    __slots__ = ("arguments", "call", "number", "time")
+    __slots__ = ("arguments", "call", "time")
 
-    def __init__(self, time: int, number: int, call: Callable[..., object] | None, arguments: tuple[Any, ...]) -> None:
+    def __init__(self, time: int, call: Callable[..., object] | None, arguments: tuple[Any, ...]) -> None:
         self.time = time
-        self.number = number
         self.call = call
         self.arguments = arguments
-
-    def __lt__(self, other: "Event") -> bool:
-        return (self.time, self.number) < (other.time, other.number)
 
     def cancel(self) -> None:
         """Do not call."""
@@ -50,7 +46,7 @@ class World:
         self.now = 0  # nanoseconds
         self.story = story
         self._clock = clock
-        self._events: list[Event] = []
+        self._events: list[tuple[int, int, Event]] = []  # a heap: by time, then by number
         self._number = 0
         self.steps = 0  # events so far
         self._wrong: dict[str, int] = {}  # nanoseconds by which the wall clock of a host is wrong
@@ -68,8 +64,8 @@ class World:
     def at(self, time: int, call: Callable[..., object], *arguments: Any) -> Event:
         """Call at a time."""
         self._number += 1
-        event = Event(max(time, self.now), self._number, call, arguments)
-        heapq.heappush(self._events, event)
+        event = Event(max(time, self.now), call, arguments)
+        heapq.heappush(self._events, (event.time, self._number, event))
         return event
 
     def run_until(self, time: int, condition: Callable[[], bool] | None = None) -> bool:
@@ -79,8 +75,8 @@ class World:
             Whether the condition was met.
         """
         events = self._events
-        while events and events[0].time <= time:
-            event = heapq.heappop(events)
+        while events and events[0][0] <= time:
+            event = heapq.heappop(events)[2]
             if event.call is None:
                 continue
             self.steps += 1

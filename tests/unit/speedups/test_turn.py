@@ -1,6 +1,8 @@
 """What leaves when: acknowledgements after the store, in order, to everybody, and nothing that grows meanwhile."""
 
 import contextlib
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +24,7 @@ from _speedups.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
+from tests.harness import inprocess
 from tests.harness.inprocess import Client, KeepingStore, Node
 
 
@@ -450,3 +453,18 @@ def test_a_kill_at_any_block_keeps_what_was_acknowledged_by_then() -> None:
                 client.read()
             assert set(acknowledged) <= set(kept(node))
     assert acknowledged
+
+
+def test_a_state_that_is_dropped_while_clients_wait_is_freed() -> None:
+    """A node that was fenced builds its state anew; the garbage collector does not see who waits in C."""
+    node = Node(auto=False)
+    publisher = connected(node, "publisher", clean_start=False)
+    subscriber(node)
+    publisher.send(Publish("t/1", b"kept", qos=1, packet_id=1))
+    assert not publisher.take()  # PUBACK waits, and so does the session of the subscriber
+    plane = weakref.ref(node.broker.data_plane)
+    inprocess.opened.pop().close()
+    node.reactor.abandon()
+    del node, publisher
+    gc.collect()
+    assert plane() is None

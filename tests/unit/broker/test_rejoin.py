@@ -1,0 +1,42 @@
+"""A node that rejoins the cluster: the state of before is freed."""
+
+import asyncio
+import gc
+import weakref
+from pathlib import Path
+
+from broker.config.load import load
+from broker.core.data_plane import DataPlane
+from broker.node import Node
+
+
+class Collected:
+    """A heap that notes whether the first state is in memory whenever the node has completed one."""
+
+    def __init__(self) -> None:
+        self.first: weakref.ref[DataPlane] | None = None
+        self.has_first: list[bool] = []
+
+    def freeze(self) -> None:
+        gc.collect()
+        self.has_first.append(self.first is not None and self.first() is not None)
+
+    def unfreeze(self) -> None:
+        pass
+
+
+def test_the_state_of_before_is_freed_when_the_new_one_is_complete(tmp_path: Path) -> None:
+    config = load({"listen": [f"unix:{tmp_path}/socket"], "http.listen": "", "store.url": "memory"}, env={})
+    heap = Collected()
+
+    async def rejoin() -> None:
+        node = Node(config, lambda: config, heap=heap)
+        heap.first = weakref.ref(node.broker.data_plane)
+        await node.start()
+        node._rejoin("a test")
+        assert node._rejoining is not None
+        await node._rejoining
+        await node.stop()
+
+    asyncio.run(rejoin())
+    assert heap.has_first == [True, False]
