@@ -214,7 +214,7 @@ class ClusterCoordinator(Coordinator):
             reactor=plane.reactor,
             link=self._link,
             on_fenced=self._on_fenced,
-            on_unconfirmed=lambda: self._claims.close_persistent("this node stood still, and can't reach Redis"),
+            on_unconfirmed=lambda: self._claims.close_persistent("this node can't confirm its membership"),
         )
         plane.reactor.attach_lease(self._on_lease_expired)
         self._clock = ClusterClock(self.journal)

@@ -67,6 +67,7 @@ RETURN_CODES = {
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: 2,
     ReasonCode.BAD_USERNAME_OR_PASSWORD: 4,
     ReasonCode.NOT_AUTHORIZED: 5,
+    ReasonCode.TOPIC_NAME_INVALID: 5,  # of the will
     ReasonCode.BANNED: 5,
     ReasonCode.BAD_AUTHENTICATION_METHOD: 5,
 }

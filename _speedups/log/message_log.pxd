@@ -46,6 +46,7 @@ cdef class MessageLog(Subscriber):
     cdef readonly uint64_t rows_before     # of this block, in the whole log
     cdef readonly uint64_t bytes_before
 
+    cdef void free_columns(self) noexcept
     cdef int append(self, const Publication* publication, Plan* plan) except -1
     cdef int append_properties(self, const Publication* publication) except -1
     cdef Py_ssize_t content_size(self) noexcept

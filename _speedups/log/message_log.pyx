@@ -71,13 +71,17 @@ cdef class MessageLog(Subscriber):
         self.blocks = 1
 
     def __dealloc__(self):
+        self.free_columns()
+        pool_free(&self.pool)
+
+    cdef void free_columns(self) noexcept:
+        """Forget the messages of the block being filled."""
         buffer_free(&self.rows, &self.pool)
         buffer_free(&self.payloads, &self.pool)
         buffer_free(&self.topics, &self.pool)
         buffer_free(&self.topic_ends, &self.pool)
         buffer_free(&self.properties, &self.pool)
         buffer_free(&self.property_ends, &self.pool)
-        pool_free(&self.pool)
 
     def continue_after(self, *, int64_t ms, uint64_t size, uint64_t rows, uint64_t lacking):
         """Go on with a log that has entries: time in the id of the last one, bytes, rows, messages that it lacks."""
@@ -268,12 +272,7 @@ cdef class MessageLog(Subscriber):
         memcpy(p + 36, &topics, 4)
 
     cdef tuple next_entry(self, Py_ssize_t rows, bytes block):
-        buffer_free(&self.rows, &self.pool)
-        buffer_free(&self.payloads, &self.pool)
-        buffer_free(&self.topics, &self.pool)
-        buffer_free(&self.topic_ends, &self.pool)
-        buffer_free(&self.properties, &self.pool)
-        buffer_free(&self.property_ends, &self.pool)
+        self.free_columns()
         self.clients = []
         self.blocks += 1
         self.required = False

@@ -37,14 +37,14 @@ from _speedups.routing.router cimport Router
 from _speedups.session.rights cimport MAY_PUBLISH
 from _speedups.session.session cimport Session
 from _speedups.session.tenant cimport Tenant
-from _speedups.codec.topics cimport TOPIC_BAD_UTF8, check_utf8, fault_text
+from _speedups.codec.topics cimport TOPIC_BAD_UTF8, TOPIC_TOO_MANY_LEVELS, check_utf8, fault_text
 from _speedups.session.counters cimport (
     DELAYED_REFUSED, MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_BYTES_RECEIVED, PUBLISH_DENIED,
     PUBLISH_RECEIVED,
 )
 from _speedups.session.turn cimport (
     ALIASES_MAX, DELAYS_ARE_OFF, NO_REASON, NO_RIGHT, NOT_REWRITABLE, ONLY_THE_BROKER, PAYLOAD_NOT_UTF_8,
-    TOO_MANY_DELAYED, TOO_MANY_UNRELEASED, WRONG_DELAY, Outlet, record_position,
+    TOO_MANY_DELAYED, TOO_MANY_LEVELS, TOO_MANY_UNRELEASED, WRONG_DELAY, Outlet, record_position,
 )
 
 from _speedups.codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
@@ -333,6 +333,9 @@ cdef class Channel(Outlet):
         else:
             fault = self.router.check_topic(publication.topic, publication.topic_length, self.level, 0)
         if fault:
+            if fault == TOPIC_TOO_MANY_LEVELS and qos and self.level == 5:
+                # Well-formed, but not accepted [5: 3.4.2.1]. After DISCONNECT its client would send it again for ever.
+                return self.refuse_publish(&publication, packet_id, CODE_TOPIC_NAME_INVALID, TOO_MANY_LEVELS)
             return self.protocol_error(CloseReason(
                 CODE_MALFORMED if fault == TOPIC_BAD_UTF8 else CODE_TOPIC_NAME_INVALID,
                 f"PUBLISH: {fault_text(fault)}"))

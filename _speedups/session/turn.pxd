@@ -27,6 +27,7 @@ cpdef enum AckReason:
     WRONG_DELAY
     DELAYS_ARE_OFF
     TOO_MANY_DELAYED
+    TOO_MANY_LEVELS
 
 cdef struct Limits:
     uint32_t max_packet_size          # bytes of a whole packet

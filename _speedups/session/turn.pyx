@@ -53,6 +53,7 @@ ACK_REASONS = {
     WRONG_DELAY: "the topic of a delayed message is $delayed/SECONDS/TOPIC, at most 4294967 seconds",
     DELAYS_ARE_OFF: "delayed messages are switched off",
     TOO_MANY_DELAYED: "too many delayed messages wait",
+    TOO_MANY_LEVELS: "the topic has more levels than limits.max_topic_levels of the broker",
 }
 cdef tuple ACK_SENTENCES = tuple(ACK_REASONS[why].encode() for why in range(len(ACK_REASONS)))
 

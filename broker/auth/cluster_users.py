@@ -78,20 +78,13 @@ class ClusterUsers:
         return self._authenticate(credentials, credentials.username) if credentials.username else None
 
     async def _authenticate(self, credentials: Credentials, username: str) -> Verdict | None:
-        source = self._source()
         try:
-            data = await source.find(username) if source is not None else None
+            found = await self._find(username)
         except Away:
             return AWAY
-        if source is None:
-            return AWAY
-        if data is None:
+        if found is None:
             return None
-        try:
-            user = User.parse(data)
-        except ValueError as error:
-            log.error("a stored user is invalid", username=username, error=error)
-            return AWAY
+        source, data, user = found
         if not await self._verifier.matches(user.stored, credentials.password):
             return WRONG
         if source.known(username) != data:  # it was changed meanwhile
@@ -104,6 +97,14 @@ class ClusterUsers:
         Raises:
             Away: it can't be looked up for now, or the stored user is unreadable.
         """
+        found = await self._find(username)
+        if found is None:
+            return None
+        _, _, user = found
+        return StoredUser(user.stored, replace(user.identity(username), method=self.name), user.disabled)
+
+    async def _find(self, username: str) -> tuple[Source, bytes, User] | None:
+        """The source, and the user as it has it; None: there is none. Raises Away as `find_user`."""
         source = self._source()
         if source is None:
             raise Away
@@ -111,11 +112,10 @@ class ClusterUsers:
         if data is None:
             return None
         try:
-            user = User.parse(data)
+            return source, data, User.parse(data)
         except ValueError as error:
             log.error("a stored user is invalid", username=username, error=error)
             raise Away from error
-        return StoredUser(user.stored, replace(user.identity(username), method=self.name), user.disabled)
 
     def usual_rounds(self) -> int | None:
         """Unknown: the users are not here."""

@@ -4,7 +4,7 @@ import json
 from argparse import Namespace
 
 from broker import logs
-from broker.commands.http_api import add_api_options, ask, ask_all, check_url
+from broker.commands.http_api import add_api_options, ask, ask_all, parse
 from broker.commands.parser import Parser
 from broker.errors import UsageError
 
@@ -29,9 +29,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("id", nargs="?", metavar="ID", help="of a message, as `list` prints it")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_api_options(parser)
-    parser.add_general_help(parser.add_argument_group("general"))
-    args = parser.parse(arguments)
-    check_url(args)
+    args = parse(parser, arguments)
     if (args.id is None) != (args.action == "list"):
         raise UsageError(f"`delayed {args.action}` takes {'no' if args.id else 'an'} id", "`flockmq delayed` has them")
     (list_all if args.action == "list" else cancel)(args)

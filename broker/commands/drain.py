@@ -4,7 +4,7 @@ from argparse import Namespace
 from urllib.parse import quote
 
 from broker import logs
-from broker.commands.http_api import add_api_options, ask, check_url
+from broker.commands.http_api import add_api_options, ask, parse
 from broker.commands.parser import Parser
 from broker.errors import FlockError
 
@@ -26,9 +26,7 @@ def run(arguments: list[str]) -> int:
         "--reference", metavar="HOST:PORT", action="append", default=[], help="another server; repeatable"
     )
     add_api_options(parser)
-    parser.add_general_help(parser.add_argument_group("general"))
-    args = parser.parse(arguments)
-    check_url(args)
+    args = parse(parser, arguments)
     node = find(args, args.node)
     body = {"reference": " ".join(args.reference)} if args.reference else {}
     references = ask(args, f"/nodes/{quote(node, safe='')}/drain", body)["references"]

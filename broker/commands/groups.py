@@ -4,7 +4,7 @@ import json
 from argparse import Namespace
 
 from broker import logs
-from broker.commands.http_api import PAGE, add_api_options, ask, ask_all, check_url
+from broker.commands.http_api import PAGE, add_api_options, ask, ask_all, parse
 from broker.commands.parser import Parser
 from broker.commands.settings import metavar
 from broker.config.declared_group import OPTIONS, declared
@@ -53,9 +53,7 @@ def run(arguments: list[str]) -> int:
             settings.add_argument(flag, action="store_const", const="true", help=description)
         else:
             settings.add_argument(flag, metavar=metavar(kind), help=description)
-    parser.add_general_help(parser.add_argument_group("general"))
-    args = parser.parse(arguments)
-    check_url(args)
+    args = parse(parser, arguments)
     if (args.group is None) != (args.action == "list"):
         raise UsageError(f"`groups {args.action}` takes {'no' if args.group else 'a'} group", "$share/NAME/FILTER")
     given = [name for name in OPTIONS if getattr(args, name) is not None]

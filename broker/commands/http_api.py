@@ -11,6 +11,7 @@ from typing import Any, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urlsplit
 
+from broker.commands.parser import Parser
 from broker.errors import FlockError, UsageError
 
 DEFAULT = "http://127.0.0.1:8080"
@@ -24,10 +25,13 @@ def add_api_options(group: _ActionsContainer) -> None:
     group.add_argument("--token-file", metavar="FILE", type=Path, help="file with a token of `flockmq token`")
 
 
-def check_url(args: Namespace) -> None:
-    """Raises UsageError unless `--url` is one."""
+def parse(parser: Parser, arguments: list[str]) -> Namespace:
+    """The command line of a command that has the options for a node. Raises UsageError."""
+    parser.add_general_help(parser.add_argument_group("general"))
+    args = parser.parse(arguments)
     if urlsplit(args.url).scheme not in ("http", "https"):
         raise UsageError(f"--url {args.url!r} is no HTTP URL", f"such as {DEFAULT}")
+    return args
 
 
 def ask(

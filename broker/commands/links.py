@@ -5,7 +5,7 @@ import time
 from argparse import Namespace
 
 from broker import logs
-from broker.commands.http_api import add_api_options, ask, check_url
+from broker.commands.http_api import add_api_options, ask, parse
 from broker.commands.parser import Parser
 from broker.errors import UsageError
 
@@ -25,9 +25,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("link", nargs="?", metavar="LINK", help="name of the table [links.NAME]")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_api_options(parser)
-    parser.add_general_help(parser.add_argument_group("general"))
-    args = parser.parse(arguments)
-    check_url(args)
+    args = parse(parser, arguments)
     if (args.link is None) != (args.action == "list"):
         raise UsageError(f"`links {args.action}` takes {'no' if args.link else 'a'} link", "the NAME of [links.NAME]")
     (show if args.action == "list" else forget)(args)

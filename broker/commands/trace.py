@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from broker.commands.http_api import add_api_options, check_url, response
+from broker.commands.http_api import add_api_options, parse, response
 from broker.commands.parser import Parser
 from broker.errors import FlockError, UsageError
 
@@ -40,11 +40,9 @@ def run(arguments: list[str]) -> int:
     add_api_options(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--count", "-C", metavar="N", type=int, help="end after so many steps")
-    parser.add_general_help(parser.add_argument_group("general"))
-    args = parser.parse(arguments)
+    args = parse(parser, arguments)
     if args.client is None and args.topic is None:
         raise UsageError("trace needs a client id or a topic filter", "give --client ID or --topic FILTER")
-    check_url(args)
     left = args.count
     for step in steps(args):
         print(json.dumps(step) if args.json else line(step), flush=True)

@@ -123,6 +123,8 @@ ALWAYS = {
     "log_dest": "the log is written to standard error, for the journal or the container",
 }
 UNKNOWN = "no counterpart"
+# Mosquitto completes the chain of its own certificate from `cafile`.
+CHAIN = "append the certificates of intermediate authorities that signed the node's own to tls.certificate"
 UNKNOWN_PLUGIN = "no counterpart: nothing checks for it who may connect, publish or subscribe; see auth.* and hooks.*"
 
 
@@ -275,7 +277,8 @@ class Translation:
         for key in list(values):
             is_vain = key in ("tls.client_ca", "tls.client_crl", "tls.username_from") and not needs_certificate
             if not listener.is_for(key) or is_vain:
-                self.notes.append(f"{key} = {json.dumps(values.pop(key))}: without effect on {listener.url}")
+                more = f"; {CHAIN}" if key == "tls.client_ca" and listener.is_for(key) else ""
+                self.notes.append(f"{key} = {json.dumps(values.pop(key))}: without effect on {listener.url}{more}")
         if not listener.websocket and values.pop("websocket.origins", None):
             self.notes.append(f"websocket.origins: without effect on {listener.url}")
         if listener.websocket and "websocket.origins" not in values:

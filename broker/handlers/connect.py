@@ -173,12 +173,7 @@ class ConnectHandler(Admission):
         self._turn.count(AUTH_FAILURES, code in WRONG)
         if code == ReasonCode.ACCEPTED and packet.will_topic is not None:
             self._rewrite_will(connection, packet, packet.will_topic, identity.username)
-        if code == ReasonCode.ACCEPTED and packet.will_topic is not None and not self._is_will_valid(packet, verdict):
-            code, reason = ReasonCode.NOT_AUTHORIZED, "it may not publish its will"
-        if code == ReasonCode.ACCEPTED and not self._is_will_text(packet):
-            code, reason = ReasonCode.PAYLOAD_FORMAT_INVALID, "its will is not UTF-8, as its format indicator says"
-        if code == ReasonCode.ACCEPTED and packet.will_topic is not None:
-            code, reason = self._kind_of_will(packet)
+            code, reason = self._judge_will(packet, packet.will_topic, identity)
         if code == ReasonCode.ACCEPTED and prefix and not _give_prefix(packet, prefix):
             code, reason = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "its identifier or the topic of its will is too long"
         if code == ReasonCode.ACCEPTED:
@@ -246,23 +241,38 @@ class ConnectHandler(Admission):
             self.refuse(connection, ReasonCode.BANNED, shown)
         return ban is not None
 
-    def _is_will_valid(self, packet: Connect, verdict: Verdict) -> bool:
-        """Whether the client could publish to the topic of its will."""
-        topic = packet.will_topic or ""
-        limits = self._data_plane.config.limits
+    def _judge_will(self, packet: Connect, topic: str, identity: Identity) -> tuple[ReasonCode, str]:
+        """Whether the client could publish its will: ACCEPTED, or the code of CONNACK and the reason."""
+        mqtt, limits = self._data_plane.config.mqtt, self._data_plane.config.limits
         try:
             validate_topic_name(topic, packet.protocol_level, limits.max_topic_levels)
             delay, name = split_delayed(topic.encode())
-        except ValueError:
-            return False
-        if topic.encode() == STATE_TOPIC % packet.client_id.encode():
-            return True
-        if name == b"$SYS" or name.startswith(RESERVED) or not self._is_text_valid(topic):
-            return False
+        except ValueError as error:
+            return ReasonCode.TOPIC_NAME_INVALID, f"its will: {error}"
+        if not self._is_text_valid(topic):
+            return ReasonCode.TOPIC_NAME_INVALID, "its will: the topic has control characters or non-characters"
         if delay and not limits.max_delayed_messages:
+            return ReasonCode.TOPIC_NAME_INVALID, "its will: delayed messages are switched off"
+        if not self._may_publish(topic, name, packet.client_id, identity):
+            return ReasonCode.NOT_AUTHORIZED, "it may not publish its will"
+        if not self._is_will_text(packet):
+            return ReasonCode.PAYLOAD_FORMAT_INVALID, "its will is not UTF-8, as its format indicator says"
+        if packet.will_qos > mqtt.maximum_qos:  # [5: MQTT-3.2.2-12]
+            return ReasonCode.QOS_NOT_SUPPORTED, "the QoS of its will is above mqtt.maximum_qos"
+        if packet.will_retain and not mqtt.retain_available:  # [5: MQTT-3.2.2-13]
+            return ReasonCode.RETAIN_NOT_SUPPORTED, "its will is retained, and mqtt.retain_available is false"
+        return ReasonCode.ACCEPTED, ""
+
+    @staticmethod
+    def _may_publish(topic: str, name: bytes, client_id: str, identity: Identity) -> bool:
+        """Whether a client may publish to a topic; `name` is the same without a delay."""
+        if topic.encode() == STATE_TOPIC % client_id.encode():
+            return True
+        if name == b"$SYS" or name.startswith(RESERVED):
             return False
-        rights = verdict.identity.rights
-        return rights is None or rights.may_publish(tenants.prefix_of(verdict.identity.tenant).encode() + name)
+        return identity.rights is None or identity.rights.may_publish(
+            tenants.prefix_of(identity.tenant).encode() + name
+        )
 
     def _is_will_text(self, packet: Connect) -> bool:
         """Whether the will is UTF-8, if the client says so and the node checks it."""
@@ -284,15 +294,6 @@ class ConnectHandler(Admission):
         except ValueError:
             return
         packet.will_topic = self._data_plane.rewriter.topic_name(connection, username, packet.client_id, topic)
-
-    def _kind_of_will(self, packet: Connect) -> tuple[ReasonCode, str]:
-        """Whether the node takes messages as the will [5: MQTT-3.2.2-12, 13]."""
-        mqtt = self._data_plane.config.mqtt
-        if packet.will_qos > mqtt.maximum_qos:
-            return ReasonCode.QOS_NOT_SUPPORTED, "the QoS of its will is above mqtt.maximum_qos"
-        if packet.will_retain and not mqtt.retain_available:
-            return ReasonCode.RETAIN_NOT_SUPPORTED, "its will is retained, and mqtt.retain_available is false"
-        return ReasonCode.ACCEPTED, ""
 
     # ---- Admission ----
 
@@ -389,38 +390,38 @@ class ConnectHandler(Admission):
     ) -> None:
         """Send CONNACK with all limits that differ from the standard's defaults (section 5: 3.2.2.3)."""
         config, asked = self._data_plane.config, packet.properties
-        tell: dict[str, Any] = {}
+        properties: dict[str, Any] = {}
         if session.expiry != asked.get("session_expiry_interval", 0):
-            tell["session_expiry_interval"] = session.expiry
-        tell["receive_maximum"] = config.limits.receive_maximum
-        tell["maximum_packet_size"] = connection.max_packet_size
+            properties["session_expiry_interval"] = session.expiry
+        properties["receive_maximum"] = config.limits.receive_maximum
+        properties["maximum_packet_size"] = connection.max_packet_size
         capabilities = self._capabilities(connection)
         if capabilities.get("maximum_qos", 2) < 2:  # [5: MQTT-3.2.2-9]
-            tell["maximum_qos"] = capabilities["maximum_qos"]
+            properties["maximum_qos"] = capabilities["maximum_qos"]
         if not capabilities.get("retain_available", True):
-            tell["retain_available"] = 0
+            properties["retain_available"] = 0
         client_id = packet.client_id.removeprefix(tenants.prefix_of(connection.identity.tenant))
         if client_id.startswith(self._prefix):
-            tell["assigned_client_identifier"] = client_id
+            properties["assigned_client_identifier"] = client_id
         if config.mqtt.topic_alias_maximum:
-            tell["topic_alias_maximum"] = config.mqtt.topic_alias_maximum
+            properties["topic_alias_maximum"] = config.mqtt.topic_alias_maximum
         if keep_alive != packet.keep_alive:
-            tell["server_keep_alive"] = math.floor(keep_alive) or 1
-            keep_alive = tell["server_keep_alive"]
+            properties["server_keep_alive"] = math.floor(keep_alive) or 1
+            keep_alive = properties["server_keep_alive"]
         if not self._coordinator.shares:
-            tell["shared_subscription_available"] = 0
+            properties["shared_subscription_available"] = 0
         if connection.authentication is not None:  # [5: MQTT-4.12.0-5, 6]
-            tell["authentication_method"] = connection.authentication.method
+            properties["authentication_method"] = connection.authentication.method
             if connection.authentication.data:
-                tell["authentication_data"] = connection.authentication.data
-        told = asked.get("user_property", ())
-        is_link = any(name == HOP for name, _ in told)
+                properties["authentication_data"] = connection.authentication.data
+        user_properties = asked.get("user_property", ())
+        is_link = any(name == HOP for name, _ in user_properties)
         if is_link:
-            tell["user_property"] = [(HOP, self._secret.identity)]  # another broker's link: by this it knows loops
-            if offers(told) and session.persistent:
-                tell["user_property"].append((WANTED, "1"))
+            properties["user_property"] = [(HOP, self._secret.identity)]  # by this another broker's link finds loops
+            if offers(user_properties) and session.persistent:
+                properties["user_property"].append((WANTED, "1"))
         largest = asked.get("maximum_packet_size", 0)
-        connack = encode(Connack(session_present=present, properties=tell), 5)
+        connack = encode(Connack(session_present=present, properties=properties), 5)
         if largest and len(connack) > largest:
             # The client takes not even CONNACK: there is no way to say so [5: MQTT-3.1.2-24].
             connection.close(close_reasons.CONNACK_TOO_LARGE)
@@ -437,7 +438,7 @@ class ConnectHandler(Admission):
             **capabilities,
         )
         if is_link:
-            self._guests.attached(connection, session, told)
+            self._guests.attached(connection, session, user_properties)
 
     def _capabilities(self, connection: Connection) -> _Capabilities:
         """The messages that are taken from a client; a link has another broker's, which its clients do not choose."""

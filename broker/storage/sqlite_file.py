@@ -8,6 +8,7 @@ and the table `migration` has one row. The state that was moved away stays in th
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import sqlite3
@@ -24,6 +25,7 @@ MOVED = -1  # in place of the layout: the state was moved to another place
 ARRIVING = -2  # likewise: a migration to this file has not ended
 WAL_BYTES = 32 * 1024 * 1024  # size of the -wal file after a checkpoint
 BUSY_SECONDS = 2.0  # to wait for a process that is about to close the file
+CHECK_PATH = "check the path and its permissions"
 SET_ASIDE = "restore a backup, or move the file away to begin with an empty store"
 
 
@@ -45,10 +47,12 @@ def reported(path: Path) -> Iterator[None]:
         if "locked" in str(error):
             raise StoreError(f"{path} is in use by another process", "stop it, or choose another store") from error
         if isinstance(error, sqlite3.OperationalError):
-            raise StoreError(f"{path} can't be opened: {error}", "check the path and its permissions") from error
+            hint = "make room" if "full" in str(error) else CHECK_PATH
+            raise StoreError(f"{path} can't be opened: {error}", hint) from error
         raise StoreError(f"{path} is damaged: {error}", SET_ASIDE) from error
     except OSError as error:
-        raise StoreError(f"{path} can't be written: {error.strerror}", "check the path and its permissions") from error
+        hint = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else CHECK_PATH
+        raise StoreError(f"{path} can't be written: {error.strerror}", hint) from error
 
 
 def create(path: Path) -> None:

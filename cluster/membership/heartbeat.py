@@ -94,7 +94,10 @@ class Heartbeat:
         await self._link.ask_function_first(partial(self._replied, sent_at, elapsed), "beat", *fields)
 
     def _replied(self, sent_at: float, elapsed: int, reply: Reply) -> None:
-        if isinstance(reply, (LinkLost, ReplyError)) or self._link.closed:
+        if isinstance(reply, ReplyError):
+            self._lease.refused(str(reply))
+            return
+        if isinstance(reply, LinkLost) or self._link.closed:
             return
         if reply[0] == b"gone":
             self._on_fenced("another node declared this one dead")

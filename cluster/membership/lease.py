@@ -59,20 +59,29 @@ class Lease:
         self._on_fenced = on_fenced
         self._on_unconfirmed = on_unconfirmed
         self._timer: asyncio.TimerHandle | None = None  # ends the link, or the wait for a new one
+        self._refusal = ""  # the error with which Redis replied to the last heartbeat
         self._still_at = 0.0  # monotonic: without a tick until then the node has stood still; 0 = Redis is not away
 
     def renew(self, sent_at: float) -> None:
         """Redis has replied to a heartbeat that was sent at this time."""
         self._still_at = 0.0
+        self._refusal = ""
         self.valid_until = sent_at + self.seconds * USED
         self._reactor.set_lease(self.valid_until - time.monotonic())
 
+    def refused(self, error: str) -> None:
+        """Redis has replied to a heartbeat with an error, so the lease was not renewed."""
+        self._refusal = error
+
     def suspend(self) -> None:
-        """The lease has expired: the process stood still. Confirm the membership before serving clients."""
+        """The lease has expired: the process stood still, or Redis refuses. Confirm the membership before serving."""
         if self.suspended:
             return
         self.suspended = True
-        log.warning("lease expired: this node stood still; confirming its membership before it serves clients")
+        if self._refusal:
+            log.error("lease expired: Redis refuses heartbeats; no client is served for now", reason=self._refusal)
+        else:
+            log.warning("lease expired: this node stood still; confirming its membership before it serves clients")
         self._reactor.stop()
         self._link.call_function_first(partial(self._decide, time.monotonic()), "beat")
         self._timer = self._loop.call_later(self._timeout, self._link.hang_up)
@@ -134,5 +143,5 @@ class Lease:
         if isinstance(reply, list):
             self._on_fenced("it stood still, and another node declared it dead")
         else:
-            self._link.hang_up()
+            self._link.hang_up(str(reply))
         return False

@@ -117,6 +117,7 @@ class Recovery:
 
     async def _reconnect(self) -> None:
         attempt = 0
+        reasons: set[str] = set()  # that are in the log
         while not self._link.closed:
             # Nodes that are back earlier take this one for dead after a lease.
             await asyncio.sleep(min(_backoff(attempt), self._lease.seconds / 4))
@@ -130,8 +131,10 @@ class Recovery:
                 return
             except (LinkLost, LinkError, OSError, TimeoutError) as error:
                 self._link.hang_up()
-                if attempt % ATTEMPTS_PER_LOG_LINE == 0:
-                    log.warning("Redis is still away", reason=str(error) or type(error).__name__)
+                reason = str(error) or type(error).__name__
+                if reason not in reasons or attempt % ATTEMPTS_PER_LOG_LINE == 0:
+                    reasons.add(reason)
+                    log.warning("Redis is still away", reason=reason)
             except Exception:
                 log.exception("internal error: recovery of the link failed")
                 self._on_fenced("recovery of the link failed")

@@ -87,9 +87,9 @@ class NodeLink:
         """Process the held pushes; from now on none is held."""
         self.connection.release()
 
-    def hang_up(self) -> None:
-        """End the connection."""
-        self.connection.close()
+    def hang_up(self, why: str = "") -> None:
+        """End the connection; the log gets the reason."""
+        self.connection.close(why)
 
     def close(self) -> None:
         """End the connection for good: the node is fenced or stops."""

@@ -31,8 +31,8 @@ from cluster.redis.slot_owner import (
 
 PREFIX = "mq:"
 TIMEOUT = 5.0  # seconds for a connection, and for a reply
-# What a command of an asyncio client raises if Redis is away or refuses. If a connection has ended when redis-py writes
-# to it, uvloop raises RuntimeError, and redis-py does not turn it into its own error.
+# The exceptions of an asyncio client's command if Redis is away or refuses. If a connection has ended when redis-py
+# writes to it, uvloop raises RuntimeError, and redis-py does not turn it into its own error.
 FAILURES = (redis.RedisError, RuntimeError)
 CERT_REQS = {"full": "required", "ca": "required", "none": "none"}
 

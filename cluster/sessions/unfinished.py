@@ -1,4 +1,4 @@
-"""Unfinished: what clients of this node have got of QoS 2, and not completed. A Redis that has lost it gets it back.
+"""Messages of QoS 2 that clients of this node have got, and not completed. A Redis that has lost them gets them back.
 
 Else Redis gives its queue numbers, and so the packet identifiers, to other messages. A client that awaits PUBREL
 for one of these identifiers takes the other message for a repetition, and drops it.

@@ -18,13 +18,15 @@ class Link:
     def __init__(self) -> None:
         self.asked: list[tuple[Callable[[Any], bool], str]] = []
         self.hung_up = False
+        self.why = ""
         self.closed = False
 
     def call_function_first(self, then: Callable[[Any], bool], name: str) -> None:
         self.asked.append((then, name))
 
-    def hang_up(self) -> None:
+    def hang_up(self, why: str = "") -> None:
         self.hung_up = True
+        self.why = why
 
 
 class World:
@@ -96,7 +98,7 @@ def test_a_node_that_is_no_member_serves_nobody_again(reply: Any, fenced: int, h
     world.lease.suspend()  # each turn calls it
     ((then, _),) = world.link.asked
     assert not then(reply)
-    assert (len(world.fenced), world.link.hung_up) == (fenced, hung_up)
+    assert (len(world.fenced), world.link.hung_up, world.link.why) == (fenced, hung_up, "lost" * hung_up)
     assert world.lease.suspended and not world.is_read
     world.close()
 

@@ -193,6 +193,31 @@ def test_a_redis_with_no_memory_left(cluster: ClusterProcess) -> None:
             assert packet.payload == b"during"
 
 
+def test_a_redis_that_refuses_writes_is_named(cluster: ClusterProcess) -> None:
+    """As with a full disk (MISCONF): heartbeats are writes too. The log has the error of Redis; QoS 0 goes on."""
+    with SocketClient(cluster["a"].port, "s") as subscriber, SocketClient(cluster["a"].port, "p") as publisher:
+        subscriber.subscribe(("t", 0))
+        cluster.redis.set(min_replicas_to_write=1)
+        for event in ("lease expired: Redis refuses heartbeats", "Redis is away", "Redis is still away"):
+            assert cluster.wait_for_log(event, node="a")["reason"].startswith("NOREPLICAS")
+        publisher.send(Publish("t", b"zero"))
+        assert isinstance(subscriber.receive(), Publish)
+        cluster.redis.set(min_replicas_to_write=0)
+        for name in "abc":
+            cluster.wait_for_log("Redis is back", node=name)
+
+
+def test_a_password_that_was_changed_is_named(cluster: ClusterProcess) -> None:
+    """The first attempt to reach Redis after the loss of the link names the cause."""
+    cluster.redis.set(requirepass="new")
+    with cluster.redis.client(password="new") as redis:
+        redis.client_kill_filter(_type="pubsub", skipme=True)
+        assert "auth" in cluster.wait_for_log("Redis is still away", node="a")["reason"].lower()
+        redis.config_set("requirepass", "")
+    for name in "abc":
+        cluster.wait_for_log("Redis is back", node=name)
+
+
 # ---- Sentinel ----
 
 

@@ -286,6 +286,16 @@ def test_a_process_that_ended_while_it_made_the_file_keeps_no_other_from_it(tmp_
 # ---- a disk that is full ----
 
 
+def test_a_full_disk_at_the_start_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with pytest.raises(StoreError, match="full; make room"), sqlite_file.reported(path):
+        database = sqlite3.connect(path)
+        database.execute("PRAGMA max_page_count = 1")
+        database.execute("CREATE TABLE block (position INTEGER PRIMARY KEY)")
+    with pytest.raises(StoreError, match="No space left on device; make room"), sqlite_file.reported(path):
+        Path("/dev/full").write_bytes(b"x")
+
+
 def test_a_full_disk_confirms_nothing_until_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_store, "RETRY_SECONDS", 0.01)
     store = SqliteStore(tmp_path / "store.db")

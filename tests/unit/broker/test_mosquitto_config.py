@@ -61,6 +61,14 @@ listener 0 /run/m.sock
     assert "/unused.pem" in text
 
 
+def test_the_chain_of_a_certificate_that_mosquitto_completes_is_noted(tmp_path: Path) -> None:
+    lines = "listener 8883\ncafile /all-ca.pem\ncertfile /c.pem\nkeyfile /k.pem\n"
+    _, text = imported(tmp_path, lines)
+    assert re.search(r"^# tls.client_ca = .*append the certificates of intermediate .* to tls.certificate$", text, re.M)
+    _, text = imported(tmp_path, lines + "require_certificate true\n")
+    assert "intermediate" not in text
+
+
 def test_users_are_those_of_all_listeners(tmp_path: Path) -> None:
     config, _ = imported(tmp_path, "port 1884\nlistener 1885 127.0.0.1\npassword_file /pw\n")
     assert [(each.listen, each.auth.password_file) for each in config.listeners] == [
