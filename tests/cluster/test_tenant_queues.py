@@ -295,7 +295,7 @@ def test_a_damaged_sum_stops_no_message(redis_server: RedisProcess) -> None:
 
 
 def test_queues_of_earlier_revisions(redis_server: RedisProcess) -> None:
-    """Revision 25 has the bytes of a queue in `b` alone: they count from its next change on. Revision 26 has `b` and `c`."""
+    """Of revision 25 a queue has `b` alone: it counts from its next change on. Of revision 26 it has `b` and `c`."""
     cluster = Cluster(redis_server.port, 1)
     cid, group = TENANTS[0] + b"a", GROUPS[1]
     cluster.call("declare_group", b"n1", group, "{}")

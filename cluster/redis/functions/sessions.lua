@@ -134,7 +134,8 @@ register('flockmq_claim', function(args)
     end
     incarnation = epoch
     redis.call('HSET', key, 'o', node, 'e', epoch, 'x', epoch, 'p', persistent, 'l', args[5], 'h', 1,
-      tenants.of(cid) and 'c' or 'b', 0, 'n', 1, 'z', 0, 'w', waits, 'f', fights, 't', seconds, 'u', user, 'i', interval)
+      tenants.of(cid) and 'c' or 'b', 0, 'n', 1, 'z', 0, 'w', waits, 'f', fights, 't', seconds, 'u', user,
+      'i', interval)
   end
   if persistent == '1' or present then
     redis.call('ZADD', prefix .. 'sessions', interval == '' and seconds or LATE, cid)
