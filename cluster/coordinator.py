@@ -485,9 +485,9 @@ class ClusterCoordinator(Coordinator):
         link, keys = self._link, self._link.keys
         with _away_is_not_now():
             known = await link.ask("EXISTS", keys.session(client_id))
-            size = await link.ask("HGET", keys.session(client_id), "b")
+            sizes = await link.ask("HMGET", keys.session(client_id), "c", "b")
             queued = await link.ask("LLEN", keys.queue(client_id))
-        return {"queued_messages": int(queued), "queued_bytes": int(size or 0)} if known else None
+        return {"queued_messages": int(queued), "queued_bytes": int(sizes[0] or sizes[1] or 0)} if known else None
 
     async def waiting_wills(self) -> list[tuple[bytes, Will, int]]:
         return await self._delayed_wills.list()

@@ -272,7 +272,6 @@ class KeyWriter:
                 "p": 1,
                 "l": session.level,
                 "h": session.head,
-                "b": size,
                 "n": session.sent,
                 "z": marks,
                 "w": "",
@@ -281,7 +280,7 @@ class KeyWriter:
                 "u": session.user,
                 "i": "" if session.interval is None else session.interval,
                 **({"g": 1} if shares else {}),
-                **self._count_queued(client_id, size),
+                **self._queued_bytes(client_id, size),
             },
         )
         self._begin_expiry(session)
@@ -293,11 +292,11 @@ class KeyWriter:
             if share.key >= 0 and bound.get(share.key, (0, b""))[0] <= share.place:
                 bound[share.key] = (share.place, client_id)
 
-    def _count_queued(self, name: bytes, size: int) -> dict[str, int]:
-        """Count the bytes of a queue for its tenant, if its name has one; the field of the queue that says so."""
+    def _queued_bytes(self, name: bytes, size: int) -> dict[str, int]:
+        """The field with the bytes of a queue. They are added to the sum of its tenant, if its name has one."""
         prefix = split_tenant(name)[0]
         if not prefix:
-            return {}
+            return {"b": size}
         self._pipe.hincrby(self._keys.queued_tenants, prefix, size)
         return {"c": size}
 
@@ -354,8 +353,8 @@ class KeyWriter:
                 if settings.get("last_value"):
                     pipe.hset(keys.group_topics(group.name), message.topic, f"{share.place} {share.place}")
                 yield
-            counted = self._count_queued(group.name.split(b"/", 2)[2], size)
-            pipe.hset(keys.group(group.name), mapping={"n": group.last, "b": size, **options_of(settings), **counted})
+            counted = self._queued_bytes(group.name.split(b"/", 2)[2], size)
+            pipe.hset(keys.group(group.name), mapping={"n": group.last, **counted, **options_of(settings)})
             if group.declaration:
                 pipe.hset(keys.declared_groups, group.name, group.declaration)
                 pipe.sadd(keys.group_members(group.name), b"d:")

@@ -196,7 +196,7 @@ class Cluster:
 
     @property
     def counted(self) -> dict[bytes, int]:
-        return {tenant: int(size) for tenant, size in self.redis.hgetall(SUMS).items()}
+        return {tenant: int(size) for tenant, size in self.redis.hgetall(SUMS).items() if int(size)}
 
 
 @pytest.mark.parametrize("_", range(4))
@@ -294,6 +294,36 @@ def test_a_damaged_sum_stops_no_message(redis_server: RedisProcess) -> None:
     assert cluster.counted == {}
 
 
+def test_queues_of_earlier_revisions(redis_server: RedisProcess) -> None:
+    """Of revision 25 a queue has `b` alone: it counts from its next change on. Of revision 26 it has `b` and `c`."""
+    cluster = Cluster(redis_server.port, 1)
+    cid, group = TENANTS[0] + b"a", GROUPS[1]
+    cluster.call("declare_group", b"n1", group, "{}")
+    epoch = cluster.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000)[0]
+    block = {"messages": [b"x" * 100], "pushes": [[cid, cluster.incarnation(cid), 1]], "shares": [group, 1]}
+    cluster.commit(b"n1", **block)
+    for key in (b"mq:s:" + cid, b"mq:g:" + group):
+        assert cluster.redis.hdel(key, "c") == 1
+        cluster.redis.hset(key, "b", 100)
+    cluster.redis.delete(SUMS)
+    assert cluster.call("waiting", group) == [1, 100]
+    cluster.call("acks", b"n1", pack([[cid, cluster.incarnation(cid), [], [1]]]))
+    assert cluster.counted == {TENANTS[0]: 100}
+    cluster.commit(b"n1", **block)
+    assert cluster.counted == {TENANTS[0]: 400}
+    for key in (b"mq:s:" + cid, b"mq:g:" + group):
+        assert cluster.redis.hmget(key, "b", "c") == [None, b"200"]
+        cluster.redis.hset(key, "b", 200)
+    cluster.commit(b"n1", **block)
+    cluster.call("purge_group", group)
+    assert cluster.counted == {TENANTS[0]: 300}
+    cluster.commit(b"n1", releases=[[cid, epoch, 0]])
+    cluster.call("purge", cid)
+    assert cluster.counted == {}
+    assert cluster.call("queued", b"n1", TENANTS[0], 0) == [0]
+    assert not cluster.redis.exists(SUMS), "empty sums are removed"
+
+
 def start(start_cluster: StartCluster, tmp_path: Path, **settings: Any) -> ClusterProcess:
     """Nodes for which `acme` has a limit."""
     files = AccessFiles(tmp_path)
@@ -336,7 +366,7 @@ def test_two_nodes(start_cluster: StartCluster, tmp_path: Path) -> None:
             until(lambda: not counted.llen("mq:q:$tenant/acme/p"))
         assert int(counted.hget(SUMS, TENANTS[0])) < 50_000
         assert sent_to(one, here, "q", 4000, 6) == 18
-    until(lambda: counted.hget(SUMS, TENANTS[0]) is None)
+    until(lambda: counted.hget(SUMS, TENANTS[0]) is None)  # nodes ask once a second
 
 
 def test_clean_sessions_of_another_node(start_cluster: StartCluster, tmp_path: Path) -> None:

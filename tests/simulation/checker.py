@@ -32,7 +32,7 @@ from tests.simulation.world import MILLI
 REDISPATCHED = 4200 * MILLI  # `shared.redispatch`, a heartbeat, and what packets take
 # Beginnings of keys that are gone when all is delivered.
 LEFT = (b"mq:q:", b"mq:in:", b"mq:gl:", b"mq:gw:", b"mq:gq:", b"mq:later:messages", b"mq:delayed")
-# Keys with the messages whose bytes a session or a group counts in its field `b`.
+# Keys with the messages whose bytes a session or a group counts in its field `b` or `c`.
 QUEUES = {b"s": (b"q",), b"g": (b"gw", b"gm")}
 
 
@@ -183,8 +183,13 @@ def left_over(keys: dict[bytes, object], expired: set[str]) -> list[str]:
     return [f"S1 {key.decode()} is left" for key in sorted(found)]
 
 
+def noted_bytes(fields: Hash) -> int:
+    """The bytes of its queue that a session or a group has noted; `c` if it has a tenant."""
+    return int(fields.get(b"c", fields.get(b"b", b"0")))
+
+
 def miscounted(keys: dict[bytes, object]) -> list[str]:
-    """S2: sessions and groups whose bytes, the field `b`, are not those of their messages in Redis. `keys`: all."""
+    """S2: sessions and groups whose bytes are not those of their messages in Redis. `keys`: all."""
     found = []
     for key, fields in keys.items():
         _, kind, name = key.split(b":", 2) if key.count(b":") > 1 else (key, b"", b"")
@@ -194,8 +199,8 @@ def miscounted(keys: dict[bytes, object]) -> list[str]:
                 messages = keys.get(b"mq:%b:%b" % (queue, name), [])
                 assert isinstance(messages, list | dict)
                 counted += sum(map(len, messages.values() if isinstance(messages, dict) else messages))
-            if counted != int(fields.get(b"b", 0)):
-                found.append(f"S2 {key.decode()} has {counted} bytes, and counts {fields.get(b'b', b'none').decode()}")
+            if counted != (noted := noted_bytes(fields)):
+                found.append(f"S2 {key.decode()} has {counted} bytes, and counts {noted}")
     return found
 
 
@@ -203,7 +208,7 @@ def miscounted_for(tenant: bytes, keys: dict[bytes, object]) -> str:
     """S2: the bytes in the queues of a tenant, if Redis has another sum; empty: it is right. `tenant`: its prefix."""
     hashes = {key: fields for key, fields in keys.items() if tenant and isinstance(fields, Hash)}
     queues = [
-        int(fields.get(b"b", 0))
+        noted_bytes(fields)
         for key, fields in hashes.items()
         if key.startswith(b"mq:s:" + tenant) or (key.startswith(b"mq:g:$share/") and tenant in key)
     ]

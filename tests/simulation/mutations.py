@@ -277,7 +277,7 @@ WAIT_FOR_OWNER = (
     "      waited[#waited + 1] = tonumber(last)\n      waited[#waited + 1] = owner\n"
 )
 PUSH = "if state[2] and tonumber(state[2]) == incarnation then\n    local queue"
-DROP_DONE = "  drop_done(prefix, cid, first, head, bytes, marks, size, state[5])\n"
+DROP_DONE = "  drop_done(prefix, tenant, cid, first, head, bytes, marks, size, state[5])\n"
 ALL_SENT = (
     "  redis.call('HSET', key, 'n', tonumber(redis.call('HGET', key, 'h')) + "
     "redis.call('LLEN', prefix .. 'q:' .. cid))\n"

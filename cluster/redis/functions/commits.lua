@@ -50,11 +50,11 @@ local function push_one(number, job)
   local most, most_bytes, drop_old = job.most, job.most_bytes, job.drop_old
   local item = job.list[number]
   local cid, incarnation = item[1], item[2]
-  local key = prefix .. 's:' .. cid
-  local state = redis.call('HMGET', key, 'o', 'x', 'h', 'b', 'z', 'n', 'm')
+  local key, tenant = prefix .. 's:' .. cid, tenants.of(cid)
+  local state = redis.call('HMGET', key, 'o', 'x', 'h', tenant and 'c' or 'b', 'z', 'm')
   local owner = state[1]
-  if state[7] then
-    local own, own_bytes, policy = string.match(state[7], '^(%d+) (%d+) ([01])$')
+  if state[6] then
+    local own, own_bytes, policy = string.match(state[6], '^(%d+) (%d+) ([01])$')
     if own then
       most, most_bytes, drop_old = tonumber(own), tonumber(own_bytes), policy == '1'
     end
@@ -62,15 +62,16 @@ local function push_one(number, job)
   local first, count, dropped = 0, #item - 2, 0
   if state[2] and tonumber(state[2]) == incarnation then
     local queue = prefix .. 'q:' .. cid
-    local head, bytes, marks = state[3] + 0, state[4] + 0, state[5] + 0      -- fails before the first write
-    local quota = job.limits and bytes + tenants.free(prefix, job.limits, tenants.of(cid)) or job.unlimited
-    local values, length = {}, 0
+    local head, marks = state[3] + 0, state[5] + 0                           -- fails before the first write
+    local before = (state[4] or tenants.adopt(tenant, key)) + 0
+    local quota = job.limits and before + tenants.free(prefix, job.limits, tenant) or job.unlimited
+    local values, length, bytes = {}, 0, before
     for i = 3, #item do
       local value = messages[item[i]]
       values[i - 2] = value
       bytes = bytes + #value
     end
-    local added = bytes - state[4]
+    local added = bytes - before
     for i = 1, #values, AT_ONCE do
       length = redis.call('RPUSH', queue, unpack(values, i, math.min(i + AT_ONCE - 1, #values)))
     end
@@ -79,7 +80,7 @@ local function push_one(number, job)
     end
     if is_over(length, bytes, most, most_bytes, quota) then
       if drop_old and owner == '' then
-        local kept = math.max(state[6] - head, 0)     -- entries that may have been sent
+        local kept = math.max(redis.call('HGET', key, 'n') - head, 0)  -- entries that may have been sent
         if kept > 0 then
           length, bytes, marks, dropped = drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes,
             quota)
@@ -105,7 +106,7 @@ local function push_one(number, job)
         end
       end
     end
-    write_bytes(tenants.of(cid), key, bytes)
+    write_bytes(tenant, key, before, bytes)
     if dropped > 0 then
       job.dropped = job.dropped + dropped
       job.full[#job.full + 1] = cid
@@ -517,12 +518,12 @@ end)
 local function acknowledge(i, job)
   local prefix = job.prefix
   local cid, incarnation, done, received, size = unpack(job.list[i])
-  local key, states = prefix .. 's:' .. cid, prefix .. 'st:' .. cid
-  local state = redis.call('HMGET', key, 'h', 'b', 'z', 'x', 'r')
+  local key, states, tenant = prefix .. 's:' .. cid, prefix .. 'st:' .. cid, tenants.of(cid)
+  local state = redis.call('HMGET', key, 'h', tenant and 'c' or 'b', 'z', 'x', 'r')
   if not state[1] or tonumber(state[4]) ~= incarnation then
     return
   end
-  local head, bytes, marks = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
+  local head, bytes, marks = tonumber(state[1]), tonumber(state[2] or tenants.adopt(tenant, key)), tonumber(state[3])
   for j = 1, #received do
     if received[j] >= head then
       marks = marks + redis.call('HSET', states, received[j], 'r')
@@ -551,7 +552,7 @@ local function acknowledge(i, job)
   if size == 0 or #done ~= head - first then
     size = nil                                   -- some were done before, or others before them are not
   end
-  drop_done(prefix, cid, first, head, bytes, marks, size, state[5])
+  drop_done(prefix, tenant, cid, first, head, bytes, marks, size, state[5])
 end
 
 -- args: prefix, node, acknowledgements of clients: {client id, incarnation, done numbers, numbers with PUBREC, bytes of

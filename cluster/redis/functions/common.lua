@@ -23,7 +23,7 @@ local FLAP_SECONDS = 10       -- take-overs of a session within this time of eac
 local sharded = false         -- whether the caller declared a key: channels are sharded then
 local timed = false           -- whether this call has looked at the clock for `noted_tails`
 local woken = {}              -- groups in which this call gave members room: what waits there goes to them at its end
-local tenants = {}            -- functions, below; and `sums` that this call has read or changed, by tenant
+local tenants = {}            -- functions, below; and what this call has changed, and has read, by tenant
 local damaged = {}            -- not applied by this call: 'client', 'group' or 'common', name, key, reason, in turn
 
 local function register(definition, callback)
@@ -39,9 +39,9 @@ local function register(definition, callback)
     if next(woken) then
       woken = {}
     end
-    tenants.sums = nil
+    tenants.changes, tenants.sums = nil, nil
     local result = call(args)
-    if tenants.sums then
+    if tenants.changes then
       tenants.write(args[1])
     end
     return result
@@ -315,41 +315,44 @@ local function change(prefix, origin, block, kept)
 end
 
 -- The bytes of messages in the queues of each tenant: sessions and groups in Redis, and what nodes have themselves. The
--- hash `queued:tenants` has them, by the prefix `$tenant/NAME/`; a call reads and writes each number once. The part of
--- a session or a group is its field `c`, that of a node is in `queued:<id>`. So what was queued before revision 26
--- counts from the next change of its queue on.
+-- hash `queued:tenants` has their sum, by the prefix `$tenant/NAME/`; a call writes it once. The part of a session or a
+-- group is its field `c`, in place of `b`; that of a node is in `queued:<id>`.
 
--- The tenant of a client id, as its prefix; nil: it has none. (To compare costs less than to look for a pattern.)
+-- The tenant of a client id, as its prefix; nil: it has none. (The first byte costs less to compare than a pattern, and
+-- `<` would compare texts as the locale of Redis does.)
 function tenants.of(cid)
-  return cid > '$tenant/' and cid < '$tenant0' and cid:match('^%$tenant/[^/]+/') or nil
+  return cid:byte() == 36 and cid:match('^%$tenant/[^/]+/') or nil
 end
 
 function tenants.of_group(group)
   return group:find('$tenant/', 1, true) and group:match('^%$share/[^/]+/(%$tenant/[^/]+/)') or nil
 end
 
--- By how much this call has changed the bytes of a tenant; and `before`, what they were, if it has asked.
-function tenants.sum(tenant)
-  tenants.sums = tenants.sums or {}
-  local sum = tenants.sums[tenant]
-  if not sum then
-    sum = {change = 0}
-    tenants.sums[tenant] = sum
-  end
-  return sum
+-- The bytes of a tenant change by this number; the caller writes the part that changes.
+function tenants.add(tenant, change)
+  local changes = tenants.changes or {}
+  tenants.changes = changes
+  changes[tenant] = (changes[tenant] or 0) + change
 end
 
 -- The bytes of a tenant.
 function tenants.total(prefix, tenant)
-  local sum = tenants.sum(tenant)
-  sum.before = sum.before or tonumber(redis.pcall('HGET', prefix .. 'queued:tenants', tenant)) or 0
-  return sum.before + sum.change
+  local sums, changes = tenants.sums or {}, tenants.changes or NOTHING
+  tenants.sums = sums
+  sums[tenant] = sums[tenant] or tonumber(redis.pcall('HGET', prefix .. 'queued:tenants', tenant)) or 0
+  return sums[tenant] + (changes[tenant] or 0)
 end
 
--- A part of a tenant's bytes has this number now. A field of a hash has it so far; the caller writes that.
-function tenants.count(tenant, key, field, bytes)
-  local sum = tenants.sum(tenant)
-  sum.change = sum.change + bytes - (tonumber(redis.pcall('HGET', key, field)) or 0)
+-- A queue has no field `c`: it has no tenant (nil), or its last change was before revision 26, and the sum lacks its
+-- bytes until now. Returns them; false: it has none.
+function tenants.adopt(tenant, key)
+  local bytes = tenant and redis.call('HGET', key, 'b')
+  if bytes then
+    tenants.add(tenant, bytes + 0)               -- fails before the first write
+    redis.call('HSET', key, 'c', bytes)
+    redis.call('HDEL', key, 'b')
+  end
+  return bytes
 end
 
 -- What the block of a commit has of limits: tenants and their most bytes, in turn. Returns them by tenant.
@@ -370,40 +373,48 @@ function tenants.free(prefix, limits, tenant)
   return most - tenants.total(prefix, tenant)
 end
 
+-- Write what this call has changed. A sum of 0 stays, as the queues of a tenant are often empty, and then have something
+-- again; `flockmq_queued` removes it.
 function tenants.write(prefix)
   local key = prefix .. 'queued:tenants'
-  for tenant, sum in pairs(tenants.sums) do
-    local bytes = sum.change ~= 0 and redis.pcall('HINCRBY', key, tenant, string.format('%.0f', sum.change)) or 1
+  for tenant, change in pairs(tenants.changes or NOTHING) do
+    local bytes = change ~= 0 and redis.pcall('HINCRBY', key, tenant, change) or 1
     if type(bytes) == 'table' then
       redis.log(redis.LOG_WARNING, 'FlockMQ found a damaged key, ' .. key .. ': ' .. bytes.err)
-    elseif bytes <= 0 then
+    elseif bytes < 0 then
       redis.call('HDEL', key, tenant)
     end
   end
+  tenants.changes, tenants.sums = nil, nil
 end
 
 -- Write the bytes of a queue into the hash of its session or group, with other fields: names and values in turn.
--- Whatever changes a queue ends here. `tenant`: its prefix, or nil.
-local function write_bytes(tenant, key, bytes, ...)
+-- Whatever changes a queue ends here, or in `add_waiting`. `tenant`: its prefix, or nil; `before`: its bytes so far.
+local function write_bytes(tenant, key, before, bytes, ...)
   if tenant then
-    tenants.count(tenant, key, 'c', bytes)
-    redis.call('HSET', key, 'b', bytes, 'c', bytes, ...)
+    tenants.add(tenant, bytes - before)
+    redis.call('HSET', key, 'c', bytes, ...)
   else
     redis.call('HSET', key, 'b', bytes, ...)
   end
 end
 
--- Write the bytes that wait in a group, with other fields of it.
-local function write_waiting(prefix, group, bytes, ...)
-  write_bytes(tenants.of_group(group), prefix .. 'g:' .. group, bytes, ...)
+-- The bytes that wait in a group. `tenant`: its prefix, or nil.
+local function waiting_bytes(prefix, group, tenant)
+  local key = prefix .. 'g:' .. group
+  return tonumber(redis.call('HGET', key, tenant and 'c' or 'b') or tenants.adopt(tenant, key) or 0)
 end
 
 -- Add to the bytes that wait in a group.
 local function add_waiting(prefix, group, change)
-  local bytes = redis.call('HINCRBY', prefix .. 'g:' .. group, 'b', change)
-  if tenants.of_group(group) then
-    write_waiting(prefix, group, bytes)
-  end
+  local tenant = tenants.of_group(group)
+  local before = waiting_bytes(prefix, group, tenant)
+  write_bytes(tenant, prefix .. 'g:' .. group, before, before + change)
+end
+
+-- Nothing waits in a group any more.
+local function empty_waiting(prefix, group)
+  add_waiting(prefix, group, -waiting_bytes(prefix, group, tenants.of_group(group)))
 end
 
 local wake                    -- in members.lua: a member's queue is shorter, so it may have room
@@ -418,7 +429,7 @@ local function forget(prefix, cid)
   redis.call('ZREM', prefix .. 'expiring', cid)
   local tenant = tenants.of(cid)
   if tenant then
-    tenants.count(tenant, prefix .. 's:' .. cid, 'c', 0)
+    tenants.add(tenant, -(tonumber(redis.pcall('HGET', prefix .. 's:' .. cid, 'c')) or 0))
   end
   redis.call('DEL', prefix .. 's:' .. cid, prefix .. 'q:' .. cid, prefix .. 'st:' .. cid, prefix .. 'in:' .. cid,
     prefix .. 'subs:' .. cid)
@@ -474,8 +485,8 @@ end
 -- Remove the entries of a queue from its first one to `head`, and those after it that are marked as done. `bytes` and
 -- `marks` are those of the queue, without the marks of entries before `head`. `size`: bytes of the entries before
 -- `head`, if the caller knows them; else they are read, and Lua hashes each byte. `resting`: see `rest`.
-local function drop_done(prefix, cid, first, head, bytes, marks, size, resting)
-  local states, queue, known = prefix .. 'st:' .. cid, prefix .. 'q:' .. cid, first
+local function drop_done(prefix, tenant, cid, first, head, bytes, marks, size, resting)
+  local states, queue, known, before = prefix .. 'st:' .. cid, prefix .. 'q:' .. cid, first, bytes
   if size then
     bytes, known = bytes - size, head
   end
@@ -491,7 +502,7 @@ local function drop_done(prefix, cid, first, head, bytes, marks, size, resting)
       bytes = bytes - #value
     end
   end
-  write_bytes(tenants.of(cid), prefix .. 's:' .. cid, bytes, 'h', head, 'z', marks)
+  write_bytes(tenant, prefix .. 's:' .. cid, before, bytes, 'h', head, 'z', marks)
   if resting and resting ~= '' then
     wake(prefix, cid, resting)
   end

@@ -96,14 +96,18 @@ end
 local function taker_of(prefix, group, name, packed, nodes)
   local node, epoch, limit, qos, as_published, identifiers = unpack(cmsgpack.unpack(packed))
   local cid = name:sub(#MEMBER + 1)
-  local state = redis.pcall('HMGET', prefix .. 's:' .. cid, 'o', 'e', 'h', 'b', 'x', counter_of(group))
+  local key, tenant = prefix .. 's:' .. cid, tenants.of(cid)
+  local state = redis.pcall('HMGET', key, 'o', 'e', 'h', tenant and 'c' or 'b', 'x', counter_of(group))
   if nodes[node] == nil then
     nodes[node] = live(prefix, node)
   end
   local total = tonumber(state[6] or 0)
   local fine, room = pcall(room_of, prefix, cid, limit, total)
-  if state.err or state[1] ~= node or tonumber(state[2]) ~= epoch or not nodes[node]
-      or not (tonumber(state[3]) and tonumber(state[4]) and fine) then
+  if state.err or state[1] ~= node or tonumber(state[2]) ~= epoch or not nodes[node] or not fine then
+    return nil
+  end
+  local head, bytes = tonumber(state[3]), tonumber(state[4] or tenants.adopt(tenant, key))
+  if not (head and bytes) then
     return nil
   end
   local kind, between = 49, struct.pack('<H', #group) .. group   -- an entry begins with kind and place: `part_of_group`
@@ -112,8 +116,8 @@ local function taker_of(prefix, group, name, packed, nodes)
   end
   return {name = name, cid = cid, node = node, room = room, rests = limit < 0, total = total, qos = qos,
     kind = string.char(kind), retained_kind = string.char(kind + 2 * as_published), between = between,
-    head = tonumber(state[3]), bytes = tonumber(state[4]), before = tonumber(state[4]),
-    incarnation = tonumber(state[5]), step = 1, item = {cid, 0, group, epoch, 0}}
+    head = head, tenant = tenant, before = bytes, bytes = bytes, incarnation = tonumber(state[5]), step = 1,
+    item = {cid, 0, group, epoch, 0}}
 end
 
 -- Add the messages with these indices to those for a member; the first one has this place. Stops at a message with
@@ -157,7 +161,7 @@ local function fill_queue(prefix, group, taker, told)
   local count = #item - ITEM_HEAD
   item[2], item[5] = taker.head + length - count, taker.total + count
   told.large[item] = taker.bytes - taker.before >= LARGE * count
-  write_bytes(tenants.of(taker.cid), key, taker.bytes, 'g', '1', counter_of(group), item[5])
+  write_bytes(taker.tenant, key, taker.before, taker.bytes, 'g', '1', counter_of(group), item[5])
   if noted_tails() then
     note_tail(key, taker.incarnation, item[2])
   end

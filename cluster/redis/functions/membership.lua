@@ -111,7 +111,7 @@ local function report_queued(prefix, node, reported, first)
     bytes[reported[i]] = tonumber(reported[i + 1])
   end
   for tenant, count in pairs(bytes) do
-    tenants.count(tenant, key, tenant, count)
+    tenants.add(tenant, count - (tonumber(redis.call('HGET', key, tenant)) or 0))
     if count == 0 then
       redis.call('HDEL', key, tenant)
     else
@@ -128,8 +128,13 @@ register({function_name = 'flockmq_queued', flags = {'allow-oom'}, callback = fu
     return {}
   end
   report_queued(prefix, args[2], args, 3)
+  tenants.write(prefix)
   for i = 3, #args, 2 do
-    result[#result + 1] = tenants.total(prefix, args[i]) - tonumber(args[i + 1])
+    local total = tenants.total(prefix, args[i])
+    if total == 0 then
+      redis.pcall('HDEL', prefix .. 'queued:tenants', args[i])
+    end
+    result[#result + 1] = total - tonumber(args[i + 1])
   end
   return result
 end})

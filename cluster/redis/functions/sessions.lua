@@ -19,11 +19,11 @@ local function entries(queue, head, from, count, bytes)
 end
 
 local function load(prefix, cid, from, count)
-  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'n', 'b')
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'n', 'b', 'c')
   local head = tonumber(state[1] or 1)
   local queue = prefix .. 'q:' .. cid
   from = math.max(from, head)
-  local found = entries(queue, head, from, count, tonumber(state[3] or 0))
+  local found = entries(queue, head, from, count, tonumber(state[4] or state[3] or 0))
   local tail = head + redis.call('LLEN', queue)
   local last = from + #found >= tail
   return {head, tonumber(state[2] or 1), from, found, tail,
@@ -133,8 +133,9 @@ register('flockmq_claim', function(args)
       end_session(prefix, '', cid, incarnation, state[4])
     end
     incarnation = epoch
-    redis.call('HSET', key, 'o', node, 'e', epoch, 'x', epoch, 'p', persistent, 'l', args[5], 'h', 1, 'b', 0, 'n', 1,
-      'z', 0, 'w', waits, 'f', fights, 't', seconds, 'u', user, 'i', interval)
+    redis.call('HSET', key, 'o', node, 'e', epoch, 'x', epoch, 'p', persistent, 'l', args[5], 'h', 1,
+      tenants.of(cid) and 'c' or 'b', 0, 'n', 1, 'z', 0, 'w', waits, 'f', fights, 't', seconds, 'u', user,
+      'i', interval)
   end
   if persistent == '1' or present then
     redis.call('ZADD', prefix .. 'sessions', interval == '' and seconds or LATE, cid)
@@ -197,12 +198,14 @@ local function restore_one(i, job)
   local prefix, node = job.prefix, job.node
   local cid, incarnation, lost = unpack(job.list[i])
   local key, queue, states = prefix .. 's:' .. cid, prefix .. 'q:' .. cid, prefix .. 'st:' .. cid
-  local state = redis.call('HMGET', key, 'x', 'o', 'w', 'h', 'b', 'z', 'n')
+  local tenant = tenants.of(cid)
+  local state = redis.call('HMGET', key, 'x', 'o', 'w', 'h', tenant and 'c' or 'b', 'z', 'n')
   if tonumber(state[1]) ~= incarnation
       or not (state[2] == node or (state[3] or ''):find('=' .. node .. ',', 1, true)) then
     return                                       -- another node may have sent what is there now
   end
-  local head, bytes, marks = tonumber(state[4]), tonumber(state[5]), tonumber(state[6])
+  local head, before, marks = tonumber(state[4]), tonumber(state[5] or tenants.adopt(tenant, key)), tonumber(state[6])
+  local bytes = before
   local first = common_end(prefix, node, cid, incarnation, head)
   if lost[#lost][1] < first or lost[#lost][1] - first > MAX_GAP then
     return
@@ -240,7 +243,10 @@ local function restore_one(i, job)
     tails[key] = {incarnation, first + #values}  -- the node may repeat this call
   end
   head = math.min(head, first)
-  drop_done(prefix, cid, head, head, bytes, marks + #marked / 2)
+  if tenant then
+    tenants.add(tenant, bytes - before)
+  end
+  drop_done(prefix, tenant, cid, head, head, bytes, marks + #marked / 2)
 end
 
 -- args: prefix, node, sessions: {client id, incarnation, {{queue number, entry; or nothing: PUBREC received}, ...}}. A

@@ -8,26 +8,30 @@ local REDISPATCH = 5000       -- milliseconds, unless the nodes are configured o
 
 -- What a call needs of a group to accept this number of messages; `list`, `limits`: see `share`.
 local function state_of(prefix, group, list, count, limits)
-  local found = redis.call('HMGET', prefix .. 'g:' .. group, 'n', 'b', 'o:max_queued_messages', 'o:max_queued_bytes',
+  local key, tenant = prefix .. 'g:' .. group, tenants.of_group(group)
+  local found = redis.call('HMGET', key, 'n', tenant and 'c' or 'b', 'o:max_queued_messages', 'o:max_queued_bytes',
     'o:when_full', 'o:last_value', 'o:strategy', 'v')
   if not found[1] then
     return false                                 -- there is no such group
   end
   local back, listed = 0, 0
-  if (found[2] or '0') ~= '0' then
+  local most, place, bytes = tonumber(found[3] or list[1]), tonumber(found[1]),
+    tonumber(found[2] or tenants.adopt(tenant, key) or 0)
+  if bytes > 0 then
     back, listed = waiting_in(prefix, group)
   end
-  local most, place, bytes = tonumber(found[3] or list[1]), tonumber(found[1]), tonumber(found[2] or 0)
   if noted_tails() then
-    note_tail(prefix .. 'g:' .. group, 0, place)
+    note_tail(key, 0, place)
   end
   return {
     group = group,
+    tenant = tenant,
     place = place,
     time = found[8] or 0,
     waiting = back + listed,
+    before = bytes,
     bytes = bytes,
-    quota = bytes + tenants.free(prefix, limits, limits and tenants.of_group(group)),
+    quota = bytes + tenants.free(prefix, limits, tenant),
     most = most,
     most_bytes = tonumber(found[4] or list[2]),
     drop_old = (found[5] or (list[3] == 1 and 'drop-old')) == 'drop-old',
@@ -125,8 +129,8 @@ local function share_to(prefix, group, messages, list, told, limits)
     dropped = dropped + wait(prefix, state, messages[i])
   end
   write_added(prefix, state)
-  write_waiting(prefix, group, state.bytes, 'n', string.format('%.0f', state.place), 'v',
-    rotation and rotation.now or state.time)
+  write_bytes(state.tenant, prefix .. 'g:' .. group, state.before, state.bytes, 'n',
+    string.format('%.0f', state.place), 'v', rotation and rotation.now or state.time)
   if rotation then
     end_rotation(prefix, rotation, told)
   end
@@ -170,13 +174,13 @@ end
 
 -- Mark entries of a queue as done; `done` has their numbers.
 local function finish_entries(prefix, cid, done)
-  local states = prefix .. 'st:' .. cid
-  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'b', 'z', 'r')
-  local head, bytes, marks = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
+  local key, states, tenant = prefix .. 's:' .. cid, prefix .. 'st:' .. cid, tenants.of(cid)
+  local state = redis.call('HMGET', key, 'h', tenant and 'c' or 'b', 'z', 'r')
+  local head, bytes, marks = tonumber(state[1]), tonumber(state[2] or tenants.adopt(tenant, key)), tonumber(state[3])
   for i = 1, #done do
     marks = marks + redis.call('HSET', states, done[i], 'd')
   end
-  drop_done(prefix, cid, head, head, bytes, marks, nil, state[4])
+  drop_done(prefix, tenant, cid, head, head, bytes, marks, nil, state[4])
 end
 
 -- A message comes from a node that has no lease of it: the node has it again if that is the node of its key. Else it
@@ -407,7 +411,7 @@ local function leave_group(prefix, group, member, node)
     if last > tonumber(redis.call('HGET', prefix .. 'shared', 'n') or 0) then
       redis.call('HSET', prefix .. 'shared', 'n', string.format('%.0f', last))
     end
-    write_waiting(prefix, group, 0)
+    empty_waiting(prefix, group)
     redis.call('DEL', prefix .. 'g:' .. group, prefix .. 'gm:' .. group, prefix .. 'gq:' .. group,
       prefix .. 'gw:' .. group, prefix .. 'gv:' .. group, prefix .. 'gk:' .. group)
   end
@@ -576,7 +580,7 @@ register('flockmq_purge_group', function(args)
   if back + listed > 0 then
     redis.call('UNLINK', prefix .. 'gq:' .. group, prefix .. 'gm:' .. group, prefix .. 'gw:' .. group,
       prefix .. 'gv:' .. group)
-    write_waiting(prefix, group, 0)
+    empty_waiting(prefix, group)
   end
   return back + listed
 end)
@@ -587,7 +591,8 @@ register({function_name = 'flockmq_waiting', flags = {'no-writes', 'allow-oom'},
   for i = 2, #args do
     local back, listed = waiting_in(prefix, args[i])
     result[#result + 1] = back + listed
-    result[#result + 1] = tonumber(redis.call('HGET', prefix .. 'g:' .. args[i], 'b') or 0)
+    local bytes = redis.call('HMGET', prefix .. 'g:' .. args[i], 'c', 'b')
+    result[#result + 1] = tonumber(bytes[1] or bytes[2] or 0)
   end
   return result
 end})
