@@ -266,7 +266,7 @@ class ClusterCoordinator(Coordinator):
                 clock=self._clock,
                 layout=self._layout,
                 former_id=self._former_id,
-                on_layout=self._on_layout,
+                on_layout=self.journal.open_layout,
             ).join()
         except Refused as error:
             reason = str(error).removeprefix("MOVED ").removeprefix("ARRIVING ")
@@ -566,7 +566,7 @@ class ClusterCoordinator(Coordinator):
         self._rpc.node_left(node)
 
     def _on_layout(self, layout: int) -> None:
-        """The cluster has this layout; from 2 on its nodes accept clients of MQTT 5.0."""
+        """The layout of the cluster has changed; from 2 on its nodes accept clients of MQTT 5.0."""
         if layout > self.journal.layout:
             self.journal.open_layout(layout)
             log.info("the cluster has a new layout", layout=layout)
