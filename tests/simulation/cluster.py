@@ -132,7 +132,8 @@ class Run:
         handler = LogLines(self)
         level, propagates = logger.level, logger.propagate
         gc.disable()
-        gc.freeze()  # what is there already is no garbage of this run
+        gc.collect()  # the rest of the run before: the collection at its end began while that run was in use
+        gc.freeze()  # what is there now is no garbage of this run
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flockmq-simulation-")))
             stack.callback(clock.release)
@@ -176,11 +177,10 @@ class Run:
                 "delivered": len(self.history.of(Delivered)),
             },
         )
-        self.nodes = {}
-        del self.clients, self.actions, self.redis
+        vars(self).clear()  # all of the run is garbage now
         gc.collect()
         if any(isinstance(each, DataPlane) for each in gc.get_objects()):
-            self.findings.append("G9 the state of a node is never freed")
+            result.findings.append("G9 the state of a node is never freed")
         return result
 
     def _build(self, folder: Path) -> None:
