@@ -3,8 +3,8 @@
 A follower calls the method "trace" of all nodes again and again. A node records steps from the first call on
 (`_speedups.session.trace`), returns the new ones, and stops when no follower has called for `FORGET_SECONDS`. The
 messages of a client are found at other nodes by their names. The follower learns the names at the node that receives
-the messages, and passes them on. So a node that traces a client records all messages, and keeps the last `KEPT`
-steps.
+the messages, and passes them on. So a node that traces a client records all messages. It keeps the last `KEPT` steps
+for each follower: a follower that is slow, or that follows much, takes no room from others.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 INTERVAL = 0.25  # seconds between calls
 FORGET_SECONDS = 5.0
-KEPT = 20_000  # steps
+KEPT = 20_000  # steps for a follower
 MAX_STEPS = 2_000  # in one reply; the rest follows in the next
 MAX_NAMES = 500  # of the last messages of a client, searched at all nodes
 
@@ -55,11 +55,31 @@ class _Follower:
         self.topic = topic
         self.polled = time.monotonic()
         self.names: set[int] = set()
-        self.sent: set[int] = set()  # numbers of the steps it has got
+        self.missed = 0  # steps, since it polled
+        self._events: deque[tuple[int, Event]] = deque()  # with its topic, the oldest first, each with a number
+        self._sent: set[int] = set()  # numbers of the steps that it has got
+        self._numbers = itertools.count()
 
-    def matches(self, event: "Event") -> bool:
+    def add(self, event: "Event") -> None:
+        """Keep a step that it may need, in place of its oldest one if there is no room."""
         if self.topic is not None and not matches(self.topic, event[3]):
-            return False
+            return
+        if len(self._events) == KEPT:
+            number, oldest = self._events.popleft()
+            self.missed += number not in self._sent and self._needs(oldest)
+            self._sent.discard(number)
+        self._events.append((next(self._numbers), event))
+
+    def poll(self, names: list[int]) -> tuple[list["Event"], int]:
+        """New steps, and the number of missed ones. `names`: of its client's messages, as other nodes know them."""
+        self.polled = time.monotonic()
+        self.names = {*names, *(event[2] for _, event in self._events if event[4] == self.client)}
+        new = [pair for pair in self._events if pair[0] not in self._sent and self._needs(pair[1])][:MAX_STEPS]
+        self._sent.update(number for number, _ in new)
+        missed, self.missed = self.missed, 0
+        return [event for _, event in new], missed
+
+    def _needs(self, event: "Event") -> bool:
         return self.client is None or event[4] == self.client or event[2] in self.names
 
 
@@ -73,31 +93,23 @@ class Traces:
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._followers: dict[str, _Follower] = {}
-        self._numbers = itertools.count()
-        self._events: deque[tuple[int, Event]] = deque(maxlen=KEPT)
-        self._missed = 0
 
     def steps(self, arguments: Arguments) -> list[object]:
         """The method "trace": follower, filter, names -> new steps, and the number of missed ones."""
         name = arguments["follower"]
         if arguments["stop"]:
+            self._collect()
             self._followers.pop(name, None)
             self._select()
             return [[], 0]
         follower = self._followers.get(name)
         if follower is None:
+            self._collect()  # steps from before are those of the others
             follower = self._followers[name] = _Follower(_bytes(arguments["client"]), _bytes(arguments["topic"]))
             self._select()
-            follower.sent.update(number for number, _ in self._events)  # steps from before
-        follower.polled = time.monotonic()
         self._collect()
-        follower.names = {*arguments["names"], *(event[2] for _, event in self._events if event[4] == follower.client)}
-        oldest = self._events[0][0] if self._events else 0
-        follower.sent = {number for number in follower.sent if number >= oldest}
-        new = [pair for pair in self._events if pair[0] not in follower.sent and follower.matches(pair[1])][:MAX_STEPS]
-        follower.sent.update(number for number, _ in new)
-        missed, self._missed = self._missed, 0
-        return [[_plain(event) for _, event in new], missed]
+        new, missed = follower.poll(arguments["names"])
+        return [[_plain(event) for event in new], missed]
 
     def forget(self) -> None:
         """Drop followers that have not polled for long; called periodically."""
@@ -114,20 +126,15 @@ class Traces:
         tracer = self._turn.tracer
         if tracer is not None:
             events, missed = tracer.take()
-            self._events.extend((next(self._numbers), event) for event in events)
-            self._missed += missed
+            for follower in self._followers.values():
+                for event in events:
+                    follower.add(event)
+                follower.missed += missed.get(follower.topic, 0)
 
     def _select(self) -> None:
-        """Record the steps that a follower needs, and no more."""
-        self._collect()
-        followers = self._followers.values()
-        if not followers:
-            self._turn.follow(None)
-            self._events.clear()
-        elif any(follower.topic is None for follower in followers):
-            self._turn.follow(Tracer(None))
-        else:
-            self._turn.follow(Tracer({follower.topic for follower in followers if follower.topic is not None}))
+        """Record the steps that a follower needs, and no more. Those so far have been collected."""
+        topics = {follower.topic for follower in self._followers.values()}
+        self._turn.follow(Tracer(topics) if topics else None)
 
 
 async def follow(

@@ -6,10 +6,10 @@ from _speedups.session.message cimport Message
 
 
 cdef class Tracer:
-    cdef tuple filters         # topic filters of the traced messages ...
-    cdef bint all              # ... or every message is traced
+    cdef tuple filters         # topic filters of the traced messages; None: of every message
+    cdef list counts           # of each filter: its events since the last `take` ...
+    cdef list missed           # ... and those that did not fit
     cdef list events           # events since the last `take`
-    cdef uint64_t missed       # events that did not fit
     cdef dict unanswered       # (connection's address in memory, packet identifier) -> event of its PUBLISH
 
     cdef bint follows(self, const uint8_t* topic, Py_ssize_t n) noexcept
@@ -19,3 +19,4 @@ cdef class Tracer:
     cdef int received(self, object outlet, object client_id, const uint8_t* topic, Py_ssize_t n,
                       const uint8_t* payload, Py_ssize_t size, int qos, uint16_t packet_id, bint dup) except -1
     cdef int answered(self, object outlet, uint8_t first_byte, uint16_t packet_id, bint was_stored) except -1
+    cdef bint has_room(self, const uint8_t* topic, Py_ssize_t n, int steps) except -1

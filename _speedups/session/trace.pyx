@@ -2,7 +2,8 @@
 
 A node has a tracer only while a trace runs; without one, the data path checks one pointer. Steps are in `STEPS`.
 The name of a message is a checksum of its topic name and payload, which is the same at every node and needs no memory.
-Messages with equal topic name and payload share one name. Memory is bounded: events that don't fit are counted.
+Messages with equal topic name and payload share one name. Memory is bounded: events that don't fit are counted,
+for each filter apart.
 """
 
 from time import time
@@ -14,8 +15,13 @@ from _speedups.codec.topics cimport match_topic
 STEPS = ("received", "stored", "answered", "retained", "forwarded", "queued", "sent", "acknowledged", "dropped")
 
 cdef enum:
-    EVENTS_MAX = 20000        # kept until `take`
+    EVENTS_MAX = 20000        # kept for a filter until `take`
     UNANSWERED_MAX = 20000    # PUBLISH packets remembered until they are answered
+
+
+cdef inline bint filter_matches(object wanted, const uint8_t* topic, Py_ssize_t n) noexcept:
+    """Whether a topic filter matches; None matches each topic name."""
+    return wanted is None or match_topic(<const uint8_t*><bytes>wanted, len(<bytes>wanted), topic, n) == 1
 
 
 cdef class Tracer:
@@ -26,40 +32,48 @@ cdef class Tracer:
     """
 
     def __init__(self, filters):
-        self.all = filters is None
-        self.filters = tuple(filters or ())
-        self.events = []
+        self.filters = tuple(filters)
         self.unanswered = {}
+        self.begin()
+
+    def begin(self):
+        """Have no events."""
+        self.events = []
+        self.counts = [0] * len(self.filters)
+        self.missed = [0] * len(self.filters)
 
     def take(self):
-        """The events since the last call, and the number of events that did not fit.
+        """The events since the last call, and for each filter the number of events that did not fit.
 
         An event is (seconds since 1970, step, name of the message, topic name, client id or node or None, bytes of the
         payload, QoS, detail).
         """
-        events, self.events = self.events, []
-        missed, self.missed = self.missed, 0
+        events, missed = self.events, dict(zip(self.filters, self.missed))
+        self.begin()
         return events, missed
 
     cdef bint follows(self, const uint8_t* topic, Py_ssize_t n) noexcept:
         """Whether messages with this topic name are traced."""
-        cdef bytes wanted
-        cdef const uint8_t* p
-        if self.all:
-            return True
+        cdef object wanted
         for wanted in self.filters:
-            p = wanted
-            if match_topic(p, len(wanted), topic, n) == 1:
+            if filter_matches(wanted, topic, n):
                 return True
         return False
+
+    cdef bint has_room(self, const uint8_t* topic, Py_ssize_t n, int steps) except -1:
+        """Whether a filter that matches has room for more events, which are counted, or else as missed."""
+        cdef Py_ssize_t i
+        cdef list matching = [i for i in range(len(self.filters)) if filter_matches(self.filters[i], topic, n)]
+        cdef bint room = any([self.counts[i] + steps <= EVENTS_MAX for i in matching])
+        cdef list counted = self.counts if room else self.missed
+        for i in matching:
+            counted[i] += steps
+        return room
 
     cdef int note(self, str step, object client_id, const uint8_t* topic, Py_ssize_t n, const uint8_t* payload,
                   Py_ssize_t size, int qos, str detail) except -1:
         """Record a step of a message, if it is traced."""
-        if not self.follows(topic, n):
-            return 0
-        if len(self.events) >= EVENTS_MAX:
-            self.missed += 1
+        if not self.has_room(topic, n, 1):
             return 0
         name = topic[:n]
         self.events.append((
@@ -82,13 +96,14 @@ cdef class Tracer:
     cdef int answered(self, object outlet, uint8_t first_byte, uint16_t packet_id, bint was_stored) except -1:
         """Record PUBACK, PUBREC or PUBCOMP sent to the publisher."""
         cdef int kind = first_byte >> 4
+        cdef bytes topic
         event = self.unanswered.get((id(outlet), packet_id))
         if event is None or kind not in (4, 5, 7):
             return 0
         if kind != 5:
             del self.unanswered[id(outlet), packet_id]
-        if len(self.events) >= EVENTS_MAX - 1:
-            self.missed += 1
+        topic = event[3]
+        if not self.has_room(topic, len(topic), 2 if was_stored else 1):
             return 0
         rest = event[2:7]
         if was_stored:

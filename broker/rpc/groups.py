@@ -1,5 +1,6 @@
 """Shared subscriptions of this node, for the API."""
 
+import json
 from typing import Any
 
 from _speedups.codec.topics import split_shared
@@ -31,6 +32,7 @@ def describe(group: Group, stored: tuple[int, int] = (0, 0)) -> dict[str, Any]:
         "returned": group.returned,
         "declared": group.settings.declared,
         "settings": settings_of(group),
+        "own": sorted(json.loads(group.settings.declaration)) if group.settings.declared else [],
     }
 
 

@@ -300,7 +300,11 @@ def test_queues_of_earlier_revisions(redis_server: RedisProcess) -> None:
     cid, group = TENANTS[0] + b"a", GROUPS[1]
     cluster.call("declare_group", b"n1", group, "{}")
     epoch = cluster.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000)[0]
-    block = {"messages": [b"x" * 100], "pushes": [[cid, cluster.incarnation(cid), 1]], "shares": [group, 1]}
+    block: dict[str, Any] = {
+        "messages": [b"x" * 100],
+        "pushes": [[cid, cluster.incarnation(cid), 1]],
+        "shares": [group, 1],
+    }
     cluster.commit(b"n1", **block)
     for key in (b"mq:s:" + cid, b"mq:g:" + group):
         assert cluster.redis.hdel(key, "c") == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import Publish, Subscribe
+from _speedups.codec.packets import Puback, Publish, Subscribe
 from tests.conftest import StartBroker
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker
@@ -140,6 +140,27 @@ def test_queues_of_all_sessions_together(start_broker: StartBroker, tmp_path: Pa
         with client(broker, tenant, "a", 5, **stays) as one, client(broker, tenant, "b", 5, **stays) as two:
             read_all(found, one, two)
     until(lambda: figure(broker, "queued_bytes", "acme") == 0 == figure(broker, "queued_bytes", "globex"))
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_a_connected_client_loses_its_oldest_messages(start_broker: StartBroker, tmp_path: Path, store: str) -> None:
+    """With drop-old the queue makes room for a new message by what it has not sent, also at the tenant's limit."""
+    broker = start(start_broker, tmp_path, {"max_queued_bytes": 3000}, limits__queue_policy="drop-old")
+    slow: dict[str, Any] = {"receive_maximum": 1, "session_expiry_interval": 3600}
+    with (
+        client(broker, "acme", "slow", 5, properties=slow) as reader,
+        client(broker, "acme", "publisher", 5) as publisher,
+    ):
+        reader.subscribe(("t", 1))
+        for number in range(9):
+            publish(publisher, "t", b"%d" % number + b"x" * 499)
+        found = ""
+        while not found.endswith("8"):
+            message = reader.receive()
+            assert isinstance(message, Publish)
+            found += chr(message.payload[0])
+            reader.send(Puback(packet_id=message.packet_id))
+    assert found == "05678", "the first is sent, and waits for its acknowledgement"
 
 
 @pytest.mark.parametrize(("limit", "size"), [({"messages_per_second": 20}, 1), ({"bytes_per_second": 20_000}, 980)])

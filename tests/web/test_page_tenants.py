@@ -261,6 +261,8 @@ def test_a_group_is_declared(browser: Chromium, world: World, own: str) -> None:
     says(browser, "subscribers get no new messages")
     click(browser, "Change", "main")
     assert browser.run("return document.querySelector('[name=expiry]').value") == "90"
+    assert browser.run("return document.querySelector('[name=max_queued_messages]').value") == "", "it is as configured"
+    assert browser.run("return document.querySelector('[name=strategy]').value") == ""
     fill(browser, "max_deliveries", "5")
     fill(browser, "dead_letter_topic", "dead/#")
     click(browser, "Declare", "main")
@@ -271,6 +273,8 @@ def test_a_group_is_declared(browser: Chromium, world: World, own: str) -> None:
     says(browser, "after 5 attempts, to dead")
     changed = {**expected, "max_deliveries": 5, "dead_letter_topic": "dead"}
     assert api.get("/group", group=group)["settings"] == {**changed, "paused": True}
+    own_settings = ["dead_letter_topic", "expiry", "max_deliveries", "paused", "when_full", "window"]
+    assert api.get("/group", group=group)["own"] == own_settings, "the others still follow the configuration"
     click(browser, "Go on", "main")
     until(lambda: api.get("/group", group=group)["settings"] == changed)
     click(browser, "Declare no more", "main")

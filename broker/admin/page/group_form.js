@@ -1,4 +1,4 @@
-// The form that declares a group, or gives a declared one other settings. What stays empty is as in [shared].
+// The form that declares a group, or gives a declared one other settings. Settings that stay empty are those of [shared].
 
 import { put } from "./api.js";
 import { field, h, tell } from "./dom.js";
@@ -39,11 +39,12 @@ export function form(changed) {
     }
   }
 
-  // Show the settings that hold for a group, to be changed.
+  // Show the settings of a group's own, to be changed. The others stay empty: they follow [shared].
   function fill(group) {
-    const shown = ([key]) => (typeof group.settings[key] === "boolean" ? (group.settings[key] ? "yes" : "no") : group.settings[key]);
-    for (const setting of settings) setting[2].value = shown(setting);
-    [name.value, filter.value, paused] = [group.name, group.filter, { paused: group.settings.paused }];
+    const shown = (value) => (typeof value === "boolean" ? (value ? "yes" : "no") : value);
+    for (const [key, , control] of settings) control.value = group.own.includes(key) ? shown(group.settings[key]) : "";
+    [name.value, filter.value] = [group.name, group.filter];
+    paused = group.own.includes("paused") ? { paused: group.settings.paused } : {};
     element.scrollIntoView({ block: "nearest" });
     name.focus();
   }

@@ -373,8 +373,8 @@ function tenants.free(prefix, limits, tenant)
   return most - tenants.total(prefix, tenant)
 end
 
--- Write what this call has changed. A sum of 0 stays, as the queues of a tenant are often empty, and then have something
--- again; `flockmq_queued` removes it.
+-- Write what this call has changed. A sum of 0 stays: the queues of a tenant are often empty, and then have something
+-- again. `flockmq_queued` removes it.
 function tenants.write(prefix)
   local key = prefix .. 'queued:tenants'
   for tenant, change in pairs(tenants.changes or NOTHING) do

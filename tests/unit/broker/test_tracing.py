@@ -182,6 +182,34 @@ def test_memory_is_bounded_and_what_is_missed_is_counted() -> None:
     assert missed == 2 * 25_000 - 20_000
 
 
+def test_followers_miss_only_what_is_theirs() -> None:
+    """One follower has much and polls seldom; the other misses nothing by that, and each has its own count."""
+    node = Node()
+    slow, quick = Follower(node, topic="much"), Follower(node, topic="few")
+    device = client_of(node, "device")
+    for _ in range(3):
+        for _ in range(20):
+            device.send(*[Publish("much", b"")] * 1000)
+        device.send(Publish("few", b""))
+        steps, missed = quick.ask()
+        assert ([step[3] for step in steps], missed) == (["few", "few"], 0)
+    steps, missed = slow.ask()
+    assert len(steps) == 2000
+    assert missed == 3 * 2 * 20_000 - KEPT
+    assert slow.ask()[1] == 0
+
+
+def test_followers_of_the_same_have_each_their_count() -> None:
+    node = Node()
+    one, two = Follower(node, topic="#"), Follower(node, client="device")
+    device = client_of(node, "device")
+    for _ in range(25):
+        device.send(*[Publish("t", b"")] * 1000)
+    assert one.ask()[1] == 2 * 25_000 - KEPT
+    assert two.ask()[1] == 2 * 25_000 - KEPT
+    assert (one.ask()[1], two.ask()[1]) == (0, 0)
+
+
 def test_following_over_all_nodes() -> None:
     async def run() -> list[tuple[str, str, str]]:
         node = Node(KeepingStore())

@@ -44,6 +44,7 @@ FIELDS = {
     "returned": integer("messages that came back"),
     "declared": boolean("whether it exists without members"),
     "settings": record(SETTINGS, description="those that hold: its own if it is declared, else those of `[shared]`"),
+    "own": array(text(), "the names of the settings that its declaration has; the others follow `[shared]`"),
 }
 MEMBER = record(
     {
@@ -60,7 +61,7 @@ OLDEST = record({"place": integer("in the order of arrival"), "topic": text(), "
 
 def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """One group out of the nodes' parts. All have its persistent members, and its number of messages in Redis."""
-    found = dict(parts[0])
+    found = {"own": list(parts[0]["settings"]), **parts[0]}  # a node of an earlier version does not know which
     for name in ("connected", "unacknowledged", "given", "returned"):
         found[name] = sum(part[name] for part in parts)
     for name in ("qos", "waiting", "waiting_bytes"):
