@@ -244,7 +244,7 @@ def _aimed_at_clients(rng: Random, clients: list[ClientPlan]) -> list[Step]:
     publisher, workers = rng.choice(_names(clients, "publisher")), _names(clients, "worker")
     if not workers or rng.random() < 0.2:
         return _moves(rng, rng.choice(clients).name)
-    return _worker_away(rng, publisher, rng.choice(workers), f"t/{rng.randrange(3)}", rng.choice((1, 1, 2)))
+    return _worker_away(rng, publisher, rng.choice(workers), f"t/{rng.randrange(3)}", rng.choice((2, 1)))
 
 
 def _names(clients: list[ClientPlan], role: str) -> list[str]:
