@@ -224,6 +224,22 @@ REGRESSIONS = {
         Step(1800, "redis_loses_all", (53,)),
         Step(3900, "redis_loses_all", (2500,)),
     ),
+    # G4: a node had left while the link of another one was lost, and the clock of Redis stepped forward: the log of the
+    # first one expired before the other had read it.
+    "log gone with a step of the clock": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n0"),
+            ClientPlan("visitor 0", "visitor", 4, clean=True, qos=1, node="n2"),
+        ),
+        (
+            Step(3708, "cut", ("n2", "redis", "back", 3745)),
+            Step(3796, "publish", ("publisher 0", "t/1", 1, 3)),
+            Step(3988, "stop", ("n0", 212)),
+            Step(5958, "step_clock", ("redis", 3600000)),
+        ),
+        frozenset(),
+    ),
     # I9: acknowledgements waited for the next tick although Redis found the room of their client in them. (A benchmark
     # has found it.)
     "room a tick later": Plan(

@@ -60,7 +60,7 @@ end
 local CLIENT = {kind = 'client', 's:', 'hash', 'q:', 'list', 'st:', 'hash', 'in:', 'hash', 'subs:', 'hash'}
 local GROUP = {kind = 'group', 'g:', 'hash', 'gs:', 'set', 'gw:', 'list', 'gq:', 'zset', 'gm:', 'hash', 'gr:', 'zset',
   'go:', 'hash', 'gk:', 'hash', 'gv:', 'hash'}
-local COMMON = {'sessions', 'zset', 'expiring', 'zset', 'grace', 'zset', 'delayed', 'zset',
+local COMMON = {'sessions', 'zset', 'expiring', 'zset', 'grace', 'zset', 'left', 'zset', 'delayed', 'zset',
   'delayed:wills', 'hash', 'clock', 'hash', 'epoch', 'string', 'change', 'string', 'changes', 'stream',
   'shared', 'hash', 'groups', 'hash', 'nodes', 'hash', 'queued:tenants', 'hash'}
 

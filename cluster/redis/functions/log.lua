@@ -23,9 +23,14 @@ end)
 
 local REMEMBERED = 30 * 86400000   -- milliseconds that the record of a deleted log is kept
 
--- args: prefix. Trims the logs of nodes that have left by age, and deletes the empty ones.
+-- args: prefix. Deletes the logs of batches of nodes that left a minute ago. Trims the logs of messages of nodes that
+-- have left by age, and deletes the empty ones.
 register({function_name = 'flockmq_tidy_logs', flags = {'allow-oom'}, callback = function(args)
   local prefix = args[1]
+  for _, node in ipairs(redis.pcall('ZRANGEBYSCORE', prefix .. 'left', '-inf', string.format('%.0f', clock(prefix)))) do
+    redis.call('DEL', prefix .. 'log:' .. node)
+    redis.call('ZREM', prefix .. 'left', node)
+  end
   local logs, time = prefix .. 'analytics:logs', redis.call('TIME')
   local ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
   local known = redis.call('HGETALL', logs)

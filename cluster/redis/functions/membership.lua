@@ -145,7 +145,10 @@ local function remove(prefix, node)
   attempt(prefix, NODE, node, end_node_leases, prefix, node)
   attempt(prefix, NODE, node, report_queued, prefix, node, {}, 1)
   redis.call('DEL', prefix .. 'node:' .. node, prefix .. 'routes:' .. node, prefix .. 'wills:' .. node)
-  redis.call('EXPIRE', prefix .. 'log:' .. node, 60)     -- other nodes may still read it
+  attempt(prefix, NODE, node, function()
+    -- Other nodes may still read its log. (A key that expires does so by the wall clock, which may step.)
+    redis.call('ZADD', prefix .. 'left', string.format('%.0f', clock(prefix) + 60000), node)
+  end)
   if redis.call('EXISTS', prefix .. 'owned:' .. node) == 1 then
     redis.call('SADD', prefix .. 'dead', node)
   end
