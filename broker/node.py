@@ -195,6 +195,7 @@ class Node:
                     log_at = time.monotonic() + LOG_SECONDS
             await asyncio.sleep(wait * random.uniform(0.5, 1.5))
             wait = min(wait * 2, MAX_RETRY_SECONDS)
+            self.broker.data_plane.reactor.abandon()
             self._build()
 
     def _open(self) -> None:
