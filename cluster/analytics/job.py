@@ -6,6 +6,7 @@ it ends windows, and finds silent devices.
 
 import contextlib
 import json
+import os
 import signal
 import sys
 import threading
@@ -19,7 +20,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from broker import logs
 from broker.commands.parser import Parser
-from broker.config.load import allows_colour
 from broker.errors import FlockError, UsageError
 from cluster.analytics import job_options, session
 from cluster.analytics.faults import told
@@ -157,7 +157,7 @@ def run(arguments: list[str]) -> int:
     job_options.add_options(parser)
     parser.add_general_help(parser.add_argument_group("help"))
     options = job_options.parse(parser, arguments)
-    logs.configure("info", "text", colour=allows_colour())
+    logs.configure("info", "text", colour=not os.environ.get("NO_COLOR"))
     check_redis(options)
     spark = session.start("flockmq analytics", options.master, verbose=options.verbose)
     session.few_partitions(spark)
