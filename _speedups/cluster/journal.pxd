@@ -35,6 +35,7 @@ cdef struct Forward:
 cdef class Block:
     cdef readonly bytes commit         # for the function flockmq_commit; empty = nothing
     cdef readonly list texts           # messages: arguments of that function
+    cdef Py_ssize_t texts_size         # their bytes
     cdef readonly list acks            # texts for the function flockmq_acks, one for each call
     cdef readonly list changes         # of `commit`
     cdef readonly bytes settled        # steps that the node settles with groups, for the last of them; empty = none
@@ -111,7 +112,7 @@ cdef class ClusterJournal(Journal):
     cdef uint64_t place(self, Message* m, uint8_t flags, bytes identifiers) except? 0
     cdef uint64_t new_place(self, Message* m, uint8_t flags, bytes identifiers) except? 0
     cdef int note(self, uint8_t kind) except -1
-    cdef list pack_messages(self)
+    cdef list pack_messages(self, Py_ssize_t* total)
     cdef list pack_pushes(self, Buffer* b)
     cdef int pack_log(self, Buffer* b, Block block) except -1
     cdef int pack_handshakes(self, Buffer* b, uint8_t kind) except -1

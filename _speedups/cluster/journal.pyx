@@ -178,7 +178,7 @@ cdef class Block:
         return ended_leases(self.moves, self.done)
 
     def __len__(self):
-        return (len(self.commit) + sum(map(len, self.texts)) + len(self.batch) + sum(map(len, self.acks))
+        return (len(self.commit) + self.texts_size + len(self.batch) + sum(map(len, self.acks))
                 + (len(self.entry[1]) if self.entry is not None else 0))
 
     def __dealloc__(self):
@@ -598,7 +598,7 @@ cdef class ClusterJournal(Journal):
                 put_array(&b, &self.packing, 14 if self.tenants else 13 if self.delayed_messages else 12
                           if block.shares else 10)
                 put_number(&b, &self.packing, self.message_count)
-                block.texts = self.pack_messages()
+                block.texts = self.pack_messages(&block.texts_size)
                 block.sessions = self.pack_pushes(&b)
                 self.pack_log(&b, block)
                 put_object(&b, &self.packing, pack_changes(self.changes))
@@ -637,7 +637,8 @@ cdef class ClusterJournal(Journal):
         self.begin()
         return block
 
-    cdef list pack_messages(self):
+    cdef list pack_messages(self, Py_ssize_t* total):
+        """The messages as Redis has them. `total`: gets their bytes."""
         cdef Py_ssize_t i, head
         cdef Queued* queued
         cdef bytes identifiers, share, heads, text
@@ -669,6 +670,7 @@ cdef class ClusterJournal(Journal):
             write_message(p + head + len(heads), queued.message, queued.flags & (QOS | RETAINED_MESSAGE),
                           self.deadline(queued.message.expires))
             texts.append(text)
+            total[0] += len(text)
         return texts
 
     cdef list pack_pushes(self, Buffer* b):

@@ -99,7 +99,7 @@ cdef class RedisConnection(Stream):
         """Send a command that has no reply; the reply to the next call confirms it."""
         if self.closed:
             return
-        put_count(self, c'*', len(command))
+        put_count(self, len(command))
         for argument in command:
             self.put_argument(argument)
         self.flush_soon()
@@ -112,7 +112,7 @@ cdef class RedisConnection(Stream):
             memcpy(self.reserve(len(SKIP)), <const uint8_t*>SKIP, len(SKIP))
         else:
             self.waiting.append((ignore, now()))
-        put_count(self, c'*', 3)
+        put_count(self, 3)
         put_text(self, command, len(command))
         put_text(self, channel, len(channel))
         put_text(self, message, len(message))

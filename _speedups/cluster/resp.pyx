@@ -3,14 +3,14 @@
 A text is bytes, a map a dict, a set a list, and an error a ReplyError, which is a value: nothing raises it here.
 """
 
-from libc.stdint cimport int64_t, uint8_t
-from libc.stdio cimport snprintf
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memchr, memcpy
 
 cdef enum:
     DEPTH_MAX = 32             # of arrays in arrays
     LINE_MAX = 65536           # bytes of a line: a number, or a short text
     TEXT_MAX = 1073741824      # bytes of a text
+    HEAD_MAX = 24              # bytes before an argument: its kind, its size, CR LF
 
 
 class ReplyError(Exception):
@@ -106,19 +106,34 @@ cdef list read_items(const uint8_t** at, const uint8_t* end, int64_t count, int 
     return items
 
 
-cdef int put_count(Outlet out, uint8_t kind, int64_t number) except -1:
-    """The head of an array (`*`) or a text (`$`), with the number of its elements or bytes."""
-    cdef char[24] line
-    cdef int n = snprintf(line, sizeof(line), "%c%lld\r\n", kind, <long long>number)
-    memcpy(out.reserve(n), line, n)
+cdef uint8_t* put_head(Outlet out, uint8_t kind, uint64_t number, Py_ssize_t more) except NULL:
+    """Write kind and number, and return where `more` bytes are to follow. (A turn has thousands: snprintf is slow.)"""
+    cdef uint8_t[HEAD_MAX] head
+    cdef Py_ssize_t at = HEAD_MAX - 2
+    cdef uint8_t* p
+    head[at], head[at + 1] = c'\r', c'\n'
+    while True:
+        at -= 1
+        head[at] = c'0' + <uint8_t>(number % 10)
+        number //= 10
+        if number == 0:
+            break
+    at -= 1
+    head[at] = kind
+    p = out.reserve(HEAD_MAX - at + more)
+    memcpy(p, head + at, HEAD_MAX - at)
+    return p + HEAD_MAX - at
+
+
+cdef int put_count(Outlet out, uint64_t number) except -1:
+    """The head of a command: the number of its arguments."""
+    put_head(out, c'*', number, 0)
     return 0
 
 
 cdef int put_text(Outlet out, const uint8_t* data, Py_ssize_t n) except -1:
     """An argument of a command."""
-    cdef uint8_t* p
-    put_count(out, c'$', n)
-    p = out.reserve(n + 2)
+    cdef uint8_t* p = put_head(out, c'$', n, n + 2)
     memcpy(p, data, n)
     p[n] = c'\r'
     p[n + 1] = c'\n'
