@@ -1,12 +1,17 @@
-"""A node that rejoins the cluster: the state of before is freed."""
+"""A node that rejoins the cluster, or joins at a later attempt: the state of before is freed."""
 
 import asyncio
 import gc
 import weakref
+from functools import partial
 from pathlib import Path
 
+import pytest
+
+from _speedups.cluster.peer import PeerOutlet
 from broker.config.load import load
 from broker.core.data_plane import DataPlane
+from broker.errors import NotNow
 from broker.node import Node
 
 
@@ -40,3 +45,25 @@ def test_the_state_of_before_is_freed_when_the_new_one_is_complete(tmp_path: Pat
 
     asyncio.run(rejoin())
     assert heap.has_first == [True, False]
+
+
+def test_the_state_of_a_join_that_failed_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load({"listen": [f"unix:{tmp_path}/socket"], "http.listen": "", "store.url": "memory"}, env={})
+    monkeypatch.setattr("broker.node.RETRY_SECONDS", 0)
+    heap = Collected()
+
+    async def start() -> None:
+        node = Node(config, lambda: config, heap=heap)
+        heap.first = weakref.ref(node.broker.data_plane)
+
+        async def fail() -> None:  # no variable: the log keeps the traceback in a test
+            # It waits for the end of a turn, which does not follow.
+            PeerOutlet(node.broker.data_plane.turn, partial(print, node.broker.data_plane)).send(b"x")
+            raise NotNow("a test")
+
+        node.coordinator.start = fail  # type: ignore[method-assign]  # monkeypatch would keep the coordinator
+        await node.start()
+        await node.stop()
+
+    asyncio.run(start())
+    assert heap.has_first == [False]
