@@ -19,7 +19,7 @@ help:
 	@echo "              (FLOCKMQ_LISTEN=127.0.0.1:1884 make run: another port)"
 	@echo "make install  build and install only; EXTRAS=$(EXTRAS) are the extras"
 	@echo "make check    what each change must pass: ruff, mypy, unit and architecture tests (below two minutes)"
-	@echo "make test     build, install what tests need, run every check and test (some 25 minutes on two cores)"
+	@echo "make test     build, install what tests need, run every check and test (some 20 minutes on two cores)"
 	@echo "make tidy     a report: what is too large, badly named or hard to read; it fails nothing"
 	@echo "make bench    measure, beside other brokers where they can be had: one node (ONLY=single, about 11 minutes)"
 	@echo "              and a cluster (ONLY=cluster, about 25), Spark on its log of messages (ONLY=analytics, 3), and"
