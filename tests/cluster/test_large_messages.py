@@ -173,6 +173,15 @@ def test_bytes_of_other_acknowledgements_are_counted_in_redis(nodes: Nodes, done
     assert nodes.counted == 0
 
 
+def test_a_push_to_an_empty_queue_corrects_its_bytes(nodes: Nodes) -> None:
+    """After a loss of data Redis gave number 1 to another message than the node had."""
+    nodes.push(message(50))
+    nodes.acknowledge([1], len(message(7)))
+    assert (nodes.queue, nodes.counted) == ([], 43)
+    nodes.push(message(5))
+    assert nodes.counted == len(message(5))
+
+
 @pytest.mark.parametrize("size", [(), (0,)], ids=["an earlier version", "not known"])
 def test_bytes_that_no_node_knows_are_counted_in_redis(nodes: Nodes, size: tuple[int, ...]) -> None:
     nodes.push(message(7), message(3000), message(1))

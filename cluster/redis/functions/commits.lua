@@ -75,6 +75,9 @@ local function push_one(number, job)
     for i = 1, #values, AT_ONCE do
       length = redis.call('RPUSH', queue, unpack(values, i, math.min(i + AT_ONCE - 1, #values)))
     end
+    if length == #values then
+      bytes = added            -- it was empty: after a loss of data a node may have acknowledged other messages
+    end
     if job.notes then
       note_tail(key, incarnation, head + length - #values)
     end

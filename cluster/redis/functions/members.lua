@@ -161,6 +161,9 @@ local function fill_queue(prefix, group, taker, told)
   local count = #item - ITEM_HEAD
   item[2], item[5] = taker.head + length - count, taker.total + count
   told.large[item] = taker.bytes - taker.before >= LARGE * count
+  if length == count then
+    taker.bytes = taker.bytes - taker.before     -- as in `push_one`
+  end
   write_bytes(taker.tenant, key, taker.before, taker.bytes, 'g', '1', counter_of(group), item[5])
   if noted_tails() then
     note_tail(key, taker.incarnation, item[2])
