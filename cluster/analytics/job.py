@@ -157,6 +157,7 @@ def run(arguments: list[str]) -> int:
     job_options.add_options(parser)
     parser.add_general_help(parser.add_argument_group("help"))
     options = job_options.parse(parser, arguments)
+    # not `allows_colour`: that module needs compiled ones, and the job's package has none
     logs.configure("info", "text", colour=not os.environ.get("NO_COLOR"))
     check_redis(options)
     spark = session.start("flockmq analytics", options.master, verbose=options.verbose)

@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 
 from _speedups.base.msgpack import DamagedMessage, pack, unpack
 from _speedups.cluster.message_codec import decode_entry, encode_message
 from _speedups.codec.packets import Puback, Publish
 from cluster.peers import wire
-from cluster.redis.connector import function_library
 from tests.conftest import StartCluster
+from tests.harness.function_nodes import FunctionNodes
 from tests.harness.redis_process import RedisProcess
 from tests.harness.shared_member import Worker
 from tests.harness.socket_client import SocketClient
@@ -24,22 +23,14 @@ def message(size: int, qos: int = 1) -> bytes:
     return encode_message(b"t", b"x" * size, qos, False)
 
 
-class Nodes:
-    """Nodes `n1` and `n2`, which are no more than their calls. The session `a` has its connection at `n2`."""
+class Nodes(FunctionNodes):
+    """They take large messages apart. The session `a` has its connection at `n2`."""
 
     def __init__(self, port: int) -> None:
-        self.redis = redis.Redis(port=port)
-        self.redis.function_load(function_library(), replace=True)
-        for node in (b"n1", b"n2"):
-            self.call("join", node, 2, "apart", 1)
+        super().__init__(port, "apart", 1)
         self.sequence = 0
-        self.epoch = int(self.call("claim", b"n2", b"a", 1, 5, b"", 100, b"", 0, 1000)[0])
-        self.told = self.redis.pubsub(ignore_subscribe_messages=True)
-        self.told.subscribe("mq:to:n2")
-        self.told.get_message(timeout=5)
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        return self.redis.fcall("flockmq_" + name, 0, "mq:", *arguments)
+        self.epoch = self.claim(b"a")
+        self.listen()
 
     def push(self, *messages: bytes) -> Any:
         """Node `n1` pushes messages into the queue of `a`: arguments of the commit, from the ninth on."""
@@ -72,8 +63,7 @@ class Nodes:
 def nodes(redis_server: RedisProcess) -> Iterator[Nodes]:
     made = Nodes(redis_server.port)
     yield made
-    made.told.close()
-    made.redis.close()
+    made.close()
 
 
 # ---- texts apart from their list ----

@@ -10,10 +10,10 @@ import redis
 from _speedups.base.msgpack import pack, unpack
 from _speedups.cluster.message_codec import decode_entry, decode_message, encode_message
 from _speedups.codec.packets import Subscribe, Unsubscribe
-from cluster.redis.connector import function_library
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
+from tests.harness.function_nodes import NODES, FunctionNodes
 from tests.harness.redis_process import RedisProcess
 from tests.harness.shared_member import JOBS, Worker, gathered, publish
 from tests.harness.socket_client import SocketClient
@@ -22,27 +22,16 @@ GROUP = b"$share/g/t"
 IDENTIFIER = b"\x0b\x07"
 
 
-class Nodes:
-    """Nodes `n1` and `n2`, which are no more than their calls. The members `a` and `b` have connections to `n2`."""
+class Nodes(FunctionNodes):
+    """The members `a` and `b` have connections to `n2`."""
 
     def __init__(self, port: int) -> None:
-        self.redis = redis.Redis(port=port)
-        self.redis.function_load(function_library(), replace=True)
-        self.sequence = {b"n1": 0, b"n2": 0}
-        for node in self.sequence:
-            self.call("join", node, 2)
+        super().__init__(port)
+        self.sequence = dict.fromkeys(NODES, 0)
         self.epochs = {cid: self.claim(cid) for cid in (b"a", b"b")}
         for cid, epoch in self.epochs.items():
             self.commit(b"n2", changes=pack([["subscribed", cid, epoch, GROUP, 2], ["mark", 1]]))
-        self.told = self.redis.pubsub(ignore_subscribe_messages=True)
-        self.told.subscribe("mq:to:n2")
-        self.told.get_message(timeout=5)
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        return self.redis.fcall("flockmq_" + name, 0, "mq:", *arguments)
-
-    def claim(self, cid: bytes, node: bytes = b"n2") -> int:
-        return int(self.call("claim", node, cid, 1, 5, b"", 100, b"", 0, 1000)[0])
+        self.listen()
 
     def commit(self, node: bytes = b"n1", **parts: Any) -> Any:
         self.sequence[node] += 1
@@ -87,8 +76,7 @@ class Nodes:
 def nodes(redis_server: RedisProcess) -> Iterator[Nodes]:
     made = Nodes(redis_server.port)
     yield made
-    made.told.close()
-    made.redis.close()
+    made.close()
 
 
 def message(payload: bytes, qos: int = 1, *, retain: bool = False) -> bytes:

@@ -394,8 +394,6 @@ local function obstacle_of(prefix, node, wills, changes, later)
   return key and refusal(key, reason)
 end
 
-local FIRST_MESSAGE = 9       -- place of the first message of a block among the arguments
-
 -- args: prefix, node, seq, block, max queued messages, max queued bytes, 1 = drop the oldest, oldest entry of the log
 -- to keep; the messages, to which the block refers by their places here; for the log of messages: id of an entry, the
 -- entry, the oldest entry to keep; the batch with its header, if the block has 1 in its place. (Messages, entry and
@@ -423,7 +421,7 @@ register('flockmq_commit', function(args)
   -- What may fail as a whole does so before anything is written.
   local messages, pushes, log, header, targets, changes, awaiting, released, wills, releases, shares, moves,
     later, limits = unpack(cmsgpack.unpack(args[4]))
-  local entry = FIRST_MESSAGE                      -- place of the argument with its id
+  local entry = 9                                  -- place of its id in the call; messages come before it
   if type(messages) == 'number' then               -- nodes before revision 27 have the messages in the block
     entry, messages = entry + messages, args
   end

@@ -456,7 +456,7 @@ def test_a_kill_at_any_block_keeps_what_was_acknowledged_by_then() -> None:
 
 
 def test_a_state_that_is_dropped_while_clients_wait_is_freed() -> None:
-    """A node that was fenced builds its state anew; the garbage collector does not see who waits in C."""
+    """A fenced node builds a new state; the garbage collector does not see references in C to waiting clients."""
     node = Node(auto=False)
     publisher = connected(node, "publisher", clean_start=False)
     subscriber(node)

@@ -1,0 +1,41 @@
+"""Nodes that are no more than their calls of the function library in Redis, and the messages that one of them gets."""
+
+from typing import Any
+
+import redis
+
+from cluster.redis.connector import function_library
+
+NODES = (b"n1", b"n2")
+
+
+class FunctionNodes:
+    """Nodes `n1` and `n2`.
+
+    Args:
+        port: of a Redis without keys.
+        fields: of each node: names and values in turn.
+    """
+
+    def __init__(self, port: int, *fields: str | int) -> None:
+        self.redis = redis.Redis(port=port)
+        self.redis.function_load(function_library(), replace=True)
+        for node in NODES:
+            self.call("join", node, 2, *fields)
+        self.told = self.redis.pubsub(ignore_subscribe_messages=True)
+
+    def close(self) -> None:
+        self.told.close()
+        self.redis.close()
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        return self.redis.fcall("flockmq_" + name, 0, "mq:", *arguments)
+
+    def claim(self, cid: bytes, node: bytes = b"n2") -> int:
+        """Claim a session for a connection at a node. Returns its epoch."""
+        return int(self.call("claim", node, cid, 1, 5, b"", 100, b"", 0, 1000)[0])
+
+    def listen(self) -> None:
+        """Receive the messages to `n2` from now on."""
+        self.told.subscribe("mq:to:n2")
+        self.told.get_message(timeout=5)
