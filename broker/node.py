@@ -135,6 +135,14 @@ class Node:
         self._sys_topics = SysTopics(self.broker, self.version)
         self._ticket_keys = TicketKeys(self.broker.data_plane, self.listeners.ticket_keys)
 
+    def _rebuild(self) -> None:
+        """Replace the state by an empty one, which goes on with the drain of the node. The earlier one is freed."""
+        before = self.broker
+        self._build()
+        before.draining.cancel()
+        self.broker.redirect.follow(before.redirect)
+        before.data_plane.reactor.abandon()
+
     def _first_methods(self) -> list[Method]:
         chain = HookChain(self._hooks, self.config.hooks.timeout)
         return [HookUsers(chain)] if chain.has("authenticate", "authentication") else []
@@ -195,8 +203,7 @@ class Node:
                     log_at = time.monotonic() + LOG_SECONDS
             await asyncio.sleep(wait * random.uniform(0.5, 1.5))
             wait = min(wait * 2, MAX_RETRY_SECONDS)
-            self.broker.data_plane.reactor.abandon()
-            self._build()
+            self._rebuild()
 
     def _open(self) -> None:
         """Accept clients."""
@@ -233,12 +240,7 @@ class Node:
     async def _join_again(self) -> None:
         if self._heap is not None:
             self._heap.unfreeze()
-        before = self.broker
-        self._build()
-        before.draining.cancel()
-        self.broker.redirect.follow(before.redirect)
-        before.data_plane.reactor.abandon()
-        del before  # its memory is freed when the new state is complete
+        self._rebuild()
         try:
             await self._start_coordinator()
         except Exception as error:
