@@ -47,7 +47,7 @@ def test_the_state_of_before_is_freed_when_the_new_one_is_complete(tmp_path: Pat
     assert heap.has_first == [True, False]
 
 
-def test_the_state_of_a_join_that_failed_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_a_join_that_failed_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load({"listen": [f"unix:{tmp_path}/socket"], "http.listen": "", "store.url": "memory"}, env={})
     monkeypatch.setattr("broker.node.RETRY_SECONDS", 0)
     heap = Collected()
@@ -61,8 +61,10 @@ def test_the_state_of_a_join_that_failed_is_freed(tmp_path: Path, monkeypatch: p
             PeerOutlet(node.broker.data_plane.turn, partial(print, node.broker.data_plane)).send(b"x")
             raise NotNow("a test")
 
+        node.broker.redirect.close()
         node.coordinator.start = fail  # type: ignore[method-assign]  # monkeypatch would keep the coordinator
         await node.start()
+        assert node.broker.redirect.closed  # the drain of the node goes on
         await node.stop()
 
     asyncio.run(start())
