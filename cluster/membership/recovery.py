@@ -96,18 +96,24 @@ class Recovery:
         self._leases.suspend()
         reason = {"reason": self._link.why_closed} if self._link.why_closed else {}
         log.error("Redis is away: messages for persistent sessions and other nodes wait", redis=self._address, **reason)
-        self._task = asyncio.get_running_loop().create_task(self._reconnect())
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._reconnect())
+        loop.call_later(self._lease.valid_until - self._away_since, self._close_persistent_if_due)
 
     def tick(self, now: float) -> None:
         """Redis is away: after some time close the persistent clients, so that they connect to other nodes."""
+        if self._away_since:
+            self._lease.tick_without_redis(now)
+            self._close_persistent_if_due()
+
+    def _close_persistent_if_due(self) -> None:
         if not self._away_since:
             return
-        self._lease.tick_without_redis(now)
         if self._link.reachable:
             deadline = self._away_since + self._lease.seconds * AWAY_LEASES
         else:
             deadline = self._lease.valid_until
-        if now > deadline:
+        if time.monotonic() >= deadline:
             self._claims.close_persistent("this node has lost the others")
 
     def stop(self) -> None:

@@ -81,6 +81,8 @@ class NodeLink:
 
     def _lost(self, link: Link) -> None:
         if link is self.connection and self.joined and not self.closed:
+            if self.connected:
+                self._connector.reached = False  # until an attempt has shown it
             self._on_lost()
 
     def release(self) -> None:
@@ -109,7 +111,7 @@ class NodeLink:
 
     @property
     def reachable(self) -> bool:
-        """Whether the machine of Redis replied at the last attempt to connect."""
+        """Whether Redis replied, or its machine refused, at the last attempt to connect since the link was lost."""
         return self._connector.reached
 
     # ---- calls ----

@@ -12,7 +12,7 @@ import redis
 from broker import logs
 from cluster.redis.clients import RedisAddress
 from cluster.redis.keys import LIBRARY
-from cluster.redis.link import Link, LinkError
+from cluster.redis.link import Link, LinkError, LinkLost
 
 log = logs.get("flockmq.cluster")
 
@@ -60,7 +60,7 @@ class Connector:
         self._place: tuple[str, int] | str = ""  # of the current link
         self._numbers: dict[tuple[str, int] | str, int] = {}  # the client id of the last link, by server
         self._refused = False  # CLIENT is refused, and the log has it
-        self.reached = True  # whether the machine of Redis replied at the last attempt
+        self.reached = True  # whether Redis replied, or its machine refused, at the last attempt that ended
 
     async def connect(self, link: Link) -> None:
         """Connect to Redis.
@@ -80,7 +80,6 @@ class Connector:
         except (OSError, TimeoutError):
             self.reached = False
             raise
-        self.reached = True
 
     async def introduce(self, link: Link, subscribe: bytes, channels: Iterable[bytes]) -> None:
         """Switch to RESP3, authenticate, load the functions, subscribe to the channels by that command.
@@ -104,9 +103,14 @@ class Connector:
                 if not address.keys.tag:  # else a reply may be the first sign that the slot has moved
                     await self._skip_replies(link, greeting)
         except LinkError as error:
+            self.reached = True
             if str(error).startswith(FINAL):
                 raise Refused(str(error)) from error
             raise
+        except (LinkLost, TimeoutError):  # the connection was perhaps one to a proxy, or nothing comes back
+            self.reached = False
+            raise
+        self.reached = True
         for channel in channels:
             link.write(subscribe, channel)
 

@@ -240,6 +240,21 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
+    # G5: nothing came back from Redis. The node took connections that opened for a sign that Redis was away from all
+    # nodes, and served its persistent clients for three leases, although another one had declared it dead.
+    "cut in one direction": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n0"),
+            ClientPlan("subscriber 0", "subscriber", 4, node="n0"),
+        ),
+        (
+            Step(2000, "cut", ("n0", "redis", "back", 4500)),
+            Step(3500, "abandon", ("subscriber 0",)),
+            *(Step(3600 + 100 * i, "publish", ("publisher 0", "t/0", 0, 1)) for i in range(29)),
+        ),
+        frozenset(),
+    ),
     # I9: acknowledgements waited for the next tick although Redis found the room of their client in them. (A benchmark
     # has found it.)
     "room a tick later": Plan(
