@@ -2,56 +2,14 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from _speedups.base.buffers cimport Buffer, Pool
+from _speedups.base.buffers cimport Pool
+from _speedups.cluster.block cimport Forward, Items, Queued
 from _speedups.session.journal cimport Journal
 from _speedups.log.message_log cimport MessageLog
 from _speedups.session.message cimport Message
 from _speedups.session.session cimport Session
 from _speedups.session.subscriber cimport Subscriber
 from _speedups.session.tenant cimport Tenant
-
-# A message to be queued.
-cdef struct Queued:
-    Message* message           # an owned reference
-    uint8_t flags              # EntryFlags
-
-# A number of a session: a message for its queue, or an acknowledgement.
-cdef struct Item:
-    uint32_t session           # place in the block's list of sessions
-    uint32_t size              # of a done entry, in bytes; 0 = not known
-    uint8_t kind               # RecordKind
-    uint64_t number            # place of the message, queue number, or packet identifier
-
-cdef struct Items:
-    Item* items
-    Py_ssize_t count, capacity
-
-# A message for another node.
-cdef struct Forward:
-    uint32_t peer              # place in the block's list of sessions
-    Message* message           # an owned reference
-
-
-cdef class Block:
-    cdef readonly bytes commit         # for the function flockmq_commit; empty = nothing
-    cdef readonly list texts           # messages: arguments of that function
-    cdef Py_ssize_t texts_size         # their bytes
-    cdef readonly list acks            # texts for the function flockmq_acks, one for each call
-    cdef readonly list changes         # of `commit`
-    cdef readonly bytes settled        # steps that the node settles with groups, for the last of them; empty = none
-    cdef readonly bint is_part         # the next block goes on with a message of this one
-    cdef readonly bint shares          # the reply has messages leased to this node
-    cdef list moves, done              # of the journal: leases end with this block
-    cdef readonly bytes batch          # for the log and other nodes, with its header; empty = nothing
-    cdef readonly tuple entry          # of the message log: (id, block); None = no entry
-    cdef list sessions                 # Sessions that get messages, in the order of the reply
-    cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
-    cdef dict of_groups                # place of a message -> (group, place in it)
-    cdef Queued* messages
-    cdef Py_ssize_t message_count
-    cdef Items pushes                  # by session
-
-    cdef int not_given(self, Session session, uint64_t number) except -1
 
 
 cdef class ClusterJournal(Journal):
@@ -112,10 +70,3 @@ cdef class ClusterJournal(Journal):
     cdef uint64_t place(self, Message* m, uint8_t flags, bytes identifiers) except? 0
     cdef uint64_t new_place(self, Message* m, uint8_t flags, bytes identifiers) except? 0
     cdef int note(self, uint8_t kind) except -1
-    cdef list pack_messages(self, Py_ssize_t* total)
-    cdef list pack_pushes(self, Buffer* b)
-    cdef int pack_log(self, Buffer* b, Block block) except -1
-    cdef int pack_handshakes(self, Buffer* b, uint8_t kind) except -1
-    cdef list pack_acks(self)
-    cdef bytes pack_acks_of(self, Py_ssize_t first, Py_ssize_t end, Py_ssize_t used, const Py_ssize_t* counts,
-                            const Item* items)

@@ -2,30 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 from _speedups.log.message_log import MessageLog
-from _speedups.session.group import Group
 from _speedups.session.journal import Journal
-from _speedups.session.session import Session
-
-def arrive(session: Session, n: int, data: bytes, given: bool = False) -> None: ...
-def unfinished(session: Session) -> list[tuple[int, bytes]]: ...
-def leased(group: Group, place: int, data: bytes) -> None: ...
-def pack_changes(changes: list[tuple[Any, ...]]) -> bytes: ...
-
-class Block:
-    commit: bytes
-    texts: list[bytes]
-    acks: list[bytes]
-    settled: bytes
-    is_part: bool
-    shares: bool
-    changes: list[tuple[Any, ...]]
-    batch: bytes
-    entry: tuple[bytes, bytes] | None
-    @property
-    def ended_leases(self) -> list[tuple[bytes, int]]: ...
-    def __len__(self) -> int: ...
-    def numbered(self, reply: list[int]) -> None: ...
-    def unnumbered(self) -> list[Session]: ...
 
 class ClusterJournal(Journal):
     log: MessageLog | None

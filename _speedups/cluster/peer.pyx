@@ -1,7 +1,7 @@
 """Another node, as a subscriber: it has the filters of its clients, and gets messages as one batch per turn.
 
 A batch of QoS 0 messages is their PUBLISH packets one after the other, as sent to clients, so that neither side encodes
-again; one of level 5 has packet type 0 (_speedups/cluster/journal.pyx). A packet of type 15 before a message has the
+again; one of level 5 has packet type 0 (_speedups/cluster/packing.pyx). A packet of type 15 before a message has the
 name of a shared subscription: the message is for one of its members. DUP, which QoS 0 does not use, marks messages
 published with QoS 1 or 2: sessions with a queue in Redis have them there.
 """

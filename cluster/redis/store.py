@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from _speedups.cluster.journal import Block
+from _speedups.cluster.block import Block
 from _speedups.log.message_log import MessageLog
 from _speedups.session.session import Session
 from broker import logs

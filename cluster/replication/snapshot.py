@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 from _speedups.base.msgpack import unpack
-from _speedups.cluster.journal import arrive
+from _speedups.cluster.arrivals import arrive
 from _speedups.session.session import Session
 from broker.core.data_plane import DataPlane
 from cluster.peers.members import Member

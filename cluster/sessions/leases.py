@@ -3,8 +3,9 @@
 import time
 from typing import Any
 
+from _speedups.cluster.arrivals import arrive, leased
 from _speedups.cluster.group import ClusterGroup, given
-from _speedups.cluster.journal import ClusterJournal, arrive, leased
+from _speedups.cluster.journal import ClusterJournal
 from _speedups.session.subscriber import SessionKind
 from broker.config.schema import Config
 from broker.core.data_plane import DataPlane

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from _speedups.cluster.journal import arrive
+from _speedups.cluster.arrivals import arrive
 from _speedups.cluster.message_codec import decode_message, split_progress
 from _speedups.protocol import close_reasons
 from _speedups.session.session import Session

@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from _speedups.cluster.journal import ClusterJournal, unfinished
+from _speedups.cluster.arrivals import unfinished
+from _speedups.cluster.journal import ClusterJournal
 from _speedups.codec.packets import Connect
 from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons

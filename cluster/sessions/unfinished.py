@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from _speedups.base.msgpack import pack
-from _speedups.cluster.journal import unfinished
+from _speedups.cluster.arrivals import unfinished
 from _speedups.session.session import Session
 from broker import logs
 from broker.core.data_plane import DataPlane

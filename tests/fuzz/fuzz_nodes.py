@@ -24,7 +24,7 @@ def make_target() -> Callable[[bytes], None]:
     packets = importlib.import_module("_speedups.codec.packets")
     msgpack = importlib.import_module("_speedups.base.msgpack")
     errors = importlib.import_module("_speedups.codec.errors")
-    journal = importlib.import_module("_speedups.cluster.journal")
+    arrivals = importlib.import_module("_speedups.cluster.arrivals")
     message_codec = importlib.import_module("_speedups.cluster.message_codec")
     inprocess = importlib.import_module("tests.harness.inprocess")
     batches = importlib.import_module("_speedups.cluster.batches")
@@ -71,7 +71,7 @@ def make_target() -> Callable[[bytes], None]:
             node.end_turn()
 
     def arrive(data: bytes) -> None:
-        journal.arrive(session, inputs, data)
+        arrivals.arrive(session, inputs, data)
 
     def check_watchers(data: bytes) -> None:
         for watcher in watchers:

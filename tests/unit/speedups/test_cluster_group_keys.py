@@ -2,8 +2,9 @@
 
 import struct
 
+from _speedups.cluster.arrivals import arrive, leased
 from _speedups.cluster.group import ClusterGroup
-from _speedups.cluster.journal import ClusterJournal, arrive, leased
+from _speedups.cluster.journal import ClusterJournal
 from _speedups.cluster.message_codec import encode_message
 from _speedups.routing.router import Router
 from _speedups.session.group_settings import GroupSettings

@@ -5,7 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from _speedups.cluster.journal import Block, ClusterJournal
+from _speedups.cluster.block import Block
+from _speedups.cluster.journal import ClusterJournal
 from _speedups.codec.properties import encode_block
 from _speedups.log.message_log import MessageLog
 from _speedups.routing.router import Router

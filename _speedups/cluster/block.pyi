@@ -1,0 +1,19 @@
+from typing import Any
+
+from _speedups.session.session import Session
+
+class Block:
+    commit: bytes
+    texts: list[bytes]
+    acks: list[bytes]
+    settled: bytes
+    is_part: bool
+    shares: bool
+    changes: list[tuple[Any, ...]]
+    batch: bytes
+    entry: tuple[bytes, bytes] | None
+    @property
+    def ended_leases(self) -> list[tuple[bytes, int]]: ...
+    def __len__(self) -> int: ...
+    def numbered(self, reply: list[int]) -> None: ...
+    def unnumbered(self) -> list[Session]: ...
