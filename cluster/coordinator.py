@@ -239,6 +239,7 @@ class ClusterCoordinator(Coordinator):
             replica=self._replica,
             store=self.store,
             lease=self._lease,
+            clock=self._clock,
             logged=self._logged,
             claims=self._claims,
             takeover=self._takeover,
@@ -539,10 +540,11 @@ class ClusterCoordinator(Coordinator):
                 self._rejoin(reason)
 
     def _on_lease_expired(self) -> None:
-        if self._link.connected:
-            self._lease.suspend()
-        else:
-            self._lease.tick_without_redis(time.monotonic())
+        now = time.monotonic()
+        if not self._link.connected:
+            self._lease.tick_without_redis(now)
+        elif self._lease.expire(now):
+            self._clock.advance(self._link)  # before deadlines that clients have asked for meanwhile
 
     def _on_member_ready(self, node: bytes, change: int) -> None:
         log.info("node joined", node=node.decode())

@@ -58,11 +58,14 @@ cdef class Batches:
         memcpy(&number, p + end, 8)
         node = payload[2:end]
         progress = self.members.get(node) or self.departed.get(node)
-        if progress is not None and p[0] == c'L':
+        if p[0] == c'Q':
+            if progress is None:     # it has left: its clients are elsewhere, and their later messages came before
+                return 0
+            if number >= progress.credited + CREDIT_STEP:
+                progress.credited = number
+                self.confirm(node, number)
+        elif progress is not None:
             if number <= progress.seen:
                 return 0
             progress.seen = number
-        elif progress is not None and number >= progress.credited + CREDIT_STEP:
-            progress.credited = number
-            self.confirm(node, number)
         return self.router.deliver(payload[end + 8:])

@@ -7,6 +7,8 @@ last value with its own clock.
 import time
 
 from _speedups.session.journal import Journal
+from cluster.peers.node_link import NodeLink
+from cluster.redis.link import Reply
 
 DRIFT_MS = 1  # for each reply
 
@@ -20,7 +22,7 @@ class ClusterClock:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._last_beat = _now()
+        self._counted = _now()  # up to this time Redis has been sent what has passed
         self._is_set = False
 
     def set(self, milliseconds: int) -> None:
@@ -34,13 +36,28 @@ class ClusterClock:
         self._is_set = True
         self._journal.set_time(milliseconds)
 
-    def elapsed(self) -> int:
-        """Milliseconds since the last heartbeat that Redis has replied to, the machine's sleep included."""
-        return int((_now() - self._last_beat) * 1000)
+    def elapsed(self) -> tuple[int, float]:
+        """The time since that of the last call whose reply has come, the machine's sleep included.
 
-    def beaten(self, elapsed: int) -> None:
-        """Redis has replied to the heartbeat that was sent when `elapsed` milliseconds had passed."""
-        self._last_beat += elapsed / 1000
+        Returns milliseconds, for a call to bring to Redis; and what they count up to, for `count` after its reply.
+        """
+        milliseconds = int((_now() - self._counted) * 1000)
+        return milliseconds, self._counted + milliseconds / 1000
+
+    def count(self, until: float) -> None:
+        """Redis has counted the time up to this one."""
+        self._counted = max(self._counted, until)  # calls overlap if Redis is slow
+
+    def advance(self, link: NodeLink) -> None:
+        """Bring the clock up to date for all calls that follow: Redis lets it run for 3 s after a heartbeat."""
+        milliseconds, until = self.elapsed()
+
+        def replied(reply: Reply) -> None:
+            if isinstance(reply, int):
+                self.count(until)
+                self.set(reply)
+
+        link.function(replied, "clock", milliseconds)
 
 
 def _now() -> float:

@@ -17,6 +17,7 @@ from cluster.replication.snapshot import pairs
 from cluster.sessions.wills import Wills
 
 HEARTBEATS_PER_LEASE = 4
+MOST_SECONDS = 1.5  # between heartbeats: the clock of the cluster goes on for 3 s by itself (CLUSTER.md, The clock)
 
 log = logs.get("flockmq.cluster")
 
@@ -61,24 +62,24 @@ class Heartbeat:
         self._layout = layout
         self._describe = describe
         self._on_fenced = on_fenced
-        self._interval = lease.seconds / HEARTBEATS_PER_LEASE
+        self._interval = min(lease.seconds / HEARTBEATS_PER_LEASE, MOST_SECONDS)
         self._due = 0.0
 
     def fields(self) -> list[str | int]:
         """The description of this node, as arguments of a function."""
         return [field for pair in self._describe().items() for field in pair]
 
-    def _beat(self) -> tuple[int, list[str | int]]:
-        """The milliseconds since the last heartbeat, and the arguments of this one."""
-        elapsed = self._clock.elapsed()
-        return elapsed, [*self.fields(), "elapsed", elapsed]
+    def _beat(self) -> tuple[float, list[str | int]]:
+        """The time up to which a heartbeat counts, and its arguments."""
+        elapsed, until = self._clock.elapsed()
+        return until, [*self.fields(), "elapsed", elapsed]
 
     def tick(self, now: float) -> None:
         """Send a heartbeat if it is due."""
         if now >= self._due:
             self._due = now + self._interval
-            elapsed, fields = self._beat()
-            self._link.function(partial(self._replied, now, elapsed), "beat", *fields)
+            until, fields = self._beat()
+            self._link.function(partial(self._replied, now, until), "beat", *fields)
 
     async def send_if_due(self) -> None:
         """As `tick`, and wait for the reply; for long reads."""
@@ -89,11 +90,11 @@ class Heartbeat:
         """Send a heartbeat, and wait for the reply."""
         sent_at = time.monotonic()
         self._due = sent_at + self._interval
-        elapsed, fields = self._beat()
+        until, fields = self._beat()
         # Changes that follow the reply are newer than the number in it: processed first, they would seem lost to Redis.
-        await self._link.ask_function_first(partial(self._replied, sent_at, elapsed), "beat", *fields)
+        await self._link.ask_function_first(partial(self._replied, sent_at, until), "beat", *fields)
 
-    def _replied(self, sent_at: float, elapsed: int, reply: Reply) -> None:
+    def _replied(self, sent_at: float, until: float, reply: Reply) -> None:
         if isinstance(reply, ReplyError):
             self._lease.refused(str(reply))
             return
@@ -109,7 +110,7 @@ class Heartbeat:
         if not self._link.joined and not self._link.connected:
             return
         self._lease.renew(sent_at)
-        self._clock.beaten(elapsed)
+        self._clock.count(until)
         self._clock.set(clock)
         if due:
             self._cleanup.take_due()

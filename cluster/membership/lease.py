@@ -20,6 +20,7 @@ from cluster.peers.node_link import NodeLink
 from cluster.redis.link import Reply
 
 USED = 0.9  # of the lease: after that the node counts itself as expired, before others do
+PACE = 2.5  # seconds after a heartbeat: a turn that begins later begins with another one
 STILL = 0.65  # likewise while Redis is away: after it is back, the next attempt to reach it may begin 0.25 later
 
 log = logs.get("flockmq.cluster")
@@ -67,11 +68,28 @@ class Lease:
         self._still_at = 0.0
         self._refusal = ""
         self.valid_until = sent_at + self.seconds * USED
-        self._reactor.set_lease(self.valid_until - time.monotonic())
+        self._serve_until(sent_at + PACE)
+
+    def _serve_until(self, time_: float) -> None:
+        self._reactor.set_lease(min(time_, self.valid_until) - time.monotonic())
 
     def refused(self, error: str) -> None:
         """Redis has replied to a heartbeat with an error, so the lease was not renewed."""
         self._refusal = error
+
+    def expire(self, now: float) -> bool:
+        """The reactor serves nobody for now: the last heartbeat is too old. Returns whether another one must be sent.
+
+        Args:
+            now: monotonic.
+        """
+        if self.suspended:
+            return False
+        if now < self.valid_until:
+            self._serve_until(now + PACE)
+        else:
+            self.suspend()
+        return True
 
     def suspend(self) -> None:
         """The lease has expired: the process stood still, or Redis refuses. Confirm the membership before serving."""

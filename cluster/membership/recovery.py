@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from broker import logs
 from broker.core.data_plane import DataPlane
+from cluster.membership.clock import ClusterClock
 from cluster.membership.lease import Lease
 from cluster.message_log import LoggedMessages
 from cluster.peers import wire
@@ -40,6 +41,7 @@ class Recovery:
         replica: the replicated state of the node.
         store: of the node.
         lease: of the node.
+        clock: of the cluster, as the node has it.
         logged: the log of messages of the node.
         claims: of the node.
         takeover: of the node.
@@ -58,6 +60,7 @@ class Recovery:
         replica: Replica,
         store: RedisStore,
         lease: Lease,
+        clock: ClusterClock,
         logged: LoggedMessages,
         claims: Claims,
         takeover: TakeOver,
@@ -72,6 +75,7 @@ class Recovery:
         self._replica = replica
         self._store = store
         self._lease = lease
+        self._clock = clock
         self._logged = logged
         self._claims = claims
         self._takeover = takeover
@@ -178,6 +182,7 @@ class Recovery:
         away = time.monotonic() - self._away_since
         self._away_since = 0.0
         self._logged.configure()
+        self._clock.advance(link)  # before deadlines that clients have asked for meanwhile
         self._store.flow(link.connection, seq)
         self._reclaim.start()
         replica.users.refresh_all()

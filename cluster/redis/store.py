@@ -119,7 +119,7 @@ class RedisStore(LogStore):
         self._max_unlogged = 0  # bytes that may wait
         self._unlogged = 0  # bytes of the log of messages that wait
         self.seq = 0  # of the newest block
-        self.confirmed_seq = 0
+        self.confirmed_seq = 0  # of the newest block that Redis has had; its replicas may lack it
         self.acks_executed = 0  # calls with acknowledgements to which Redis has replied
 
     # ---- the interface of stores ----
@@ -213,6 +213,7 @@ class RedisStore(LogStore):
         for waiting in list(self._waiting):
             if waiting.block is not None and waiting.seq and waiting.seq <= applied and not waiting.kept:
                 waiting.kept = True
+                self.confirmed_seq = waiting.seq
                 self._unnumbered(waiting.block.unnumbered())
         self._link = link
         self._probing = False

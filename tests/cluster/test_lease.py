@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from _speedups.codec.packets import Pingreq, Pingresp
-from cluster.membership.lease import STILL, USED, Lease
+from cluster.membership.lease import PACE, STILL, USED, Lease
 from tests.harness.inprocess import Client, Node
 
 
@@ -88,6 +88,24 @@ def test_nobody_is_served_after_it_until_redis_confirms() -> None:
     assert then([1, 1])
     assert not world.lease.suspended and world.is_read
     assert isinstance(client.take_one(Pingresp), Pingresp)
+    world.close()
+
+
+def test_a_late_turn_begins_with_a_call_and_the_next_one_serves_clients() -> None:
+    """Deadlines of clients are times of the clock of the cluster, which stands still some seconds after a heartbeat."""
+    world = World()
+    late: list[bool] = []
+    world.node.reactor.attach_lease(lambda: late.append(world.lease.expire(time.monotonic())))
+    client = Client(world.node, "client")
+    client.connack()
+    world.lease.renew(time.monotonic() - PACE)
+    client.write(Pingreq())
+    world.node.reactor.run()
+    assert late == [True] and not world.lease.suspended
+    with pytest.raises(BlockingIOError):
+        client.socket.recv(1)
+    assert isinstance(client.take_one(Pingresp), Pingresp)
+    assert late == [True]
     world.close()
 
 

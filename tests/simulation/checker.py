@@ -68,7 +68,7 @@ def judge(
         *(finding for finding in checker.wills(others) if not excuses.excuses_will(finding)),
         *checker.untruthful(others),
         *missed(history, visitors),
-        *disordered(history, visitors | guests),
+        *disordered(history, visitors, guests),
     ]
     if workers:
         events = enumerate(history.events)
@@ -116,11 +116,11 @@ def missed(history: History, visitors: set[str]) -> list[str]:
     ]
 
 
-def disordered(history: History, visitors: set[str]) -> list[str]:
-    """I3 for clean sessions: the order of the messages of one publisher, topic and QoS within each connection.
+def disordered(history: History, visitors: set[str], guests: set[str]) -> list[str]:
+    """I3 within each connection of clients whose sessions end: the messages of one publisher, topic and QoS in order.
 
     A message that was sent before SUBACK, and again, may have come before the subscription at first: then it is a
-    repetition, although the client sees it once.
+    repetition, although the client sees it once. What guests have got over an earlier connection is one, too.
     """
     first = checker.published_first(history)
     times = Counter(event.payload for event in history.of(Published))
@@ -128,13 +128,14 @@ def disordered(history: History, visitors: set[str]) -> list[str]:
     newest: dict[tuple[str, str, str, int], int] = {}  # of a connection and a stream: the place of the last message
     seen: set[tuple[str, bytes]] = set()
     found = []
+    judged = visitors | guests
     for place, event in enumerate(history.events):
         if isinstance(event, Subscribed):
             since[event.client] = place
-        elif isinstance(event, Connecting) and event.client in visitors:
+        elif isinstance(event, Connecting) and event.client in judged:
             newest = {key: place for key, place in newest.items() if key[0] != event.client}
-            seen = {key for key in seen if key[0] != event.client}
-        elif isinstance(event, Taken) and event.client in visitors and event.payload in first:
+            seen = {key for key in seen if key[0] != event.client or event.client in guests}
+        elif isinstance(event, Taken) and event.client in judged and event.payload in first:
             at, message = first[event.payload]
             stream = event.client, message.client, message.topic, message.qos
             is_known = (event.client, event.payload) in seen

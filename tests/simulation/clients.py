@@ -195,12 +195,17 @@ class SimulatedClient(RecordedClient):
     def _live(self, will: bytes, connection: Connection) -> None:
         """A connection begins whose will is delayed, of a session that expires."""
         life = Life(self.client_id, will, self._delay, self.expiry, connection, self._world.now)
-        admitted = [each for each in self.lives if each.admitted]
         for each in self.lives:
             each.after = each.after or life
         self.lives.append(life)
+
+    def _admit(self, *, present: bool) -> None:
+        """CONNACK has come for a connection whose will is delayed: perhaps after the end of the session."""
+        admitted = [each for each in self.lives if each.admitted]
         if admitted and self._world.now > admitted[-1].connection.served_at + self.expiry * NS - self._early:
             self.forget()
+            self.history.add(Connecting(self.client_id, self.clean))
+        self.lives[-1].admitted, self.lives[-1].present = self._world.now, present
 
     def forget(self) -> None:
         """The session may have expired: nothing is known of it."""
@@ -300,10 +305,10 @@ class SimulatedClient(RecordedClient):
         wire = self.socket
         for packet in packets:
             self.seen.append(packet)
+            if isinstance(packet, Connack) and self.lives and not packet.reason_code:
+                self._admit(present=packet.session_present)
             self._handle(packet, None if self._delay else self._will)
             if isinstance(packet, Connack) and self.socket is wire:
-                if self.lives:
-                    self.lives[-1].admitted, self.lives[-1].present = self._world.now, packet.session_present
                 self._begin()
             if self._packets_left:
                 self._packets_left -= 1

@@ -188,11 +188,11 @@ def _not_fenced(fits: Any) -> Any:
 def _not_gone(replied: Any) -> Any:
     """Of Heartbeat: a node that is dead takes the reply for one that confirms it."""
 
-    def accepted(self: Any, sent_at: float, elapsed: int, reply: Any) -> None:
+    def accepted(self: Any, sent_at: float, until: float, reply: Any) -> None:
         if isinstance(reply, list) and reply[0] == b"gone":
             self._lease.renew(sent_at)
         else:
-            replied(self, sent_at, elapsed, reply)
+            replied(self, sent_at, until, reply)
 
     return accepted
 

@@ -255,6 +255,54 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
+    # I1: the reply to a commit was lost. Over its next link the node was told that Redis had the commit, waited for the
+    # replica, and Redis lost it. The node did not notice that, and acknowledged the messages.
+    "kept, and lost": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 5, node="n0"),
+            ClientPlan("publisher 1", "publisher", 5, node="n1"),
+            ClientPlan("subscriber 0", "subscriber", 5, node="n1"),
+        ),
+        (
+            Step(2000, "redis_loses", (800, 200)),
+            Step(2001, "lose_reply", ("publisher 0", "flockmq_commit", 1)),
+            Step(2010, "publish", ("publisher 0", "t/2", 2, 1)),
+        ),
+        frozenset(),
+        replicas=1,
+    ),
+    # T1: Redis had been away for longer than the clock of the cluster goes on by itself. What clients asked for at once
+    # was due by the clock of before, which the next heartbeat set forward.
+    "due by an old clock": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 5, node="n2"),
+            ClientPlan("subscriber 0", "subscriber", 4, node="n0"),
+        ),
+        (
+            Step(2000, "kill_redis", (4400,)),
+            *(Step(6100 + 20 * i, "delay", ("publisher 0", 1, 1, 1)) for i in range(15)),
+        ),
+        frozenset(),
+    ),
+    # I3: QoS 0 of a node that had been declared dead was under way to Redis, and came later than what its publisher had
+    # sent over another node.
+    "late from the dead": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n0"),
+            ClientPlan("subscriber 0", "subscriber", 4, node="n1"),
+            ClientPlan("visitor 0", "visitor", 4, clean=True, node="n1"),
+        ),
+        (
+            Step(2000, "cut", ("n0", "redis", "there", 4500)),
+            Step(2010, "publish", ("publisher 0", "t/0", 0, 3)),
+            Step(2900, "move", ("publisher 0", "n1")),
+            *(Step(4000 + 200 * i, "publish", ("publisher 0", "t/0", 0, 1)) for i in range(10)),
+        ),
+        frozenset(),
+    ),
     # I9: acknowledgements waited for the next tick although Redis found the room of their client in them. (A benchmark
     # has found it.)
     "room a tick later": Plan(

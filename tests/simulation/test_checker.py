@@ -27,7 +27,7 @@ def test_order_of_a_visitor(before: bool, repeats: bool, wanted: int) -> None:
     if repeats:
         history.add(first)
     history.add(Taken("visitor", b"1"))
-    assert len(disordered(history, {"visitor"})) == wanted
+    assert len(disordered(history, {"visitor"}, set())) == wanted
 
 
 def test_bytes_of_the_queues_of_a_tenant() -> None:

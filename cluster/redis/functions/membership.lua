@@ -97,6 +97,11 @@ register({function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = func
   return result
 end})
 
+-- args: prefix, node, milliseconds since the node's last heartbeat or call of this function. Returns the clock.
+register({function_name = 'flockmq_clock', flags = {'allow-oom'}, callback = function(args)
+  return advance_clock(args[1], tonumber(args[3]))
+end})
+
 local NODE = {kind = 'node', 'node:', 'hash', 'routes:', 'hash', 'wills:', 'hash', 'owned:', 'set', 'log:', 'stream',
   'gl:', 'set', 'gn:', 'set', 'queued:', 'hash'}
 

@@ -67,9 +67,10 @@ def test_qos_0_is_delivered_whatever_its_number_and_confirmed_after_a_mebibyte(w
     assert (world.here.credited, world.here.seen) == (2 * MIB, 0)
 
 
-def test_a_batch_of_an_unknown_node_is_delivered(world: World) -> None:
-    assert world.receive(LOGGED, b"new", 1, b"a") == [b"a"]
-    assert world.receive(QOS_0, b"new", 9 * MIB, b"b") == [b"b"]
+def test_qos_0_of_a_node_that_has_left_is_dropped(world: World) -> None:
+    """Its publishers may have sent more over another node. What is in a log was committed before it left."""
+    assert world.receive(LOGGED, b"gone", 1, b"a") == [b"a"]
+    assert world.receive(QOS_0, b"gone", 9 * MIB, b"b") == []
     assert world.confirmed == []
 
 
