@@ -1,4 +1,4 @@
-"""Owns: `make soak`. Runs the long forms one after the other and keeps their record in deploy/docs/SOAK.md.
+"""Owns: `make soak`. Runs the long forms, two at a time, and keeps their record in deploy/docs/SOAK.md.
 
 `python tests/soak.py --seconds 600 [PART ...]`: the lines of parts that are not named stay. A part that fails does not
 stop the others; the exit status is then 1.
@@ -11,23 +11,25 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "deploy" / "docs" / "SOAK.md"
 FUZZERS = ("packets", "connection", "websocket", "nodes")
 KILLS = "tests/faults/test_cluster_random_kills.py tests/faults/test_shared_random_kills.py"
 PYTEST = "-m pytest -m soak -q -s --timeout 0"
-# The command of each part; without an ending .sh it is for Python. {seconds} are those of the command line.
+# The command of each part, the longest first: of Python, unless it ends with .sh. {seconds}: of the command line.
 PARTS = {
-    **{f"fuzz {name}": f"tests/fuzz/fuzz_{name}.py --seconds {{seconds}} --keep" for name in FUZZERS},
     "sanitizers": "tests/sanitize.sh",
     "random kills": f"{PYTEST} {KILLS}",
     "faults": f"{PYTEST} --ignore {KILLS.replace(' ', ' --ignore ')} tests/faults tests/storage",
     "simulation": f"{PYTEST} tests/simulation",
-    "malformed packets": f"{PYTEST} tests/security",
-    "memory": f"{PYTEST} tests/protocol",
     "Spark and load": f"{PYTEST} tests/analytics tests/loadtest",
+    "memory": f"{PYTEST} tests/protocol",
+    "malformed packets": f"{PYTEST} tests/security",
+    **{f"fuzz {name}": f"tests/fuzz/fuzz_{name}.py --seconds {{seconds}} --keep" for name in FUZZERS},
 }
 TIMES = {"random kills": 3}  # an hour in two files, half an hour each; other parts have the seconds once
 # Amounts that libFuzzer, pytest and tests print at the start of a line, after pytest's dots and letters.
@@ -67,7 +69,7 @@ def run(part: str, seconds: int, more: str) -> tuple[list[str], bool]:
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            print(line, end="", flush=True)
+            print(f"{part}: {line}", end="", flush=True)
             count(line, amounts)
     minutes, rest = divmod(round(time.monotonic() - began), 60)
     amount = ", ".join(f"{number} {unit}" for unit, number in amounts.items())
@@ -80,17 +82,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run the long forms and keep their record.")
     parser.add_argument("--seconds", type=int, default=600, help="of each part that has no other end")
     parser.add_argument("--more", default="", help="more arguments of the commands, in one word")
+    parser.add_argument("--at-once", type=int, default=2, help="parts that run at the same time")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of: {', '.join(PARTS)}; by default all")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     describe = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    good = True
-    for part in options.parts or PARTS:
+    writing = Lock()
+
+    def record(part: str) -> bool:
         cells, passed = run(part, options.seconds, options.more)
-        good = good and passed
-        RECORD.write_text(with_row(RECORD.read_text(), part, [*cells, commit]))
+        with writing:
+            RECORD.write_text(with_row(RECORD.read_text(), part, [*cells, commit]))
+        return passed
+
+    with ThreadPoolExecutor(options.at_once) as pool:
+        good = all(list(pool.map(record, options.parts or PARTS)))
     return 0 if good else 1
 
 
