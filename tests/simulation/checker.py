@@ -133,6 +133,8 @@ def disordered(history: History, visitors: set[str], guests: set[str]) -> list[s
         if isinstance(event, Subscribed):
             since[event.client] = place
         elif isinstance(event, Connecting) and event.client in judged:
+            if event.client in visitors:
+                since.pop(event.client, None)
             newest = {key: place for key, place in newest.items() if key[0] != event.client}
             seen = {key for key in seen if key[0] != event.client or event.client in guests}
         elif isinstance(event, Taken) and event.client in judged and event.payload in first:

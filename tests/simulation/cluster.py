@@ -221,6 +221,8 @@ class Run:
 
     def _lost(self, since: int, keys: dict[bytes, Any]) -> None:
         self.losses.append(Loss(since, self.world.now, payloads(keys)))
+        for node in self.nodes.values():
+            node.lose_claims(since)
 
     def _waited(self, client: str, since: int) -> None:
         if self.world.now - since > PROMPT and since + PROMPT < self.actions.first_fault:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
+from cluster.membership.clock import ClusterClock
 from cluster.membership.heartbeat import Heartbeat
 from cluster.membership.inbox import Inbox
 from cluster.membership.lease import Lease
 from cluster.peers.members import Members
+from cluster.peers.node_link import NodeLink
 from cluster.redis.store import RedisStore
 from cluster.replication.barrier import Barrier
 from cluster.replication.snapshot import SnapshotReader
@@ -240,6 +242,21 @@ def _goes_on(suspend: Any) -> Any:
         self.renew(time.monotonic())
 
     return suspended
+
+
+def _always(_property: Any) -> Any:
+    return property(lambda _self: True)
+
+
+def _not_noted(flow: Any) -> Any:
+    """Of RedisStore: what the next link has shown to be in Redis does not count as confirmed."""
+
+    def flows(self: RedisStore, *arguments: Any) -> None:
+        before = self.confirmed_seq
+        flow(self, *arguments)
+        self.confirmed_seq = before
+
+    return flows
 
 
 def _only_first(take: Any) -> Any:
@@ -718,6 +735,24 @@ ALL = (
         "G5",
         "a node that stood still acts on what Redis has sent before its membership is confirmed",
         methods=((Lease, "suspend", _goes_on),),
+    ),
+    Mutation(
+        "reached by a connection",
+        "G5",
+        "a node whose calls are not answered serves its persistent clients for three leases",
+        methods=((NodeLink, "reachable", _always),),
+    ),
+    Mutation(
+        "kept, and not compared",
+        "G1",
+        "a commit of which only the next link brings word may be lost again, and the node does not notice",
+        methods=((RedisStore, "flow", _not_noted),),
+    ),
+    Mutation(
+        "clock not brought",
+        "G1",
+        "delays and expiries after an outage count from the clock of before",
+        methods=((ClusterClock, "advance", _nothing),),
     ),
 )
 MUTATIONS = {mutation.name: mutation for mutation in ALL}

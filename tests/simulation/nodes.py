@@ -45,6 +45,8 @@ class ClientSocket:
     def __init__(self, node: "SimulatedNode", connection: Connection, client_id: str) -> None:
         self.client_id = client_id
         self.admitted = 0  # the number of CONNACKs of its client before its own, from 1; 0 = it has none
+        self.admitted_at = 0  # nanosecond
+        self.is_lost = False  # Redis has lost its claim
         self.unclaimed = False  # it was admitted without Redis, and its node has no reply to its claim yet
         self._node = node
         self._connection = connection
@@ -315,6 +317,7 @@ class SimulatedNode:
                 # Without Redis a node admits clean sessions, which other nodes do not know.
                 to.admitted = self._admissions[to.client_id] = newest + (not self.is_away)
                 to.unclaimed = self.is_away
+                to.admitted_at = self._world.now
         elif to.admitted != newest and kind != DISCONNECT and not self._is_alone_with(to):
             self._on_finding(f"G5 {self.name} has written to a connection of {to.client_id} after a later one")
 
@@ -322,6 +325,16 @@ class SimulatedNode:
         """The reply of Redis to a claim of the node has arrived: it takes effect with the next turn."""
         self._replied += (each for each in self._sockets.values() if each.client_id == client_id)
 
+    def lose_claims(self, since: int) -> None:
+        """Redis has died, and lost what it has executed from this nanosecond on."""
+        for each in self._sockets.values():
+            each.is_lost = each.is_lost or each.admitted_at > since
+
     def _is_alone_with(self, which: ClientSocket) -> bool:
-        """Whether the node serves a clean session without knowing what others have done since its link was lost."""
-        return which.client_id in self._clean and (self.is_away or which.unclaimed)
+        """Whether the node serves a session without knowing what others have done since its link was lost.
+
+        That of a persistent session is only so if Redis does not know of it either.
+        """
+        if which.client_id in self._clean:
+            return self.is_away or which.unclaimed
+        return self.is_away and which.is_lost

@@ -30,6 +30,25 @@ def test_order_of_a_visitor(before: bool, repeats: bool, wanted: int) -> None:
     assert len(disordered(history, {"visitor"}, set())) == wanted
 
 
+@pytest.mark.parametrize(("guests", "wanted"), [(set(), 1), ({"client"}, 0)])
+def test_order_of_what_a_guest_has_got_over_an_earlier_connection(guests: set[str], wanted: int) -> None:
+    first, second = (Published("publisher", "t/0", payload, 1) for payload in (b"1", b"2"))
+    begin = [Connecting("client", False), Subscribed("client", "t/#", 1)]
+    history = History([*begin, first, second, Taken("client", b"1"), Taken("client", b"2"), *begin])
+    for payload in (b"2", b"1"):
+        history.add(Taken("client", payload))
+    assert len(disordered(history, {"client"} - guests, guests)) == wanted
+
+
+def test_order_before_the_suback_of_a_later_connection() -> None:
+    """A node without Redis delivers before SUBACK; what a publisher sends again may have come over the earlier one."""
+    first, second = (Published("publisher", "t/0", payload, 1) for payload in (b"1", b"2"))
+    begin = [Connecting("visitor", True), Subscribed("visitor", "t/#", 1), first]
+    history = History([*begin, Connecting("visitor", True), second, Taken("visitor", b"2"), first])
+    history.add(Taken("visitor", b"1"))
+    assert disordered(history, {"visitor"}, set()) == []
+
+
 def test_bytes_of_the_queues_of_a_tenant() -> None:
     tenant, sums = b"$tenant/acme/", Hash({b"$tenant/acme/": b"15", b"$tenant/other/": b"2"})
     keys: dict[bytes, object] = {
