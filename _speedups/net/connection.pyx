@@ -397,6 +397,7 @@ cdef class Connection(Channel):
     def accept(self, Session session not None, int level, double keep_alive, **more):
         Channel.accept(self, session, level, keep_alive, **more)
         self.admitted()
+        self.last_seen = self.turn.tick            # it may have waited for an earlier connection to end
         self.restart_timer()                       # its keep alive may expire before the CONNECT timeout does
 
     def proceed(self):

@@ -39,6 +39,7 @@ PATIENCE = 60 * NS  # for that
 PROMPT = NS  # from CONNECT to CONNACK, take-over included, as long as nothing is broken
 FILTERS: dict[str, tuple[str, ...]] = {
     "subscriber": ("t/#", "will", "d/#"),
+    "latecomer": ("t/#",),
     "worker": ("$share/team/t/#",),
     "helper": ("$share/team/t/#",),
     "visitor": ("t/#",),
@@ -271,7 +272,8 @@ class Run:
             return
         began = world.now
         for client in self.plan.clients:
-            world.after(world.rng.randrange(300) * MILLI, self.clients[client.name].come, client.node)
+            later = (client.late + world.rng.randrange(300)) * MILLI
+            world.after(later, self.clients[client.name].come, client.node)
         for step in self.plan.steps:
             world.at(began + step.time * MILLI, self.actions.do, step)
         world.run_until(began + LAST * MILLI)

@@ -198,6 +198,13 @@ class Actions:
         node.stop()
         self._until(milliseconds + 1000, node.start_if_down)
 
+    def drain(self, name: str, milliseconds: int) -> None:
+        """Drain a node: its clients go to others. SIGTERM after a while, and start it."""
+        node = self._nodes[name]
+        node.drain()
+        self._until(milliseconds, node.stop)
+        self._until(milliseconds + 1000, node.start_if_down)
+
     def freeze(self, name: str, milliseconds: int) -> None:
         """SIGSTOP, then SIGCONT."""
         node = self._nodes[name]

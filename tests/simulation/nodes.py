@@ -235,6 +235,13 @@ class SimulatedNode:
             self.troubles += 1
             self.loop.call_soon(self.node.request_stop)
 
+    def drain(self) -> None:
+        """Its clients are to go to other nodes, and it takes no more until it is started again."""
+        if self.node is not None and self.serves:
+            self._tell("is drained")
+            self.troubles += 1
+            self.loop.call_soon(self.node.broker.draining.begin, lambda _reference: False)
+
     def close(self) -> None:
         """The run is over."""
         self.restarts = False

@@ -18,6 +18,8 @@ HELPED = 4  # of sixteen seeds, the one of these in which one member more has a 
 HELPER = "helper 0"
 TENANTS = (0, 5)  # of eight seeds, those whose clients are of a tenant, with a limit for its queues
 TENANT = "acme"
+LATE = (2, 9, 13)  # of sixteen seeds, those in which a client comes, and subscribes, among the other steps
+DRAINED = (5, 10)  # of sixteen seeds, those in which a node is drained, and restarted
 LAST = 6500  # end of the last step; faults that go on are healed then
 
 
@@ -44,10 +46,12 @@ class ClientPlan:
     """A client.
 
     Attributes:
-        role: publisher, subscriber, worker, helper (a worker with a clean session), visitor, keeper, mortal or guest.
+        role: publisher, subscriber, latecomer (a subscriber), worker, helper (a worker with a clean session), visitor,
+            keeper, mortal or guest.
         qos: of its subscriptions.
         node: of its first connection; empty: any.
         delay, expiry: Will Delay Interval and Session Expiry Interval in seconds, of a guest.
+        late: milliseconds until it connects first.
     """
 
     name: str
@@ -58,6 +62,7 @@ class ClientPlan:
     node: str = ""
     delay: int = 0
     expiry: int = NEVER
+    late: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,10 @@ def make_plan(seed: int) -> Plan:
     if seed % 16 == HELPED and _names(clients, "worker"):
         clients.append(ClientPlan(HELPER, "helper", rng.choice((4, 5)), clean=True, qos=1))
         faults += _helper_dies(rng, rng.choice(_names(clients, "publisher")))
+    if seed % 16 in LATE:
+        clients.append(ClientPlan("latecomer", "latecomer", rng.choice((4, 5)), late=rng.randrange(FIRST, LAST - 1000)))
+    if seed % 16 in DRAINED:
+        faults.append(Step(rng.randrange(FIRST, LAST - 1500), "drain", (rng.choice(NODES), rng.randrange(500, 4000))))
     both = sorted([*steps, *faults], key=lambda step: step.time)
     wanted = set(faults)
     return Plan(

@@ -429,6 +429,27 @@ def test_a_client_that_leaves_while_a_hook_thinks() -> None:
     play([Thinks()], act)
 
 
+def test_keep_alive_counts_from_connack_if_that_came_late() -> None:
+    gate = asyncio.Event()
+
+    class Thinks(Hooks):
+        async def connect(self, client: Client) -> Any:
+            await gate.wait()
+
+    async def act(node: Node) -> None:
+        device = Connected(node, "device", keep_alive=1)
+        node.advance(8)
+        gate.set()
+        await settle(node)
+        device.connack()
+        node.advance(4)
+        assert node.sessions.get(b"device") is not None
+        node.advance(4)
+        assert node.sessions.get(b"device") is None
+
+    play([Thinks()], act)
+
+
 def test_the_first_that_refuses_has_decided() -> None:
     asked: list[str] = []
 
