@@ -109,7 +109,7 @@ class LogFiles:
             found.pop().path.unlink()  # the process ended while it began this segment
         self.id = read_id(found[-1]) if found else f"node-{secrets.token_hex(4)}"
         newest = _mend(found, UNKNOWN if known is None else known)
-        if self._sync and self.folder.exists():
+        if self.folder.exists():
             sync_folder(self.folder)  # else a segment that was cut off could return when others have its place
         if newest is not None:
             rows, lacking = COUNTS.unpack_from(newest.block)
@@ -147,7 +147,7 @@ class LogFiles:
             self._parts[max(0, count - 1) :] = [last] if last is not None else []
             self.end = end
             if last is not None and is_open:
-                os.truncate(last.path, last.size)
+                _truncate(last.path, last.size)
                 self._file = os.open(last.path, os.O_WRONLY | os.O_APPEND)
             raise
         self._trim()
@@ -252,9 +252,19 @@ def _cut(found: list[Segment], number: int, size: int) -> None:
     if not dropped:
         return
     if size:
-        os.truncate(found[number].path, size)
+        _truncate(found[number].path, size)
         number += 1
     for segment in found[number:]:
         segment.path.unlink()
     del found[number:]
     log.info("the end of the log of messages was not confirmed, and is cut off", bytes=dropped)
+
+
+def _truncate(path: Path, size: int) -> None:
+    """Cut a file for good: after a loss of power its end could stand behind entries that were written since."""
+    file = os.open(path, os.O_WRONLY)
+    try:
+        os.ftruncate(file, size)
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -82,8 +82,19 @@ class Heartbeat:
             self._link.function(partial(self._replied, now, until), "beat", *fields)
 
     async def send_if_due(self) -> None:
-        """As `tick`, and wait for the reply; for long reads."""
-        if time.monotonic() > self._due:
+        """As `tick`, and wait for the reply; for long reads.
+
+        While the link is repaired, the heartbeat only shows that the node lives. An ordinary one would end the time in
+        which Redis refuses claims of connections that are older than those of others.
+        """
+        if time.monotonic() <= self._due:
+            return
+        if self._link.joined and not self._link.connected:
+            self._due = time.monotonic() + self._interval
+            reply = await self._link.ask_function("beat")
+            if reply[0] == b"gone":
+                self._on_fenced("another node declared this one dead")
+        else:
             await self.send()
 
     async def send(self) -> None:

@@ -67,6 +67,27 @@ def test_what_goes_on_without_redis(cluster: ClusterProcess, how: str) -> None:
     until(lambda: code_of(cluster, "b", "new again", clean=False) == 0)
 
 
+@pytest.mark.parametrize("how", ["frozen", "gone"])
+def test_persistent_clients_without_redis(start_cluster: StartCluster, how: str) -> None:
+    """F5, G5: with no reply for a lease they are closed, since other nodes may have Redis. One that is gone, none has."""
+    lease = 3.0
+    cluster = start_cluster({**CLUSTER_SETTINGS, "cluster.lease": lease}, keeps="always")
+    with SocketClient(cluster["a"].port, "keeps", clean_start=False) as client:
+        client.ping()
+        if how == "frozen":
+            cluster.redis.freeze()
+            assert client.receive(timeout=3 * lease) is None
+            cluster.redis.thaw()
+        else:
+            cluster.redis.kill()
+            time.sleep(1.1 * lease)
+            client.ping()
+            cluster.redis.start()
+            cluster["a"].wait_for_log("Redis is back")
+            client.ping()
+    until(lambda: code_of(cluster, "b", "keeps", clean=False) == 0)
+
+
 def test_clean_clients_come_in_without_redis(cluster: ClusterProcess) -> None:
     """They need nobody; when Redis is back they are as all others: G4 and G5 hold for them."""
     cluster.redis.freeze()

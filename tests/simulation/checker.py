@@ -51,7 +51,7 @@ def judge(
         visitors: clients with clean sessions that subscribe to all messages.
         workers: members of a group for all messages.
         helpers: likewise, with clean sessions.
-        guests: clients whose sessions expire.
+        guests: clients whose sessions expire, or that subscribe late.
         retained: by node, what a new subscriber found there.
     """
     history, may_repeat = excuses.history(), excuses.may_repeat()

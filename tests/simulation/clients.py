@@ -136,6 +136,7 @@ class SimulatedClient(RecordedClient):
         self._asked_at = 0  # time of the last CONNECT
         self._delay = delay
         self._early = early
+        self._left_at = 0  # nanosecond of the last DISCONNECT
         self.lives: list[Life] = []  # its connections, if its wills are delayed
         self.has_vanished = False
         self._attempts = 0
@@ -269,7 +270,7 @@ class SimulatedClient(RecordedClient):
         if self.socket is not None and self.accepted:
             self.history.add(Leaving(self.client_id))
             self.send(Disconnect())
-            self.socket.leaving = True
+            self.socket.leaving, self._left_at = True, self._world.now
 
     def abandon(self, node: str = "") -> None:
         """Connect anew, and leave the old connection open, as a client behind a broken network does."""
@@ -285,8 +286,8 @@ class SimulatedClient(RecordedClient):
         left = self.socket.leaving and not reset
         self.socket = None
         self.accepted = False
-        # A node in trouble closes connections whether or not it has read DISCONNECT.
-        steady = self._troubles(self.node) == self._troubles_before
+        # A node in trouble closes connections whether or not it has read DISCONNECT; so does one that it did not reach.
+        steady = self._troubles(self.node) == self._troubles_before and self._world.now - self._left_at < NS
         self.history.add(Ended(self.client_id, "disconnect" if left and steady else "lost"))
         self._end_life()
         self.come_later()

@@ -289,8 +289,8 @@ class Run:
         roles = {role: {client.name for client in self.plan.clients if client.role == role} for role in FILTERS}
         ends = [end for node in self.nodes.values() for end in node.ends]
         excuses = Excuses(self.history, self.history.times, self.losses, self.plan.replicas, ends)
-        judged = (roles[role] for role in ("visitor", "worker", "helper", "guest"))
-        for finding in checker.judge(excuses, *judged, retained):
+        judged = [roles[role] for role in ("visitor", "worker", "helper")]
+        for finding in checker.judge(excuses, *judged, roles["guest"] | roles["latecomer"], retained):
             self.found(finding)
         if not self.losses:
             self._judge_times(roles["subscriber"])

@@ -143,22 +143,31 @@ REGRESSIONS = {
         for name, killed in (("stood still without a link", 2200), ("stood still without Redis", 1995))
     },
     # G5: a node had admitted a clean session without Redis, and claimed it later than another node to which the client
-    # had moved meanwhile. So the earlier connection took the session from the later one, and was still written to.
-    "older connection": Plan(
-        1,
-        (
-            ClientPlan("publisher 0", "publisher", 4, node="n1"),
-            ClientPlan("visitor 0", "visitor", 4, clean=True, node="n0"),
-        ),
-        (
-            Step(2000, "kill_redis", (400,)),
-            Step(2100, "move", ("visitor 0", "n1")),
-            Step(2110, "cut", ("n1", "redis", "there", 1500)),
-            Step(3000, "move", ("visitor 0", "n2")),
-            *(Step(3700 + 100 * i, "publish", ("publisher 0", "t/0", 0, 1)) for i in range(20)),
-        ),
-        frozenset(),
-    ),
+    # had moved meanwhile. So the earlier connection took the session from the later one, and was still written to. In
+    # the second plan the node had missed a retained message, and sent an ordinary heartbeat while it read that.
+    **{
+        name: Plan(
+            1,
+            (
+                ClientPlan("publisher 0", "publisher", 4, node="n1"),
+                ClientPlan("keeper", "keeper", 4, node="n0"),
+                ClientPlan("visitor 0", "visitor", 4, clean=True, node="n0"),
+            ),
+            (
+                Step(2000, "kill_redis", (400,)),
+                Step(2100, "move", ("visitor 0", "n1")),
+                Step(2110, "cut", ("n1", "redis", "there", 1500)),
+                *missed,
+                Step(3000, "move", ("visitor 0", "n2")),
+                *(Step(3700 + 100 * i, "publish", ("publisher 0", "t/0", 0, 1)) for i in range(20)),
+            ),
+            frozenset(),
+        )
+        for name, missed in (
+            ("older connection", ()),
+            ("older connection, confirmed", [Step(2900, "keep", (0, False))]),
+        )
+    },
     # I9, S1: a member of a group was first in the rotation, and its node had filled its queue with messages that it had
     # leased for another member. So a message found no room, and waited for ever, although other members had room.
     "filled member": Plan(

@@ -1,6 +1,6 @@
 """Work for an embedded store whose power is lost: `python -m tests.storage.power_loss_work STORE SYNC SEED FIRST`.
 
-Or with a log of messages alone: `python -m tests.storage.power_loss_work log FOLDER`.
+Or with a log of messages alone: `python -m tests.storage.power_loss_work log FOLDER`, or `equal` in place of `log`.
 
 The work of a seed is always the same, so that the test knows what a store should have. The process marks its notes
 (`power_loss.py`) before each piece of work, and when the store has confirmed one.
@@ -138,34 +138,59 @@ class Worker:
         return b"%d-%d" % (self._ms, self._total), block
 
 
+class Entries:
+    """Makes entries of a log, each with a name.
+
+    Attributes:
+        total: bytes of the log so far.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def make(self, *names: str, size: int, is_bound: bool = True) -> list[LogEntry]:
+        """Entries with messages of this size."""
+        found = []
+        for name in names:
+            block = encode([Row(1000, "c", name, 1, False, False, bytes(size))], bytes_before=self.total)
+            self.total += len(block)
+            found.append(LogEntry(1, self.total, block, is_bound=is_bound))
+        return found
+
+
 def write_log(folder: str) -> None:
     """Write entries whose records the store does not get, one of them in a new segment; start again, and write others.
 
     The new entry is as long as those that are cut off. The mark has the bytes of the log then.
     """
-    total = 0
-
-    def entries(*names: str, size: int) -> list[LogEntry]:
-        nonlocal total
-        found = []
-        for name in names:
-            block = encode([Row(1000, "c", name, 1, False, False, bytes(size))], bytes_before=total)
-            total += len(block)
-            found.append(LogEntry(1, total, block, is_bound=True))
-        return found
-
+    entries = Entries()
     files = LogFiles(Path(folder), sync=True)
     files.open(None)
     files.bound(LOG_BYTES, 1e12)
-    files.append(entries("known", size=(1 << 16) - 2000), durable=True)
-    known = total
-    files.append(entries("cut off", "cut off, in a new segment", size=1000), durable=True)
+    files.append(entries.make("known", size=(1 << 16) - 2000), durable=True)
+    known = entries.total
+    files.append(entries.make("cut off", "cut off, in a new segment", size=1000), durable=True)
     files.close()
-    total = known
+    entries.total = known
     files = LogFiles(Path(folder), sync=True)
     files.open(known)
-    files.append(entries("new", size=5000), durable=True)
-    ctypes.CDLL(None).power_loss_mark(ctypes.c_uint64(total))
+    files.append(entries.make("new", size=5000), durable=True)
+    ctypes.CDLL(None).power_loss_mark(ctypes.c_uint64(entries.total))
+
+
+def write_equal(folder: str) -> None:
+    """Write entries that are cut off at the next start, then one that is as long as the first of these, unsynced."""
+    entries = Entries()
+    files = LogFiles(Path(folder), sync=True)
+    files.open(None)
+    files.append(entries.make("known", size=100), durable=True)
+    known = entries.total
+    files.append(entries.make("cut", size=1000) + entries.make("end", size=1000, is_bound=False), durable=True)
+    files.close()
+    entries.total = known
+    files = LogFiles(Path(folder), sync=False)
+    files.open(known)
+    files.append(entries.make("new", size=1000), durable=True)
 
 
 def main(path: str, sync: str, seed: str, first: str) -> None:
@@ -179,7 +204,7 @@ def main(path: str, sync: str, seed: str, first: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "log":
-        write_log(sys.argv[2])
+    if sys.argv[1] in ("log", "equal"):
+        (write_log if sys.argv[1] == "log" else write_equal)(sys.argv[2])
     else:
         main(*sys.argv[1:])

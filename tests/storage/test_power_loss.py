@@ -31,7 +31,7 @@ from tests.storage.power_loss_work import Piece, asked, confirmed, number_of, pi
 NAME = "store.db"
 PROCESSES = 3  # one after the other, each on a disk that the one before has left
 MOMENTS = 25  # of each
-NAMES = re.compile(rb"known|cut off, in a new segment|cut off|new")
+NAMES = re.compile(rb"known|cut off, in a new segment|cut off|cut|end|new")
 PAYLOAD = re.compile(rb"#(\d{8})#")
 
 
@@ -239,6 +239,25 @@ def test_what_was_cut_off_a_log_does_not_return(tmp_path: Path) -> None:
     frames, _ = LogReader(lost / "log").read(None, 0, count=100, size=1 << 30)
     assert frames[-1].total == note.file == files.end
     assert [name for frame in frames for name in NAMES.findall(frame.block)] == [b"known", b"new"]
+
+
+def test_the_end_that_was_cut_off_a_segment_does_not_return(tmp_path: Path) -> None:
+    """It stood behind an entry that was written in place of its first, and was as long."""
+    live, notes, lost = tmp_path / "live", tmp_path / "notes", tmp_path / "lost"
+    live.mkdir()
+    disk = Disk(live)
+    command = [sys.executable, "-m", "tests.storage.power_loss_work", "equal", str(live / "log")]
+    subprocess.run(command, cwd=ROOT, env=environment() | variables(live, notes), check=True)
+    for note in read_notes(notes):
+        disk.apply(note)
+    seen = set()
+    for seed in range(40):
+        disk.after_loss(lost, Left.TORN, Random(seed))
+        frames, _ = LogReader(lost / "log").read(None, 0, count=100, size=1 << 30)
+        seen.add(tuple(name for frame in frames for name in NAMES.findall(frame.block)))
+        shutil.rmtree(lost)
+    assert seen <= {(b"known",), (b"known", b"new")}
+    assert (b"known", b"new") in seen
 
 
 @pytest.mark.soak
