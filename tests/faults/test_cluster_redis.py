@@ -69,7 +69,7 @@ def test_what_goes_on_without_redis(cluster: ClusterProcess, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["frozen", "gone"])
 def test_persistent_clients_without_redis(start_cluster: StartCluster, how: str) -> None:
-    """F5, G5: with no reply for a lease they are closed, since other nodes may have Redis. One that is gone, none has."""
+    """F5, G5: with no reply for a lease they are closed: others may have Redis. They stay if it is gone for all."""
     lease = 3.0
     cluster = start_cluster({**CLUSTER_SETTINGS, "cluster.lease": lease}, keeps="always")
     with SocketClient(cluster["a"].port, "keeps", clean_start=False) as client:
