@@ -20,7 +20,7 @@ from cluster.peers.node_link import NodeLink
 from cluster.redis.link import Reply
 
 USED = 0.9  # of the lease: after that the node counts itself as expired, before others do
-PACE = 2.5  # seconds after a heartbeat: a turn that begins later begins with another one
+PACE = 2.5  # seconds after a heartbeat: before a turn that begins later the clock of the cluster is set
 STILL = 0.65  # likewise while Redis is away: after it is back, the next attempt to reach it may begin 0.25 later
 
 log = logs.get("flockmq.cluster")
@@ -70,18 +70,21 @@ class Lease:
         self.valid_until = sent_at + self.seconds * USED
         self._serve_until(sent_at + PACE)
 
-    def _serve_until(self, time_: float) -> None:
-        self._reactor.set_lease(min(time_, self.valid_until) - time.monotonic())
+    def _serve_until(self, end: float) -> None:
+        self._reactor.set_lease(min(end, self.valid_until) - time.monotonic())
 
     def refused(self, error: str) -> None:
         """Redis has replied to a heartbeat with an error, so the lease was not renewed."""
         self._refusal = error
 
     def expire(self, now: float) -> bool:
-        """The reactor serves nobody for now: the last heartbeat is too old. Returns whether another one must be sent.
+        """A turn begins long after the last heartbeat, so nobody is served in it. Suspend if the lease is over.
 
         Args:
             now: monotonic.
+
+        Returns:
+            Whether the clock of the cluster must be set before the next turn.
         """
         if self.suspended:
             return False
