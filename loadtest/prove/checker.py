@@ -132,6 +132,7 @@ def repeated(history: History, allowed: Set[bytes] = frozenset()) -> list[str]:
 
 
 def out_of_order(history: History) -> list[str]:
+    """Messages that came after later ones, but for those that were sent before SUBACK, and again."""
     sent: dict[bytes, tuple[tuple[str, str, int], int]] = {}
     for payload, (at, message) in published_first(history).items():
         sent[payload] = (message.client, message.topic, message.qos), at
@@ -139,11 +140,21 @@ def out_of_order(history: History) -> list[str]:
     seen: set[tuple[str, bytes]] = set()
     found = []
     members = {event.client for event in history.of(Subscribed) if is_shared(event.topic_filter)}
-    for event in history.of(Taken):
-        if event.payload not in sent or (event.client, event.payload) in seen or event.client in members:
+    times = Counter(event.payload for event in history.of(Published))
+    since: dict[str, int] = {}  # by client: the place of the first SUBACK of its session
+    for place, event in enumerate(history.events):
+        if isinstance(event, Connecting) and event.clean:
+            since.pop(event.client, None)
+        elif isinstance(event, Subscribed):
+            since.setdefault(event.client, place)
+        if not isinstance(event, Taken) or event.client in members:
+            continue
+        if event.payload not in sent or (event.client, event.payload) in seen:
             continue
         seen.add((event.client, event.payload))
         stream, at = sent[event.payload]
+        if times[event.payload] > 1 and at < since.get(event.client, place):
+            continue
         last, payload = newest.get((event.client, stream), (-1, b""))
         if at < last:
             found.append(f"I3 {event.client} got {shown(event.payload)} after {shown(payload)}, published later")
