@@ -20,6 +20,7 @@ from tests.simulation.world import MILLI, World
 KEEP_ALIVE = 2  # seconds
 PING = 1000 * MILLI
 PATIENCE = 3000 * MILLI  # for a reply
+ARRIVES = 200 * MILLI  # in which DISCONNECT is read, as long as nothing is broken
 
 
 def shown(event: Event) -> str:
@@ -287,7 +288,7 @@ class SimulatedClient(RecordedClient):
         self.socket = None
         self.accepted = False
         # A node in trouble closes connections whether or not it has read DISCONNECT; so does one that it did not reach.
-        steady = self._troubles(self.node) == self._troubles_before and self._world.now - self._left_at < NS
+        steady = self._troubles(self.node) == self._troubles_before and self._world.now - self._left_at < ARRIVES
         self.history.add(Ended(self.client_id, "disconnect" if left and steady else "lost"))
         self._end_life()
         self.come_later()
