@@ -30,27 +30,28 @@ class Reclaim:
 
     def start(self) -> None:
         """Compare all claims, and claim the sessions that were admitted without Redis."""
-        self._read(self._claims.epochs, b"0")
+        self._read(frozenset(self._claims.epochs), set(), b"0")
         for claim in self._claims:
             if not claim.epoch and claim.admitted:
                 self._takeover.request(claim, partial(self._granted, claim))
 
-    def _read(self, unseen: set[int], cursor: bytes) -> None:
-        """Read this node's claims in Redis. `unseen`: epochs of this node that no reply had so far."""
-        self._link.function(partial(self._compare, unseen), "owned", cursor, AT_ONCE)
+    def _read(self, known: frozenset[int], seen: set[int], cursor: bytes) -> None:
+        """Read this node's claims in Redis. `known`: its epochs at the start; `seen`: those that a reply had so far."""
+        self._link.function(partial(self._compare, known, seen), "owned", cursor, AT_ONCE)
 
-    def _compare(self, unseen: set[int], reply: Reply) -> None:
+    def _compare(self, known: frozenset[int], seen: set[int], reply: Reply) -> None:
         if isinstance(reply, (LinkLost, ReplyError)):
             return  # the link is lost again; if not, `taken` follows when another connection claims one of them
         cursor, *owned = reply
         for client_id, epoch, is_taken in zip(owned[::3], owned[1::3], owned[2::3], strict=True):
-            unseen.discard(epoch)
-            if is_taken or self._claims.with_epoch(epoch) is None:
+            seen.add(epoch)
+            is_here = self._claims.with_epoch(epoch) is not None
+            if (is_here and is_taken) or (not is_here and epoch not in known):  # else its release follows this call
                 self._takeover.taken(client_id, epoch)
         if cursor != b"0":
-            self._read(unseen, cursor)
+            self._read(known, seen, cursor)
             return
-        for epoch in unseen:
+        for epoch in known - seen:
             claim = self._claims.with_epoch(epoch)
             if claim is not None:
                 claim.connection.close(close_reasons.SESSION_LOST)

@@ -55,6 +55,11 @@ def test_a_node_that_is_declared_dead_during_a_join_does_not_come_back() -> None
     judged(simulate("--seeds", "100016..100016"))
 
 
+def test_a_connection_that_ends_while_claims_are_compared_is_released_once() -> None:
+    """With this seed it was released again as one that only Redis has, and its delayed will was gone."""
+    judged(simulate("--seeds", "4094313..4094313"))
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_seeds_for_long() -> None:
