@@ -221,10 +221,6 @@ class Excuses:
         return False
 
     def _came_in_a_lost_time(self, will: bytes) -> bool:
-        times = (at for at, event in zip(self._times, self._history.events, strict=True) if is_taken(event, will))
-        at = min(times, default=0)
+        both = zip(self._times, self._history.events, strict=True)
+        at = next((at for at, event in both if isinstance(event, Taken) and event.payload == will), 0)
         return any(will in loss.kept and loss.since < at < loss.until + BACK for loss in self._losses)
-
-
-def is_taken(event: Event, payload: bytes) -> bool:
-    return isinstance(event, Taken) and event.payload == payload

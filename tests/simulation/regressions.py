@@ -264,8 +264,8 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
-    # I1: the reply to a commit was lost. Over its next link the node was told that Redis had the commit, waited for the
-    # replica, and Redis lost it. The node did not notice that, and acknowledged the messages.
+    # I1: the reply to a commit was lost. The node's next link showed that Redis had the commit. While the node waited
+    # for the replica Redis lost it. The node did not notice that, and acknowledged the messages.
     "kept, and lost": Plan(
         1,
         (

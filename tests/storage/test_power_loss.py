@@ -223,15 +223,23 @@ def test_a_disk_that_ignores_syncs_is_found(tmp_path: Path, deaf: str, caplog: p
     assert any(Life(tmp_path / str(seed), seed, is_synced=is_synced).live(caplog) for seed in range(100, 1000, 100))
 
 
-def test_what_was_cut_off_a_log_does_not_return(tmp_path: Path) -> None:
-    """A segment that was removed at a start had its name again, and hid the entries that others have written since."""
-    live, notes, lost = tmp_path / "live", tmp_path / "notes", tmp_path / "lost"
+def work_on_a_log(folder: Path, work: str) -> tuple[Disk, Note]:
+    """Let a process work on a log of messages. Returns the disk after it, and the last of its notes."""
+    live, path = folder / "live", folder / "notes"
     live.mkdir()
     disk = Disk(live)
-    command = [sys.executable, "-m", "tests.storage.power_loss_work", "log", str(live / "log")]
-    subprocess.run(command, cwd=ROOT, env=environment() | variables(live, notes), check=True)
-    for note in read_notes(notes):
+    command = [sys.executable, "-m", "tests.storage.power_loss_work", work, str(live / "log")]
+    subprocess.run(command, cwd=ROOT, env=environment() | variables(live, path), check=True)
+    notes = list(read_notes(path))
+    for note in notes:
         disk.apply(note)
+    return disk, notes[-1]
+
+
+def test_what_was_cut_off_a_log_does_not_return(tmp_path: Path) -> None:
+    """A segment that was removed at a start had its name again, and hid the entries that others have written since."""
+    lost = tmp_path / "lost"
+    disk, note = work_on_a_log(tmp_path, "log")
     disk.after_loss(lost, Left.NONE, Random(1))
     files = LogFiles(lost / "log", sync=True)
     files.open(note.file)
@@ -243,13 +251,8 @@ def test_what_was_cut_off_a_log_does_not_return(tmp_path: Path) -> None:
 
 def test_the_end_that_was_cut_off_a_segment_does_not_return(tmp_path: Path) -> None:
     """It stood behind an entry that was written in place of its first, and was as long."""
-    live, notes, lost = tmp_path / "live", tmp_path / "notes", tmp_path / "lost"
-    live.mkdir()
-    disk = Disk(live)
-    command = [sys.executable, "-m", "tests.storage.power_loss_work", "equal", str(live / "log")]
-    subprocess.run(command, cwd=ROOT, env=environment() | variables(live, notes), check=True)
-    for note in read_notes(notes):
-        disk.apply(note)
+    lost = tmp_path / "lost"
+    disk, _ = work_on_a_log(tmp_path, "equal")
     seen = set()
     for seed in range(40):
         disk.after_loss(lost, Left.TORN, Random(seed))
