@@ -1,4 +1,4 @@
-"""Owns: `make soak`. Runs the long forms, two at a time, and keeps their record in deploy/docs/SOAK.md.
+"""Owns: `make soak`. Runs the long forms, three at a time, and keeps their record in deploy/docs/SOAK.md.
 
 `python tests/soak.py --seconds 600 [PART ...]`: the lines of parts that are not named stay. A part that fails does not
 stop the others; the exit status is then 1.
@@ -82,7 +82,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run the long forms and keep their record.")
     parser.add_argument("--seconds", type=int, default=600, help="of each part that has no other end")
     parser.add_argument("--more", default="", help="more arguments of the commands, in one word")
-    parser.add_argument("--at-once", type=int, default=2, help="parts that run at the same time")
+    parser.add_argument("--at-once", type=int, default=3, help="parts that run at the same time")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of: {', '.join(PARTS)}; by default all")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):

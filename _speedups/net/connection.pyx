@@ -320,7 +320,8 @@ cdef class Connection(Channel):
             # A blocked write is retried with the same bytes: they depend only on the frame.
             size = min(size, RECORD_MAX - head)
             memcpy(self.loop.record, prefix, head)
-            memcpy(self.loop.record + head, p, size)
+            if size:
+                memcpy(self.loop.record + head, p, size)
             return self.tls.write(self.loop.record, head + size)
         memset(&message, 0, sizeof(message))
         parts[0].iov_base, parts[0].iov_len = prefix, head

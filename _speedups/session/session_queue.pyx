@@ -13,7 +13,7 @@ from cpython.ref cimport PyObject, Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint8_t
 
 from _speedups.session cimport journal as j
-from _speedups.session.counters cimport DROPPED_QUEUE_FULL, EXPIRED
+from _speedups.session.counters cimport EXPIRED
 from _speedups.session.incoming_qos2 cimport (
     Awaiting, incoming_add, incoming_find, incoming_free, incoming_places, incoming_remove,
 )
@@ -253,7 +253,7 @@ cdef class SessionQueue(Subscriber):
             while ((self.queue.queued > limits.messages
                     or (self.queue.queued > 1 and self.queue.queued_bytes > limits.size))
                    and self.drop_one()):
-                self.turn.counters[DROPPED_QUEUE_FULL] += 1
+                self.turn.queue_is_full(self.client_id)
         return self.turn.schedule_send(self)
 
     cdef Entry* restored_entry(self, uint64_t n) except NULL:

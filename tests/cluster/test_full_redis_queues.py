@@ -68,3 +68,24 @@ def test_an_absent_client_loses_nothing_that_was_sent(start_cluster: StartCluste
             assert client.receive() == Publish("t", payload, qos=1, packet_id=number)
             client.send(Puback(packet_id=number))
         assert client.ping() == []
+
+
+def test_the_node_of_a_slow_client_names_its_session(start_cluster: StartCluster) -> None:
+    """With drop-old the node of a connected client drops the oldest messages that it has not sent."""
+    limits = {"limits.max_queued_messages": 3, "limits.max_inflight": 1, "limits.queue_policy": "drop-old"}
+    cluster = start_cluster(limits, nodes="ab")
+    with (
+        SocketClient(cluster["a"].port, "slow", clean_start=False) as client,
+        SocketClient(cluster["b"].port, "publisher") as publisher,
+    ):
+        client.subscribe(("t", 1))
+        for number in range(1, 6):
+            publisher.send(Publish(topic_name="t", payload=b"%d" % number, qos=1, packet_id=number))
+            assert publisher.receive() == Puback(packet_id=number)
+        line = cluster.wait_for_log("queue is full", node="a")
+        assert (line["client_id"], line["policy"]) == ("slow", "drop-old")
+        for payload in (b"1", b"4", b"5"):
+            packet = client.receive()
+            assert isinstance(packet, Publish) and packet.payload == payload
+            client.send(Puback(packet_id=packet.packet_id))
+        assert client.ping() == []

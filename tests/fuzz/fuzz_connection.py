@@ -78,9 +78,9 @@ def make_target() -> Callable[[bytes], None]:
             store = inprocess.KeepingStore(node.store.after(len(node.store.told)))
             node.close()
         limits = {"max_queued_messages": 50, "max_outgoing_bytes": 1 << 20}
-        node = inprocess.Node(store, authenticator=Authenticator(), **limits)
         if inputs % (NODE_INPUTS * 10) == 0:  # or reading back takes ever longer
-            node = inprocess.Node(authenticator=Authenticator(), **limits)
+            store = None
+        node = inprocess.Node(store, authenticator=Authenticator(), **limits)
         watcher = inprocess.Client(node, "watcher")
         watcher.send(packets.Subscribe(packet_id=1, topic_filters=[("#", 0)]))
 

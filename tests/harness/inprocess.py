@@ -238,6 +238,8 @@ class Node:
 
     def close(self) -> None:
         """As if killed: nothing more is stored or sent."""
+        if self in opened:
+            opened.remove(self)
         self.reactor.stop_listening()
         for client in self.clients:
             client.socket.close()
@@ -245,6 +247,7 @@ class Node:
             connection.claimed = connection.connect = None
             connection.close("the test is over")
         self.clients.clear()
+        self.reactor.abandon()
         self.reactor.close()
 
 

@@ -11,34 +11,24 @@ then: it is stricter than most file systems.
 """
 
 import enum
-import functools
 import os
 import struct
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from tests.harness.preload import preload
+
 SOURCE = Path(__file__).with_suffix(".c")
 HEAD = struct.Struct("=IIQQ")  # kind, size of the text or data after it, inode, offset or size
 SECTORS = (512, 4096)  # bytes that a disk writes whole
 
 
-@functools.cache
-def library() -> str:
-    """The path of the compiled library."""
-    path = Path(tempfile.mkdtemp(prefix="flockmq-test-")) / "power_loss.so"
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(path), str(SOURCE)]
-    subprocess.run(command, check=True)
-    return str(path)
-
-
 def variables(folder: Path, notes: Path) -> dict[str, str]:
     """Of the environment of a process, so that it notes what it changes below a folder."""
-    return {"LD_PRELOAD": library(), "POWER_LOSS_FOLDER": str(folder), "POWER_LOSS_NOTES": str(notes)}
+    return preload(SOURCE) | {"POWER_LOSS_FOLDER": str(folder), "POWER_LOSS_NOTES": str(notes)}
 
 
 class Note(NamedTuple):

@@ -1,23 +1,13 @@
 """A wall clock of a process that a test steps (wall_clock.c); the monotonic clocks of the process stay true."""
 
-import functools
 import mmap
 import struct
-import subprocess
-import tempfile
 from pathlib import Path
+
+from tests.harness.preload import preload
 
 SOURCE = Path(__file__).with_suffix(".c")
 SECONDS = struct.Struct("=q")
-
-
-@functools.cache
-def library() -> str:
-    """The path of the compiled library."""
-    path = Path(tempfile.mkdtemp(prefix="flockmq-test-")) / "wall_clock.so"
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(path), str(SOURCE)]
-    subprocess.run(command, check=True)
-    return str(path)
 
 
 class WallClock:
@@ -31,7 +21,7 @@ class WallClock:
         file.write_bytes(SECONDS.pack(0))
         with file.open("r+b") as opened:
             self._seconds = mmap.mmap(opened.fileno(), SECONDS.size)
-        self.variables = {"LD_PRELOAD": library(), "WALL_CLOCK": str(file)}
+        self.variables = preload(SOURCE) | {"WALL_CLOCK": str(file)}
 
     def step(self, hours: int) -> None:
         """From now on it is wrong by so many hours."""

@@ -3,7 +3,8 @@
 | rules | guarantee |
 | --- | --- |
 | I1, I8, S1 | G1, G8: acknowledged means kept, and sessions too |
-| S2 | the limits of queues, in bytes |
+| S2 | the limits of queues: their bytes are counted |
+| S3 | the limits of queues: no queue has more, and none drops while it has room: `limits.py` finds it |
 | I2 | G3: exactly once |
 | I3 | G2: order |
 | G4 | G4, for clean sessions; for persistent ones I1 |

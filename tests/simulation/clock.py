@@ -4,34 +4,19 @@ They are replaced by the dynamic linker, so the process has to be started for it
 """
 
 import ctypes
-import functools
 import os
-import subprocess
-import tempfile
 from pathlib import Path
+
+from tests.harness.preload import library, preload
 
 SOURCE = Path(__file__).with_suffix(".c")
 LIBRARY = "FLOCKMQ_SIMULATION_CLOCK"  # the variable with the path of the library, which also is in LD_PRELOAD
 NS = 1_000_000_000
 
 
-def build(folder: Path) -> Path:
-    """Compile the library into a folder. Returns its path."""
-    path = folder / "simulated_clock.so"
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(path), str(SOURCE)]
-    subprocess.run(command, check=True)
-    return path
-
-
-@functools.cache
-def _library() -> Path:
-    return build(Path(tempfile.mkdtemp(prefix="flockmq-simulation-")))
-
-
 def environment() -> dict[str, str]:
     """The variables of a process that simulates: clocks, and an order of sets that is the same in each."""
-    path = str(_library())
-    return {**os.environ, "LD_PRELOAD": path, LIBRARY: path, "PYTHONHASHSEED": "0"}
+    return os.environ | preload(SOURCE) | {LIBRARY: library(SOURCE), "PYTHONHASHSEED": "0"}
 
 
 def is_ready() -> bool:

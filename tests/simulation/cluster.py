@@ -24,6 +24,7 @@ from tests.simulation import checker, timed
 from tests.simulation.clients import SimulatedClient, TimedHistory
 from tests.simulation.clock import NS, Clock
 from tests.simulation.faults import Actions
+from tests.simulation.limits import Drops, excused
 from tests.simulation.losses import Excuses, Loss, payloads
 from tests.simulation.network import Network
 from tests.simulation.nodes import SimulatedNode
@@ -46,6 +47,7 @@ FILTERS: dict[str, tuple[str, ...]] = {
     "guest": ("t/#",),
 }
 DUE = (b"mq:later", b"mq:delayed", b"mq:expiring")  # keys with all that is still to come
+FENCED = "fenced: "  # the beginning of a line in the log
 DECLARED_DEAD = "another node declared this one dead"
 REDIS_PY = get_lib_version()
 BACK = ("Redis is back", "the node is ready again")  # ends of lines in the log
@@ -81,6 +83,8 @@ class LogLines(logging.Handler):
         if node is not None:
             node.troubles += record.levelno >= logging.ERROR
             node.is_away = event.startswith("Redis is away") or (node.is_away and not event.endswith(BACK))
+            if event.startswith(FENCED):
+                node.leaves()
             if getattr(record, "values", {}).get("reason") == DECLARED_DEAD:
                 node.ends.append(self._run.world.now)
         if record.levelno < logging.WARNING and not self._run.story.detailed:
@@ -190,14 +194,18 @@ class Run:
         self.network = Network(world)
         admissions: dict[str, int] = {}
         clean = {client.name for client in self.plan.clients if client.clean}
-        tenants = json.dumps([{"name": self.plan.tenant, "max_queued_bytes": "1GiB"}]) if self.plan.tenant else ""
+        limits = self.plan.limits
+        most = limits.tenant_bytes or 1 << 30
+        tenants = json.dumps([{"name": self.plan.tenant, "max_queued_bytes": most}]) if self.plan.tenant else ""
         own = {"cluster.replicas": self.plan.replicas, "shared.window": self.plan.window, "tenants": tenants}
-        settings = {key: str(value) for key, value in own.items() if value}
+        settings = {key: str(value) for key, value in own.items() if value} | limits.settings()
         self.nodes = {
             name: SimulatedNode(world, self.network, self.redis, name, folder, admissions, clean, self.found, settings)
             for name in NODES
         }
         self.redis.on_claimed = self._claimed
+        self._drops = Drops(limits, self._prefix, self.found)
+        self.redis.on_called = self._drops.called
         self._ports = {name: node.accept for name, node in self.nodes.items()}
         self.clients = {client.name: self._make(client) for client in self.plan.clients}
         self.actions = Actions(world, self.network, self.redis, self.nodes, self.clients)
@@ -290,10 +298,15 @@ class Run:
         ends = [end for node in self.nodes.values() for end in node.ends]
         excuses = Excuses(self.history, self.history.times, self.losses, self.plan.replicas, ends)
         judged = [roles[role] for role in ("visitor", "worker", "helper")]
-        for finding in checker.judge(excuses, *judged, roles["guest"] | roles["latecomer"], retained):
-            self.found(finding)
+        found = checker.judge(excuses, *judged, roles["guest"] | roles["latecomer"], retained)
         if not self.losses:
-            self._judge_times(roles["subscriber"])
+            found += self._late_or_early(roles["subscriber"])
+        listeners, members = sorted(roles["subscriber"]), sorted(roles["worker"] | roles["helper"])
+        dropped = sum(node.dropped for node in self.nodes.values())
+        none = excused(found, self.history, self.plan.limits, self._drops, dropped, listeners, members)
+        for finding in found:
+            if finding not in none:
+                self.found(finding)
         for finding in checker.late(self.history, roles["worker"] | roles["helper"], self.actions.first_fault):
             self.found(finding)
         for finding in checker.left_over(self.redis.keys, {self._prefix + name for name in self._vanished}):
@@ -307,14 +320,14 @@ class Run:
         self._judge_bytes()
 
     def _judge_bytes(self) -> None:
+        self._drops.judge(self.redis.keys)
         if finding := checker.miscounted_for(self._prefix.encode(), self.redis.keys):
             self.found(finding)
 
-    def _judge_times(self, listeners: set[str]) -> None:
+    def _late_or_early(self, listeners: set[str]) -> list[str]:
         timeline = [*zip(self.history.times, self.history.events, strict=True)]
         lives = [life for client in self.clients.values() for life in client.lives]
-        for finding in timed.judge(timeline, lives, listeners, self.actions.first_fault, self._healed, self._early):
-            self.found(finding)
+        return [*timed.judge(timeline, lives, listeners, self.actions.first_fault, self._healed, self._early)]
 
     def _drain(self) -> bool:
         """Let all that is on its way arrive. Returns whether it has."""

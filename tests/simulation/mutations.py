@@ -294,6 +294,11 @@ WAIT_FOR_OWNER = (
     "      waited[#waited + 1] = tonumber(last)\n      waited[#waited + 1] = owner\n"
 )
 PUSH = "if state[2] and tonumber(state[2]) == incarnation then\n    local queue"
+OLDEST_DROPPED = "            head = head + 1\n            length = length - 1\n"
+OLDEST_DROPPED_TWICE = (
+    "            bytes = bytes - #(redis.call('LPOP', queue) or '')\n"
+    "            head = head + 2\n            length = length - 2\n"
+)
 DROP_DONE = "  drop_done(prefix, tenant, cid, first, head, bytes, marks, size, state[5])\n"
 ALL_SENT = (
     "  redis.call('HSET', key, 'n', tonumber(redis.call('HGET', key, 'h')) + "
@@ -753,6 +758,30 @@ ALL = (
         "G1",
         "delays and expiries after an outage count from the clock of before",
         methods=((ClusterClock, "advance", _nothing),),
+    ),
+    Mutation(
+        "no limit",
+        "G1",
+        "the queue of a session takes more than its limit",
+        lua=(("    if is_over(length, bytes, most, most_bytes, quota) then\n", "    if false then\n"),),
+    ),
+    Mutation(
+        "dropped with room",
+        "G1",
+        "a full queue drops all new messages of a commit, not as many as needed",
+        lua=(("while count > 0 and is_over(length, bytes, most, most_bytes, quota) do", "while count > 0 do"),),
+    ),
+    Mutation(
+        "one dropped more",
+        "G1",
+        "a full queue drops one of its oldest messages more than it counts",
+        lua=((OLDEST_DROPPED, OLDEST_DROPPED_TWICE),),
+    ),
+    Mutation(
+        "tenant without a limit",
+        "G1",
+        "the queues of a tenant take more than its limit",
+        lua=(("before + tenants.free(prefix, job.limits, tenant) or job.unlimited", "job.unlimited or job.unlimited"),),
     ),
 )
 MUTATIONS = {mutation.name: mutation for mutation in ALL}

@@ -112,6 +112,11 @@ class ClientSocket:
         self._connection.to_a.send(True)
 
 
+def _dropped_by(node: Node) -> int:
+    counted: dict[str, int] = node.broker.data_plane.turn.counted()
+    return counted["dropped_queue_full"]
+
+
 class SimulatedNode:
     """One node, and its processes one after the other.
 
@@ -151,6 +156,7 @@ class SimulatedNode:
         self.config: Config = load({**SETTINGS, **settings, **own}, env={})
         self.starts = 0
         self.troubles = 0  # reasons for which it may have closed connections: starts, stops, errors in its log
+        self._dropped = 0  # messages that earlier processes have dropped at full queues
         self.ends: list[int] = []  # nanoseconds at which it was killed, or found that it had been declared dead
         self.is_away = False  # its log has that Redis is
         self.restarts = False  # it is started again whenever it ends
@@ -175,6 +181,16 @@ class SimulatedNode:
     def is_down(self) -> bool:
         """Whether it has no process."""
         return not self._up
+
+    def leaves(self) -> None:
+        """It rejoins: all that it has counted begins again."""
+        if self.node is not None:
+            self._dropped += _dropped_by(self.node)
+
+    @property
+    def dropped(self) -> int:
+        """Messages that it has dropped at full queues, or knows that Redis has."""
+        return self._dropped + (_dropped_by(self.node) if self.node is not None else 0)
 
     def start(self) -> None:
         """Start its process."""
@@ -217,6 +233,7 @@ class SimulatedNode:
             self.forget(each)
             each.kill()
         if node is not None:
+            self._dropped += _dropped_by(node)
             node.listeners.close()
             node.broker.data_plane.reactor.abandon()
         if self.restarts:

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from loadtest.prove.client import NEVER
+from tests.simulation.limits import NO_LIMITS, Limits
 
 NODES = ("n0", "n1", "n2")
 FIRST = 1500  # milliseconds until which the clients connect and subscribe
@@ -20,6 +21,7 @@ TENANTS = (0, 5)  # of eight seeds, those whose clients are of a tenant, with a 
 TENANT = "acme"
 LATE = (2, 9, 13)  # of sixteen seeds, those in which a client comes, and subscribes, among the other steps
 DRAINED = (5, 10)  # of sixteen seeds, those in which a node is drained, and restarted
+FULL = (7, 8, 12)  # of sixteen seeds, those in which queues are soon full
 LAST = 6500  # end of the last step; faults that go on are healed then
 
 
@@ -77,6 +79,7 @@ class Plan:
     most_pushes: int = 0  # entries for queues after which a commit is cut; 0 = as in the product
     window: int = 0  # `shared.window`; 0 = as in the product
     tenant: str = ""  # of all clients; empty: none
+    limits: Limits = NO_LIMITS
 
     def without(self, places: set[int]) -> "Plan":
         """The plan without some steps, which become nothing, so that the others keep their places."""
@@ -125,7 +128,15 @@ def make_plan(seed: int) -> Plan:
         most_pushes=int(seed % 8 == AIMED),
         window=2 if seed % 8 == NARROW else 0,
         tenant=TENANT if seed % 8 in TENANTS else "",
+        limits=_limits(Random(seed ^ 0xF011), has_tenant=seed % 8 in TENANTS) if seed % 16 in FULL else NO_LIMITS,
     )
+
+
+def _limits(rng: Random, *, has_tenant: bool) -> Limits:
+    """Limits that a client that is away for some hundred milliseconds may reach."""
+    if has_tenant and rng.random() < 0.7:
+        return Limits(drop_old=rng.random() < 0.5, tenant_bytes=rng.choice((1024, 2048)))
+    return Limits(rng.choice((1, 2, 4)), rng.random() < 0.5, rng.choice((0, 1, 4)))
 
 
 def _clients(rng: Random) -> list[ClientPlan]:

@@ -153,6 +153,7 @@ class RedisServer:
         self._frozen: list[tuple[Client, bytes]] | None = None  # input that waits; empty: the end of the connection
         self.clients: dict[int, Client] = {}
         self.on_claimed: Callable[[bytes, bytes], object] = lambda node, client_id: None  # the reply has arrived
+        self.on_called: Callable[[bytes, Reply, dict[bytes, Any]], object] = lambda function, reply, keys: None
         self.executed = 0
         self.running = True
 
@@ -318,6 +319,7 @@ class RedisServer:
         reply = self._library.call(arguments[0], arguments[2 : 2 + count], arguments[2 + count :])
         if self._library.failure:
             raise RuntimeError(f"the model of Redis has failed: {self._library.failure}")
+        self.on_called(arguments[0], reply, self.keys)
         return reply
 
     def publish(self, channel: bytes, message: bytes) -> int:

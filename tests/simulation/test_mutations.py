@@ -4,7 +4,7 @@ import pytest
 
 from tests.simulation.process import simulate
 
-MOST = 200  # seeds for each in the long form
+MOST = 500  # seeds for each in the long form
 # Found soon, of each kind: text of the Lua library, and methods of Python classes.
 FEW = ("offline queue", "delayed message twice", "acks dropped", "dead node sent nothing")
 FEW_MOST = 60

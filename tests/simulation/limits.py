@@ -1,0 +1,161 @@
+"""Limits of queues: no queue has more, nothing is dropped at one with room, and only drops excuse missing messages."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loadtest.prove.checker import shown
+from loadtest.prove.history import Delivered, History, Published
+
+# Findings of the checkers about messages and wills that clients did not get, or got after later ones.
+MISSED = re.compile(r"^(?:I1|G4) .*?, (?P<client>[a-z]+ \d+|latecomer) never got it$")
+DELAYED = re.compile(r"^I1 .* was acknowledged, and went to (?P<got>\[.*\]) only$")
+MISSED_BY_GROUP = re.compile(r"^I9 .* went to no member$")
+LATER = re.compile(r"^I3 (?P<client>.*) got (?P<name>b'.*?') after ")
+NAME = re.compile(r"b'.*?'")  # of a message or will, in a finding
+WILL = re.compile(r"^I6 the (?:delayed )?will .* (?:never came|came late)$")
+GROUP = b"$share/"
+OF_GROUP = "group"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a run; 0 = as in the product, or none.
+
+    Attributes:
+        messages: `limits.max_queued_messages`.
+        drop_old: whether a full queue drops its oldest message.
+        group_messages: `shared.max_queued_messages`.
+        tenant_bytes: `max_queued_bytes` of the tenant.
+    """
+
+    messages: int = 0
+    drop_old: bool = False
+    group_messages: int = 0
+    tenant_bytes: int = 0
+
+    def settings(self) -> dict[str, str]:
+        """Settings of a node."""
+        own = {"limits.max_queued_messages": self.messages, "shared.max_queued_messages": self.group_messages}
+        found = {key: str(value) for key, value in own.items() if value}
+        return found | ({"limits.queue_policy": "drop-old"} if self.drop_old else {})
+
+
+NO_LIMITS = Limits()
+
+
+class Drops:
+    """Counts the messages that Redis has dropped at full queues, and notices what must not be.
+
+    Args:
+        limits: of the run.
+        prefix: of the clients' names in Redis.
+        on_finding: called with a sentence.
+    """
+
+    def __init__(self, limits: Limits, prefix: str, on_finding: Callable[[str], object]) -> None:
+        self._limits = limits
+        self._prefix = prefix
+        self._on_finding = on_finding
+        self.of: Counter[str] = Counter()  # by client
+        self.of_groups = 0
+
+    def called(self, function: bytes, reply: Any, keys: Mapping[bytes, Any]) -> None:
+        """Redis has executed a call of a function."""
+        if function != b"flockmq_commit" or not isinstance(reply[0], int) or not reply[1]:
+            return
+        full = next((part for part in reply if isinstance(part, list) and part and _is_full(part)), [])
+        for client, count in zip(full[::2], full[1::2], strict=True):
+            name = client.decode().removeprefix(self._prefix)
+            self.of[name] += count
+            length = len(keys.get(b"mq:q:" + client, ()))
+            if not self._limits.tenant_bytes and length < self._limits.messages:
+                self._on_finding(f"S3 {count} messages of {name} were dropped, and its queue has {length}")
+        self.of_groups += reply[1] - sum(full[1::2])
+
+    def judge(self, keys: Mapping[bytes, Any]) -> None:
+        """Notice queues that have too much; those of members have as much as there is room for them."""
+        most = self._limits.messages * (2 if self._limits.drop_old else 1)
+        for key, value in keys.items():
+            if most and key.startswith(b"mq:q:") and b"worker" not in key and len(value) > most:
+                self._on_finding(f"S3 {key.decode()} has {len(value)} messages, and may have {most}")
+        of_tenant = [queue for key, queue in keys.items() if key.startswith(b"mq:q:" + self._prefix.encode())]
+        size = sum(len(message) for queue in of_tenant for message in queue)
+        if (most := self._limits.tenant_bytes) and size > most:
+            self._on_finding(f"S3 the queues of {self._prefix} have {size} bytes, and may have {most}")
+
+
+def _is_full(part: list[Any]) -> bool:
+    return isinstance(part[0], bytes) and not part[0].startswith(GROUP)
+
+
+def excused(
+    findings: list[str],
+    history: History,
+    limits: Limits,
+    drops: Drops,
+    of_nodes: int,
+    listeners: Iterable[str],
+    members: Iterable[str],
+) -> set[str]:
+    """The findings that are none, since the messages were dropped at full queues.
+
+    A client may miss as many messages as were dropped for it.
+
+    Args:
+        findings: of the checkers.
+        history: of all clients.
+        limits: of the run.
+        drops: of Redis.
+        of_nodes: messages that nodes have dropped, or know that Redis has.
+        listeners: clients with persistent sessions that get all wills and delayed messages.
+        members: of the group.
+    """
+    if limits == NO_LIMITS:
+        return set()
+    missing = _missing(findings, listeners)
+    too_many: set[str] = set()
+    for client, each in missing.items():
+        allowed = drops.of[client]
+        if client == OF_GROUP:
+            allowed = drops.of_groups + sum(drops.of[member] for member in members)
+        if limits.drop_old or client.startswith("visitor"):
+            allowed += of_nodes
+        if len({NAME.findall(finding)[0] for finding in each}) > allowed:
+            too_many.update(each)
+    found = {finding for each in missing.values() for finding in each}
+    return _late(findings, history, limits) | found - too_many
+
+
+def _missing(findings: Iterable[str], listeners: Iterable[str]) -> dict[str, list[str]]:
+    """The findings about messages that did not come: by client, or of the group."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for finding in findings:
+        if match := MISSED.match(finding):
+            found[match["client"]].append(finding)
+        elif match := MISSED_BY_GROUP.match(finding):
+            found[OF_GROUP].append(finding)
+        elif match := DELAYED.match(finding) or WILL.match(finding):
+            for client in listeners:
+                if repr(client) not in (match.groupdict().get("got") or ""):
+                    found[client].append(finding)
+    return found
+
+
+def _late(findings: Iterable[str], history: History, limits: Limits) -> set[str]:
+    """The findings about messages that came after later ones, but had been dropped before.
+
+    A message that was dropped, and is published again, may come after later ones. So may one that a node has dropped
+    with drop-old, and that Redis still had when the node died: it comes with all others that are sent again.
+    """
+    times = Counter(event.payload for event in history.of(Published))
+    published_again = {shown(payload) for payload, count in times.items() if count > 1}
+    sent_again = {(event.client, shown(event.payload)) for event in history.of(Delivered) if event.dup}
+    return {
+        finding
+        for finding in findings
+        if (match := LATER.match(finding))
+        and (match["name"] in published_again or (limits.drop_old and match.group("client", "name") in sent_again))
+    }
