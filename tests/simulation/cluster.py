@@ -212,7 +212,8 @@ class Run:
 
     def _claimed(self, node: bytes, client_id: bytes) -> None:
         name, _, _ = node.decode().partition("-")
-        self.nodes[name].claimed(client_id.decode().removeprefix(self._prefix))
+        client = client_id.decode().removeprefix(self._prefix)
+        self.nodes[name].claimed(client, max(node.newest_of(client) for node in self.nodes.values()))
 
     @property
     def _prefix(self) -> str:

@@ -345,9 +345,23 @@ class SimulatedNode:
         elif to.admitted != newest and kind != DISCONNECT and not self._is_alone_with(to):
             self._on_finding(f"G5 {self.name} has written to a connection of {to.client_id} after a later one")
 
-    def claimed(self, client_id: str) -> None:
-        """The reply of Redis to a claim of the node has arrived: it takes effect with the next turn."""
-        self._replied += (each for each in self._sockets.values() if each.client_id == client_id)
+    def newest_of(self, client_id: str) -> int:
+        """The number of the newest of the client's connections that it serves; 0 = it serves none."""
+        return max((each.admitted for each in self._sockets.values() if each.client_id == client_id), default=0)
+
+    def claimed(self, client_id: str, newest: int) -> None:
+        """The reply of Redis to a claim of the node has arrived: it takes effect with the next turn.
+
+        Args:
+            client_id: whose claim it is.
+            newest: number of the newest of the client's connections that any node serves. One that was admitted
+                without Redis is the newest itself, if all later ones have ended.
+        """
+        found = [each for each in self._sockets.values() if each.client_id == client_id]
+        for each in found:
+            if each.unclaimed and each.admitted == newest:
+                each.admitted = self._admissions[client_id]
+        self._replied += found
 
     def lose_claims(self, since: int) -> None:
         """Redis has died, and lost what it has executed from this nanosecond on."""
