@@ -142,6 +142,7 @@ class Node:
         before.draining.cancel()
         self.broker.redirect.follow(before.redirect)
         before.data_plane.reactor.abandon()
+        self.broker.data_plane.reactor.succeed(before.data_plane.reactor)
 
     def _first_methods(self) -> list[Method]:
         chain = HookChain(self._hooks, self.config.hooks.timeout)

@@ -50,8 +50,6 @@ cdef class Loop:
         self.wheel.now = self.turn.tick
 
     def __dealloc__(self):
-        for fd in self.departing or ():
-            close(fd)
         release(&self.to_close)
         if self.epoll >= 0:
             close(self.pending_epoll)
@@ -64,16 +62,31 @@ cdef class Loop:
         self.handler = handler
 
     def close(self):
-        """Close the epoll sets; the loop must not be used after that. Otherwise the object's deallocation does it."""
+        """Close the epoll sets, and the departing sockets; the loop must not be used after that.
+
+        Otherwise the object's deallocation closes the sets.
+        """
+        for fd in self.departing:
+            close(fd)
+        self.departing.clear()
         if self.epoll >= 0:
             close(self.pending_epoll)
             close(self.epoll)
             self.pending_epoll = self.epoll = -1
 
     def abandon(self):
-        """Forget all that waits for a turn or for the store: the node drops this state, and no more turns follow."""
+        """Forget all that waits for a turn or for the store: the node drops this state, and no more turns follow.
+
+        The departing sockets stay, for a successor (`succeed`).
+        """
         release(&self.to_close)
         self.turn.abandon()
+
+    def succeed(self, Loop before not None):
+        """Take the departing sockets of a loop that is abandoned: their clients may still read the last packet."""
+        for fd in before.departing:
+            self.departing[fd] = self.turn.tick + DEPARTING_TICKS
+        before.departing.clear()
 
     cdef int leave(self, int fd, bint pending) except -1:
         """Close a socket when its client has read the last packet, or after a while.

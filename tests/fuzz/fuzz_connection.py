@@ -7,6 +7,7 @@ names an authentication method, whose steps do as the first byte of their data s
 """
 
 import asyncio
+import gc
 import importlib
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.fuzz.fuzzing import fuzz
 
+TICK_INPUTS = 50  # in a quarter of a second
 NODE_INPUTS = 500  # that one node gets, before another one reads its journal
 PIECES = (1, 2, 3, 5, 17, 64, 1 << 20, 1 << 20)
 
@@ -77,6 +79,7 @@ def make_target() -> Callable[[bytes], None]:
         if node is not None:
             store = inprocess.KeepingStore(node.store.after(len(node.store.told)))
             node.close()
+            gc.collect()  # has the sockets of the last inputs
         limits = {"max_queued_messages": 50, "max_outgoing_bytes": 1 << 20}
         if inputs % (NODE_INPUTS * 10) == 0:  # or reading back takes ever longer
             store = None
@@ -98,6 +101,8 @@ def make_target() -> Callable[[bytes], None]:
             return
         if inputs % NODE_INPUTS == 0:
             begin()
+        if inputs % TICK_INPUTS == 0:
+            node.advance(1)  # it closes the sockets that wait for clients to read a last packet
         inputs += 1
         level, clean = (5 if data[0] & 64 else 3 + (data[0] & 1)), bool(data[0] & 2)
         client = inprocess.Client(node)

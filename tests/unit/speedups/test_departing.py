@@ -1,0 +1,41 @@
+"""Sockets that stay open for a while, so that clients can read a last packet, when a node rejoins."""
+
+import os
+
+from _speedups.codec.packets import Disconnect
+from _speedups.protocol.close_reasons import NODE_REJOINS
+from tests.harness.inprocess import Client, Node
+
+
+def sockets() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def fenced(node: Node) -> Client:
+    """A client whose connection the node has ended, as it does before it rejoins."""
+    client = Client(node, "client", level=5)
+    client.take()
+    for connection in node.reactor:
+        connection.close(NODE_REJOINS)
+    node.reactor.abandon()
+    return client
+
+
+def test_the_state_that_follows_closes_them() -> None:
+    before, after = Node(), Node()
+    client = fenced(before)
+    after.reactor.succeed(before.reactor)
+    assert [packet.reason_code for packet in client.take() if isinstance(packet, Disconnect)] == [NODE_REJOINS.code]
+    before.close()
+    open_sockets = sockets()
+    after.advance(1)
+    assert sockets() == open_sockets - 1, "the client has closed its end"
+
+
+def test_they_are_closed_with_the_loop() -> None:
+    node = Node()
+    client = fenced(node)
+    client.socket.close()
+    open_sockets = sockets()
+    node.reactor.close()
+    assert sockets() == open_sockets - 3, "of the client, and two of the loop"
