@@ -76,12 +76,17 @@ class Drops:
         self.of_groups += reply[1] - sum(full[1::2])
 
     def judge(self, keys: Mapping[bytes, Any]) -> None:
-        """Notice queues that have too much; those of members have as much as there is room for them."""
+        """Notice queues that have too much.
+
+        Those of members have as much as there is room for: a tenant's limit is judged by the messages alone, without
+        the name of the group and the place that are before them there.
+        """
+        queues = {key: queue for key, queue in keys.items() if key.startswith(b"mq:q:") and b"worker" not in key}
         most = self._limits.messages * (2 if self._limits.drop_old else 1)
-        for key, value in keys.items():
-            if most and key.startswith(b"mq:q:") and b"worker" not in key and len(value) > most:
-                self._on_finding(f"S3 {key.decode()} has {len(value)} messages, and may have {most}")
-        of_tenant = [queue for key, queue in keys.items() if key.startswith(b"mq:q:" + self._prefix.encode())]
+        for key, queue in queues.items():
+            if most and len(queue) > most:
+                self._on_finding(f"S3 {key.decode()} has {len(queue)} messages, and may have {most}")
+        of_tenant = [queue for key, queue in queues.items() if self._prefix in key.decode()]
         size = sum(len(message) for queue in of_tenant for message in queue)
         if (most := self._limits.tenant_bytes) and size > most:
             self._on_finding(f"S3 the queues of {self._prefix} have {size} bytes, and may have {most}")
