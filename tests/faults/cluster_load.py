@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from loadtest.prove import checker
 from tests.faults.client import FaultClient
+from tests.faults.failure import failure
 from tests.faults.load import SETTINGS, Load
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterNode, ClusterProcess
@@ -91,9 +92,9 @@ class ClusterLoad(Load):
         self.until(lambda: not checker.undelivered(self.history, workers, self.shared_from), "the group has all")
         self.until(lambda: not any(worker.unreleased for worker in self.workers), "PUBREL for the group")
         findings = checker.doubled(self.history, workers)
-        assert findings == [], "\n".join(findings[:20]) + "\n" + self.cluster.log_text()
+        assert findings == [], failure(findings, self.history, self.cluster.log_text())
         findings = checker.logged(self.history, Counter(row.payload for row in logged_rows(self.cluster)))
-        assert findings == [], "\n".join(findings[:20]) + "\n" + self.cluster.log_text()
+        assert findings == [], failure(findings, self.history, self.cluster.log_text())
 
     def ports(self) -> list[int]:
         return [node.port for node in self.cluster.nodes]

@@ -12,6 +12,7 @@ from loadtest.prove.client import RecordedClient
 from loadtest.prove.load import WINDOW
 from loadtest.prove.load import Load as ClientLoad
 from tests.faults.client import FaultClient, Fleet
+from tests.faults.failure import failure
 from tests.harness.cluster_process import Broker
 from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
@@ -92,10 +93,10 @@ class Load(ClientLoad):
         )
         self.settle()
         findings = self.findings(behind=behind)
-        assert findings == [], "\n".join(findings[:20]) + "\n" + self.broker.log_text()
+        assert findings == [], failure(findings, self.history, self.broker.log_text())
         for port in self.ports():
             findings = checker.retained(self.history, self._retained(port))
-            assert findings == [], f"at port {port}:\n" + "\n".join(findings[:20]) + "\n" + self.broker.log_text()
+            assert findings == [], f"at port {port}:\n" + failure(findings, self.history, self.broker.log_text())
 
     def _retained(self, port: int) -> dict[str, bytes]:
         """The retained messages that a new subscriber gets; it tries again if its node closes the connection.

@@ -19,6 +19,7 @@ from _speedups.codec.packets import Packet, Puback, Pubrec
 from loadtest.prove import checker
 from loadtest.prove.history import Ended, History, Taken
 from tests.faults.client import FaultClient, Fleet
+from tests.faults.failure import failure
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE
 from tests.web.http_client import HttpClient
@@ -196,7 +197,7 @@ class SharedLoad:
         for name in COMPLETE:
             findings += checker.undelivered(self.history, self.workers(name), 0)
         findings += checker.disordered(self.history, self.workers("ordered"))
-        assert findings == [], "\n".join(findings[:20]) + "\n" + self.cluster.log_text()
+        assert findings == [], failure(findings, self.history, self.cluster.log_text())
 
     def workers(self, group: str) -> set[str]:
         return {member.client_id for member in self.groups[group]}

@@ -16,6 +16,7 @@ from tests.conftest import StartCluster
 from tests.faults.client import FaultClient, Fleet
 from tests.faults.cluster_kill_points import DIRECT_POINTS, LEASE_POINTS, RETURN_POINTS, SHARED_POINTS
 from tests.faults.cluster_load import CLUSTER_SETTINGS
+from tests.faults.failure import failure
 from tests.faults.kill_points import ARM
 from tests.harness.cluster_process import ClusterProcess
 
@@ -135,7 +136,7 @@ class Flow:
             assert len(checker.undelivered(self.history, self.workers, self.since)) <= most
         self.fleet.run(lambda: not any(member.unreleased for member in self.members), "PUBREL")
         findings = [*checker.doubled(self.history, self.workers), *checker.check(self.history)]
-        assert findings == [], "\n".join(findings[:20]) + "\n" + self.cluster.log_text()
+        assert findings == [], failure(findings, self.history, self.cluster.log_text())
 
 
 @pytest.fixture

@@ -1,0 +1,12 @@
+"""The text with which a fault test fails."""
+
+from loadtest.prove.history import History
+from loadtest.prove.report import story
+
+FINDINGS = 20
+
+
+def failure(findings: list[str], history: History, log: str) -> str:
+    """The first findings, the events of the messages in the first of them, and the log of the nodes."""
+    events = story(history, findings[0]) if findings else ()
+    return "\n".join([*findings[:FINDINGS], *events, log])
