@@ -63,7 +63,7 @@ $(VENV)/.installed-test: $(VENV)/.installed pyproject.toml
 
 # Steps that run side by side print what they say when they have ended: `$(call beside,NAME,COMMAND)` starts one, `$(ended)`
 # waits for all and fails if one has failed.
-beside = ( $(2) >build/$(1).log 2>&1 || touch build/$(1).failed; echo "--- $(1)"; cat build/$(1).log ) &
+beside = ( { $(2); } >build/$(1).log 2>&1 || touch build/$(1).failed; echo "--- $(1)"; cat build/$(1).log ) &
 ended = wait; test -z "$$(ls build/*.failed 2>/dev/null)"
 begin = mkdir -p build; rm -f build/*.failed
 PYTEST := $(PY) -m pytest -q

@@ -6,7 +6,7 @@ FLOCKMQ_TEST_SEED repeats what the clients do, not the moments of the machine.
 import time
 from collections.abc import Callable
 
-from _speedups.codec.packets import Publish
+from _speedups.codec.packets import Pingreq, Publish
 from loadtest.prove import checker
 from loadtest.prove.client import RecordedClient
 from loadtest.prove.load import WINDOW
@@ -18,6 +18,8 @@ from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
 
 __all__ = ["SETTINGS", "WINDOW", "Load"]
+
+PING = 5.0  # seconds between two PINGREQs of a client
 
 SETTINGS: dict[str, object] = {
     "limits.max_queued_messages": 1_000_000,
@@ -59,11 +61,19 @@ class Load(ClientLoad):
                 self.fleet.run_for(0.05)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Go on, with whoever loses a connection coming back, until something is so."""
+        """Go on, with whoever loses a connection coming back, until something is so.
+
+        Clients send PINGREQ, as others do: the reset of a connection may have been lost behind a broken network.
+        """
         end = time.monotonic() + DEADLINE
+        ping_at = time.monotonic() + PING
         while not condition():
             assert time.monotonic() < end, f"it did not happen: {what}\n{self.broker.log_text()}"
             self.reconnect_all()
+            if time.monotonic() > ping_at:
+                ping_at += PING
+                for client in self.fleet.clients:
+                    client.send(Pingreq())
             self.fleet.run_for(0.02)
 
     def kill(self) -> None:
