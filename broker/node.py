@@ -97,6 +97,8 @@ class Node:
         self.serving = False  # clients are accepted
         self._fenced = asyncio.Event()  # it rejoins: no clients are left, so a stop need not wait for load balancers
         self._rejoining: asyncio.Task[None] | None = None
+        self._joins = False  # it starts, or rejoins
+        self._fenced_early = ""  # the reason for which it was fenced while it joined: it has to join again
         self._failure: Exception | None = None  # why the node ends
         self._former_id = ""  # of this node in the cluster, before it was fenced
         self._hooks = [*load(config.hooks.load), *more_hooks]
@@ -195,8 +197,12 @@ class Node:
         log_at = 0.0
         wait = RETRY_SECONDS
         while True:
+            self._joins, self._fenced_early = True, ""
             try:
                 await self.coordinator.start()
+                if self._fenced_early:
+                    raise NotNow(f"fenced while it joined the cluster: {self._fenced_early}")
+                self._joins = False
                 return
             except NotNow as error:
                 if time.monotonic() >= log_at:
@@ -227,6 +233,10 @@ class Node:
 
     def _rejoin(self, reason: str) -> None:
         """Close all clients, drop all state, and join the cluster again."""
+        if self._joins:
+            self._fenced_early = reason
+            self._former_id = self.coordinator.node_id
+            return
         self._fenced.set()
         if self._rejoining is None and not self._stopped.is_set():
             log.error("fenced: closing all clients and rejoining the cluster", reason=reason)

@@ -60,6 +60,11 @@ def test_a_connection_that_ends_while_claims_are_compared_is_released_once() -> 
     judged(simulate("--seeds", "4094313..4094313"))
 
 
+def test_a_node_that_is_declared_dead_while_it_joins_joins_again() -> None:
+    """With this seed it stood still in the last step, and was ready after that, without a place in the cluster."""
+    judged(simulate("--seeds", "3683..3683"))
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_seeds_for_long() -> None:
