@@ -233,14 +233,13 @@ class Node:
 
     def _rejoin(self, reason: str) -> None:
         """Close all clients, drop all state, and join the cluster again."""
+        self._former_id = self.coordinator.node_id
         if self._joins:
             self._fenced_early = reason
-            self._former_id = self.coordinator.node_id
             return
         self._fenced.set()
         if self._rejoining is None and not self._stopped.is_set():
             log.error("fenced: closing all clients and rejoining the cluster", reason=reason)
-            self._former_id = self.coordinator.node_id
             reactor = self.broker.data_plane.reactor
             reactor.stop()
             for connection in reactor:

@@ -65,7 +65,8 @@ cdef class Loop:
     def close(self):
         """Close the epoll sets, and the departing sockets; the loop must not be used after that.
 
-        Otherwise the object's deallocation closes the sets.
+        Otherwise the object's deallocation closes the sets. It can't close the sockets: if the collector frees the
+        object, it has cleared `departing` before.
         """
         for fd in self.departing:
             close(fd)

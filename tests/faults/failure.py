@@ -7,6 +7,5 @@ FINDINGS = 20
 
 
 def failure(findings: list[str], history: History, log: str) -> str:
-    """The first findings, the events of the messages in the first of them, and the log of the nodes."""
-    events = story(history, findings[0]) if findings else ()
-    return "\n".join([*findings[:FINDINGS], *events, log])
+    """The first findings, the events of the messages in the first of them (there is one), and the log of the nodes."""
+    return "\n".join([*findings[:FINDINGS], *story(history, findings[0]), log])

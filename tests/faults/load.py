@@ -61,7 +61,7 @@ class Load(ClientLoad):
                 self.fleet.run_for(0.05)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Go on, with whoever loses a connection coming back, until something is so.
+        """Serve the clients, and connect those again that have lost their connections, until a condition holds.
 
         Clients send PINGREQ, as others do: the reset of a connection may have been lost behind a broken network.
         """

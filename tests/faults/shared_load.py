@@ -134,7 +134,7 @@ class SharedLoad:
                 client.connect(self.cluster.port)
 
     def until(self, condition: Callable[[], bool], words: str) -> None:
-        """Go on, with all clients coming back, until something is so."""
+        """Serve the clients, and connect those again that have lost their connections, until a condition holds."""
         end = time.monotonic() + DEADLINE
         while not condition():
             assert time.monotonic() < end, f"it did not happen: {words}\n{self.cluster.log_text()}"

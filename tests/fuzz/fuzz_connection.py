@@ -7,7 +7,6 @@ names an authentication method, whose steps do as the first byte of their data s
 """
 
 import asyncio
-import gc
 import importlib
 import sys
 from collections.abc import Callable
@@ -79,7 +78,6 @@ def make_target() -> Callable[[bytes], None]:
         if node is not None:
             store = inprocess.KeepingStore(node.store.after(len(node.store.told)))
             node.close()
-            gc.collect()  # has the sockets of the last inputs
         limits = {"max_queued_messages": 50, "max_outgoing_bytes": 1 << 20}
         if inputs % (NODE_INPUTS * 10) == 0:  # or reading back takes ever longer
             store = None

@@ -28,9 +28,9 @@ class Clock:
     """The clocks of the process; those of the machine, until `set` is called."""
 
     def __init__(self) -> None:
-        library = ctypes.CDLL(os.environ[LIBRARY])
-        self._now = ctypes.c_int64.in_dll(library, "simulated_now")
-        self._step = ctypes.c_int64.in_dll(library, "simulated_step")
+        loaded = ctypes.CDLL(os.environ[LIBRARY])
+        self._now = ctypes.c_int64.in_dll(loaded, "simulated_now")
+        self._step = ctypes.c_int64.in_dll(loaded, "simulated_step")
 
     def set(self, now: int) -> None:
         """Show this time, in nanoseconds since the start of the simulation."""

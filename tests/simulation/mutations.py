@@ -781,7 +781,7 @@ ALL = (
         "tenant without a limit",
         "G1",
         "the queues of a tenant take more than its limit",
-        lua=(("before + tenants.free(prefix, job.limits, tenant) or job.unlimited", "job.unlimited or job.unlimited"),),
+        lua=(("job.limits and before + tenants.free(prefix, job.limits, tenant) or job.unlimited", "job.unlimited"),),
     ),
 )
 MUTATIONS = {mutation.name: mutation for mutation in ALL}
