@@ -1,6 +1,9 @@
 """A cluster of nodes of this version and an earlier one, as in a rolling upgrade, under random faults (F31).
 
 Each start of a node takes one of the two versions at random. The earlier one is built from the history of git, once.
+One node of a round begins with this version: it loads the function library, which then stays. Else all nodes may be of
+the earlier one for a while, with its library, whose faults are found again.
+
 FLOCKMQ_TEST_SECONDS is the duration of each test.
 """
 
@@ -72,6 +75,7 @@ class Upgrade:
         cluster = ClusterProcess(directory, self.settings, keeps="always", proxies=True, orderly=False)
         load = load_of(cluster, seed)
         self._choose_versions(load)
+        cluster.nodes[0].variables = {}
         with cluster.judged():
             load.start()
             self.end = time.monotonic() + ROUND

@@ -150,6 +150,16 @@ def disordered(history: History, visitors: set[str], guests: set[str]) -> list[s
     return found
 
 
+def disordered_in_group(history: History, members: set[str]) -> list[str]:
+    """I9: messages that went to a member of a group with the order `publisher` before earlier ones."""
+    kept = [event for event in history.events if not (isinstance(event, Published) and not _is_kept(event))]
+    return checker.disordered(History(kept), members)
+
+
+def _is_kept(message: Published) -> bool:
+    return message.qos > 0 and message.topic.startswith("t/")
+
+
 def late(history: TimedHistory, workers: set[str], first_fault: int) -> list[str]:
     """I9: messages of QoS 1 that waited while a member had a connection: for one that is away, or for nothing.
 

@@ -38,11 +38,12 @@ SETTLE = 3 * NS  # after the faults, at least
 QUIET = 2 * NS  # without an event, before the run counts as drained
 PATIENCE = 60 * NS  # for that
 PROMPT = NS  # from CONNECT to CONNACK, take-over included, as long as nothing is broken
+GROUP = "$share/team/t/#"
 FILTERS: dict[str, tuple[str, ...]] = {
     "subscriber": ("t/#", "will", "d/#"),
     "latecomer": ("t/#",),
-    "worker": ("$share/team/t/#",),
-    "helper": ("$share/team/t/#",),
+    "worker": (GROUP,),
+    "helper": (GROUP,),
     "visitor": ("t/#",),
     "guest": ("t/#",),
 }
@@ -184,7 +185,7 @@ class Run:
         )
         vars(self).clear()  # all of the run is garbage now
         gc.collect()
-        if any(isinstance(each, DataPlane) for each in gc.get_objects()):
+        if DataPlane in map(type, gc.get_objects()):
             result.findings.append("G9 the state of a node is never freed")
         return result
 
@@ -198,6 +199,8 @@ class Run:
         most = limits.tenant_bytes or 1 << 30
         tenants = json.dumps([{"name": self.plan.tenant, "max_queued_bytes": most}]) if self.plan.tenant else ""
         own = {"cluster.replicas": self.plan.replicas, "shared.window": self.plan.window, "tenants": tenants}
+        if self.plan.is_ordered:
+            own["shared.groups"] = json.dumps([{"name": GROUP, "strategy": "publisher"}])
         settings = {key: str(value) for key, value in own.items() if value} | limits.settings()
         self.nodes = {
             name: SimulatedNode(world, self.network, self.redis, name, folder, admissions, clean, self.found, settings)
@@ -308,8 +311,12 @@ class Run:
         for finding in found:
             if finding not in none:
                 self.found(finding)
-        for finding in checker.late(self.history, roles["worker"] | roles["helper"], self.actions.first_fault):
-            self.found(finding)
+        if not self.plan.is_ordered:  # else a message may wait behind one that is at a member
+            for finding in checker.late(self.history, roles["worker"] | roles["helper"], self.actions.first_fault):
+                self.found(finding)
+        elif not self.losses:
+            for finding in checker.disordered_in_group(self.history, roles["worker"] | roles["helper"]):
+                self.found(finding)
         for finding in checker.left_over(self.redis.keys, {self._prefix + name for name in self._vanished}):
             # Redis may have got back a message whose publisher has had PUBCOMP.
             if not (self.losses and finding.startswith("S1 mq:in:")):

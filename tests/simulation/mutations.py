@@ -4,7 +4,6 @@ A mutation replaces text of the Lua library before it is loaded, or a method of 
 Nothing is changed on disk.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -21,11 +20,13 @@ from cluster.redis.store import RedisStore
 from cluster.replication.barrier import Barrier
 from cluster.replication.snapshot import SnapshotReader
 from cluster.sessions.delayed_messages import DelayedMessages
+from cluster.sessions.leases import Leases
 from cluster.sessions.loading import Loading
 from cluster.sessions.reclaim import Reclaim
 from cluster.sessions.takeover import TakeOver
 from cluster.sessions.unfinished import Unfinished
 from cluster.sessions.wills import Wills
+from tests.simulation import broken_methods as broken
 
 
 @dataclass(frozen=True)
@@ -63,229 +64,6 @@ class Mutation:
             yield
 
 
-def _nothing(method: Any) -> Any:
-    return lambda *arguments, **named: None
-
-
-def _nothing_later(method: Any) -> Any:
-    async def skipped(*arguments: Any, **named: Any) -> None:
-        pass
-
-    return skipped
-
-
-def _confirm_at_once(commit: Any) -> Any:
-    """Of RedisStore: PUBACK leaves when the block is sent."""
-
-    def early(self: RedisStore, block: Any) -> None:
-        commit(self, block)
-        self._loop_of_mutation.call_soon(self._confirm_of_mutation, 1)  # type: ignore[attr-defined]
-
-    return early
-
-
-def _start_unconfirmed(start: Any) -> Any:
-    def started(self: Any, confirm: Any, call: Any) -> None:
-        self._confirm_of_mutation = confirm
-        self._loop_of_mutation = call.__self__
-        start(self, lambda count: None, call)
-
-    return started
-
-
-def _ignore_waits(proceed: Any) -> Any:
-    def early(self: TakeOver, claim: Any) -> None:
-        claim.waits.clear()
-        proceed(self, claim)
-
-    return early
-
-
-def _longer(renew: Any) -> Any:
-    def renewed(self: Lease, sent_at: float) -> None:
-        renew(self, sent_at + 10 * self.seconds)
-
-    return renewed
-
-
-def _all_applied(advance: Any) -> Any:
-    def early(self: Barrier) -> None:
-        while self._waiting:
-            self._waiting.popleft()[1]()
-
-    return early
-
-
-def _confirm_early(handle: Any) -> Any:
-    """Of Inbox: a change is confirmed to its origin, and applied when the next one comes."""
-
-    def handled(self: Any, number: int, origin: bytes, block: bytes) -> None:
-        late = getattr(self, "_late_of_mutation", None)
-        self._late_of_mutation = (number, origin, block)
-        if origin and origin != self._link.node_id:
-            self._to_confirm[origin] = number
-        if late is not None:
-            handle(self, *late)
-
-    return handled
-
-
-def _no_wills(declared: Any) -> Any:
-    def forgotten(self: Heartbeat, reply: Any) -> None:
-        declared(self, [])
-
-    return forgotten
-
-
-def _without_marks(restore: Any) -> Any:
-    """Of Loading: the QoS 2 states of a session are not read."""
-
-    def restored(self: Any, claim: Any, session: Any, begins: bool, reply: Any) -> None:
-        if isinstance(reply, list):
-            reply = [*reply[:5], [], reply[6]]
-        restore(self, claim, session, begins, reply)
-
-    return restored
-
-
-def _without_awaited(restore: Any) -> Any:
-    def restored(self: Any, claim: Any, session: Any, begins: bool, reply: Any) -> None:
-        if isinstance(reply, list):
-            reply = [*reply[:6], []]
-        restore(self, claim, session, begins, reply)
-
-    return restored
-
-
-def _twice(publish: Any) -> Any:
-    def published(self: Wills, epoch: int, stored: bytes) -> None:
-        publish(self, epoch, stored)
-        publish(self, epoch, stored)
-
-    return published
-
-
-def _unsettled(settle: Any) -> Any:
-    return lambda self, epoch: None
-
-
-def _soon_dead(check: Any) -> Any:
-    """Of Members: nodes are declared dead after a tenth of a lease, while they still serve."""
-
-    def checked(self: Members, counts: dict[bytes, bytes], lease: float) -> Any:
-        return check(self, counts, lease / 10)
-
-    return checked
-
-
-def _not_fenced(fits: Any) -> Any:
-    def accepted(self: Any, current: int, reply: Any) -> bool:
-        if isinstance(reply, list) and reply and reply[0] == b"gone":
-            return False
-        return bool(fits(self, current, reply))
-
-    return accepted
-
-
-def _not_gone(replied: Any) -> Any:
-    """Of Heartbeat: a node that is dead takes the reply for one that confirms it."""
-
-    def accepted(self: Any, sent_at: float, until: float, reply: Any) -> None:
-        if isinstance(reply, list) and reply[0] == b"gone":
-            self._lease.renew(sent_at)
-        else:
-            replied(self, sent_at, until, reply)
-
-    return accepted
-
-
-def _stays(decide: Any) -> Any:
-    """Of Lease: a node that stood still goes on although it was declared dead."""
-
-    def decided(self: Lease, sent_at: float, reply: Any) -> bool:
-        return bool(decide(self, sent_at, [0] if isinstance(reply, list) else reply))
-
-    return decided
-
-
-def _none_sent(left: Any) -> Any:
-    """Of TakeOver: the session of a dead node's client has no message that may have been sent."""
-
-    def released(self: Any, node: bytes) -> None:
-        waiting = list(self._waiting)
-        left(self, node)
-        for claim in waiting:
-            claim.all_sent = False
-
-    return released
-
-
-def _resumes(link_lost: Any) -> Any:
-    """Of Lease: a node that stood still goes on when its link is lost."""
-
-    def lost(self: Lease) -> None:
-        link_lost(self)
-        self.resume()
-
-    return lost
-
-
-def _unbounded(go_on: Any) -> Any:
-    """Of Lease: while Redis is away the node serves for as long as it likes."""
-    return lambda self, now: self._reactor.set_lease(1e6)
-
-
-def _goes_on(suspend: Any) -> Any:
-    """Of Lease: a node that stood still serves its clients, and beats."""
-
-    def suspended(self: Lease) -> None:
-        self.renew(time.monotonic())
-
-    return suspended
-
-
-def _always(_property: Any) -> Any:
-    return property(lambda _self: True)
-
-
-def _not_noted(flow: Any) -> Any:
-    """Of RedisStore: what the next link has shown to be in Redis does not count as confirmed."""
-
-    def flows(self: RedisStore, *arguments: Any) -> None:
-        before = self.confirmed_seq
-        flow(self, *arguments)
-        self.confirmed_seq = before
-
-    return flows
-
-
-def _only_first(take: Any) -> Any:
-    """Of DelayedMessages: a node that is not the first one takes none, also when the first one has died."""
-
-    def taken(self: DelayedMessages, late: int) -> None:
-        if getattr(self, "_started_first_of_mutation", None) is None:
-            self._started_first_of_mutation = self._is_first()  # type: ignore[attr-defined]
-        if self._started_first_of_mutation:  # type: ignore[attr-defined]
-            take(self, late)
-
-    return taken
-
-
-def _skip_changes(catch_up: Any) -> Any:
-    """Of SnapshotReader: the changes count as applied."""
-
-    async def skipped(self: Any) -> None:
-        number = await self._link.ask("GET", self._link.keys.change)
-        self._changes.last = int(number or 0)
-
-    return skipped
-
-
-def _from_the_first(flow: Any) -> Any:
-    """Of RedisStore: a new link is sent all blocks without a reply, whether or not Redis has them."""
-    return lambda self, link, applied: flow(self, link, 0)
-
-
 COMMIT_NUMBER = (
     "  if seq <= last then\n    return {'again'}\n  end\n  if seq ~= last + 1 then\n    return {'gap', last}\n  end\n"
 )
@@ -321,7 +99,7 @@ ALL = (
         "ack before Redis",
         "G1",
         "PUBACK leaves when the commit is sent, not when Redis has replied",
-        methods=((RedisStore, "commit", _confirm_at_once), (RedisStore, "start", _start_unconfirmed)),
+        methods=((RedisStore, "commit", broken.confirm_at_once), (RedisStore, "start", broken.start_unconfirmed)),
     ),
     Mutation(
         "offline queue",
@@ -339,13 +117,13 @@ ALL = (
         "commits not sent again",
         "G8",
         "blocks that Redis has not confirmed are not sent again over a new link",
-        methods=((RedisStore, "_resend", _nothing),),
+        methods=((RedisStore, "_resend", broken.nothing),),
     ),
     Mutation(
         "queues not read",
         "G8",
         "a node whose link is back does not read the queues that have grown",
-        methods=((SnapshotReader, "read_queues", _nothing_later),),
+        methods=((SnapshotReader, "read_queues", broken.nothing_later),),
     ),
     Mutation(
         "acks dropped",
@@ -377,7 +155,7 @@ ALL = (
         "G3",
         "Redis executes commits that it has executed before, and nodes send them again",
         lua=((COMMIT_NUMBER, ""),),
-        methods=((RedisStore, "flow", _from_the_first),),
+        methods=((RedisStore, "flow", broken.from_the_first),),
     ),
     Mutation(
         "awaiting not stored",
@@ -395,7 +173,7 @@ ALL = (
         "awaiting not read",
         "G3",
         "the new node of a publisher does not read its messages that await PUBREL",
-        methods=((Loading, "_restore", _without_awaited),),
+        methods=((Loading, "_restore", broken.without_awaited),),
     ),
     Mutation(
         "progress not stored",
@@ -407,7 +185,7 @@ ALL = (
         "marks not read",
         "G3",
         "the new node of a subscriber does not read which of its messages are received or done",
-        methods=((Loading, "_restore", _without_marks),),
+        methods=((Loading, "_restore", broken.without_marks),),
     ),
     Mutation(
         "PUBREC mark lost",
@@ -432,50 +210,50 @@ ALL = (
         "G2",
         "messages of a dead node's clients count as not sent",
         lua=((ALL_SENT, ""),),
-        methods=((TakeOver, "node_left", _none_sent),),
+        methods=((TakeOver, "node_left", broken.none_sent),),
     ),
     Mutation(
         "unfinished not restored",
         "G3",
         "a node does not give Redis back what it has lost of QoS 2 that clients have not completed",
-        methods=((Unfinished, "restore", _nothing_later),),
+        methods=((Unfinished, "restore", broken.nothing_later),),
     ),
     Mutation(
         "ended not kept",
         "G3",
         "nor does it if the connection has ended and Redis has not confirmed that",
-        methods=((Unfinished, "keep", _nothing),),
+        methods=((Unfinished, "keep", broken.nothing),),
     ),
     # ---- subscribed means subscribed ----
     Mutation(
         "no barrier",
         "G4",
         "SUBACK does not wait for the other nodes",
-        methods=((Barrier, "_advance", _all_applied),),
+        methods=((Barrier, "_advance", broken.all_applied),),
     ),
     Mutation(
         "confirmed early",
         "G4",
         "a node confirms a change before it has applied it",
-        methods=((Inbox, "_handle_changes", _confirm_early),),
+        methods=((Inbox, "_handle_changes", broken.confirm_early),),
     ),
     Mutation(
         "sessions not read",
         "G4",
         "a node that joins does not read the subscriptions of persistent sessions",
-        methods=((SnapshotReader, "read_sessions", _nothing_later),),
+        methods=((SnapshotReader, "read_sessions", broken.nothing_later),),
     ),
     Mutation(
         "routes not read",
         "G4",
         "a node that joins does not read the filters of the other nodes' clients",
-        methods=((SnapshotReader, "read_routes", _nothing_later),),
+        methods=((SnapshotReader, "read_routes", broken.nothing_later),),
     ),
     Mutation(
         "logs not read",
         "G4",
         "a node whose link is back does not read the other nodes' logs",
-        methods=((SnapshotReader, "read_logs", _nothing_later),),
+        methods=((SnapshotReader, "read_logs", broken.nothing_later),),
     ),
     Mutation(
         "log batch not published",
@@ -487,7 +265,7 @@ ALL = (
         "applied not confirmed after a gap",
         "G4",
         "a node whose link is back does not report the changes that it has applied",
-        methods=((Inbox, "_handle_back", _nothing),),
+        methods=((Inbox, "_handle_back", broken.nothing),),
     ),
     # ---- one connection ----
     Mutation(
@@ -500,7 +278,7 @@ ALL = (
         "admitted early",
         "G5",
         "a node admits a client before the earlier connection is released",
-        methods=((TakeOver, "_proceed", _ignore_waits),),
+        methods=((TakeOver, "_proceed", broken.ignore_waits),),
     ),
     Mutation(
         "taken not told",
@@ -512,7 +290,7 @@ ALL = (
         "taken ignored",
         "G5",
         "a node does not close a connection whose session another node has claimed",
-        methods=((TakeOver, "taken", _nothing),),
+        methods=((TakeOver, "taken", broken.nothing),),
     ),
     Mutation(
         "epoch not checked",
@@ -536,25 +314,29 @@ ALL = (
         "lease too long",
         "G5",
         "a node takes its lease for eleven times as long as the others do",
-        methods=((Lease, "renew", _longer),),
+        methods=((Lease, "renew", broken.longer),),
     ),
     Mutation(
         "dead too soon",
         "G5",
         "nodes declare others dead after a tenth of the lease",
-        methods=((Members, "check_heartbeats", _soon_dead),),
+        methods=((Members, "check_heartbeats", broken.soon_dead),),
     ),
     Mutation(
         "not fenced",
         "G5",
         "a node that was declared dead goes on when Redis refuses its calls",
-        methods=((RedisStore, "_fits", _not_fenced), (Heartbeat, "_replied", _not_gone), (Lease, "_decide", _stays)),
+        methods=(
+            (RedisStore, "_fits", broken.not_fenced),
+            (Heartbeat, "_replied", broken.not_gone),
+            (Lease, "_decide", broken.stays),
+        ),
     ),
     Mutation(
         "claims not compared",
         "G5",
         "a node whose link is back does not compare its claims with those in Redis",
-        methods=((Reclaim, "_compare", _nothing), (Reclaim, "_granted", _nothing)),
+        methods=((Reclaim, "_compare", broken.nothing), (Reclaim, "_granted", broken.nothing)),
     ),
     # ---- wills ----
     Mutation(
@@ -567,25 +349,25 @@ ALL = (
         "wills forgotten",
         "G6",
         "the node that declares another one dead does not publish its wills",
-        methods=((Heartbeat, "_declared_dead", _no_wills),),
+        methods=((Heartbeat, "_declared_dead", broken.no_wills),),
     ),
     Mutation(
         "wills not settled",
         "G6",
         "a will that was published stays in Redis",
-        methods=((Wills, "settle", _unsettled),),
+        methods=((Wills, "settle", broken.unsettled),),
     ),
     Mutation(
         "wills twice",
         "G6",
         "wills of a dead node are published twice",
-        methods=((Wills, "publish", _twice),),
+        methods=((Wills, "publish", broken.twice),),
     ),
     Mutation(
         "will after DISCONNECT",
         "G6",
         "DISCONNECT does not discard the will in Redis",
-        methods=((TakeOver, "discard_will", _nothing),),
+        methods=((TakeOver, "discard_will", broken.nothing),),
     ),
     # ---- retained ----
     Mutation(
@@ -604,13 +386,13 @@ ALL = (
         "retained not read",
         "G7",
         "a node that joins does not read the retained messages",
-        methods=((SnapshotReader, "read_retained", _nothing_later),),
+        methods=((SnapshotReader, "read_retained", broken.nothing_later),),
     ),
     Mutation(
         "changes not read",
         "G7",
         "a node whose link is back does not read the changes that it has missed",
-        methods=((SnapshotReader, "catch_up", _skip_changes),),
+        methods=((SnapshotReader, "catch_up", broken.skip_changes),),
     ),
     # ---- shared subscriptions ----
     Mutation(
@@ -642,6 +424,49 @@ ALL = (
         "G13",
         "messages of a member that is away are not given back",
         lua=(("  if give_back(prefix, cid, false, told) then\n", "  if false then\n"),),
+    ),
+    # ---- shared subscriptions with an order ----
+    Mutation(
+        "keys without the link",
+        "G13",
+        "a node whose link is away, or has just come back, gives messages of a group with an order",
+        methods=((Leases, "suspend", broken.nothing),),
+    ),
+    Mutation(
+        "idle key",
+        "G13",
+        "a node gives a key back while more of its messages are leased to it",
+        lua=(("if bound and bound.node == node and tonumber(bound.number) == number then", "if bound then"),),
+    ),
+    Mutation(
+        "key elsewhere",
+        "G13",
+        "a node is not sent that a session elsewhere still has messages of a key",
+        lua=(("    if cid ~= '' and has_key(", "    if false and has_key("),),
+    ),
+    Mutation(
+        "key free",
+        "G13",
+        "a key that is held for a session elsewhere is free at the first question",
+        lua=(("    if not (bound and bound.node == node and bound.cid ~= ''", "    if true or not (bound.cid ~= ''"),),
+    ),
+    Mutation(
+        "unbound key",
+        "G13",
+        "messages of one key are leased to one node after the other",
+        lua=(("  local node = bound and node_of(prefix, rotation, bound.node)\n", "  local node = nil\n"),),
+    ),
+    Mutation(
+        "latest first",
+        "G13",
+        "of the messages of a group with an order that have come back, the latest is given first",
+        lua=(("prefix .. 'gq:' .. group, 0, 0)", "prefix .. 'gq:' .. group, -1, -1)"),),
+    ),
+    Mutation(
+        "rotation without a time",
+        "G13",
+        "the rotation of a group with an order fails when a message goes to a node without room",
+        lua=(("    elseif taker.time and taker.used then", "    elseif taker.used then"),),
     ),
     # ---- all that is due at a time ----
     Mutation(
@@ -680,13 +505,13 @@ ALL = (
         "delayed message twice",
         "G3",
         "delayed messages are published twice",
-        methods=((Wills, "publish_delayed", _twice),),
+        methods=((Wills, "publish_delayed", broken.twice),),
     ),
     Mutation(
         "delayed messages not taken",
         "G1",
         "only the node that is the first one at the start of the cluster publishes delayed messages",
-        methods=((DelayedMessages, "_take", _only_first),),
+        methods=((DelayedMessages, "_take", broken.only_first),),
     ),
     Mutation(
         "session does not expire",
@@ -730,34 +555,34 @@ ALL = (
         "G5",
         "a node that stood still while Redis was away serves its clients",
         methods=(
-            (Lease, "tick_without_redis", _nothing),
-            (Lease, "link_lost", _resumes),
-            (Lease, "_go_on", _unbounded),
+            (Lease, "tick_without_redis", broken.nothing),
+            (Lease, "link_lost", broken.resumes),
+            (Lease, "_go_on", broken.unbounded),
         ),
     ),
     Mutation(
         "acted before it was confirmed",
         "G5",
         "a node that stood still acts on what Redis has sent before its membership is confirmed",
-        methods=((Lease, "suspend", _goes_on),),
+        methods=((Lease, "suspend", broken.goes_on),),
     ),
     Mutation(
         "reached by a connection",
         "G5",
         "a node whose calls are not answered serves its persistent clients for three leases",
-        methods=((NodeLink, "reachable", _always),),
+        methods=((NodeLink, "reachable", broken.always),),
     ),
     Mutation(
         "kept, and not compared",
         "G1",
         "a commit of which only the next link brings word may be lost again, and the node does not notice",
-        methods=((RedisStore, "flow", _not_noted),),
+        methods=((RedisStore, "flow", broken.not_noted),),
     ),
     Mutation(
         "clock not brought",
         "G1",
         "delays and expiries after an outage count from the clock of before",
-        methods=((ClusterClock, "advance", _nothing),),
+        methods=((ClusterClock, "advance", broken.nothing),),
     ),
     Mutation(
         "no limit",

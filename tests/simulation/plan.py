@@ -22,6 +22,7 @@ TENANT = "acme"
 LATE = (2, 9, 13)  # of sixteen seeds, those in which a client comes, and subscribes, among the other steps
 DRAINED = (5, 10)  # of sixteen seeds, those in which a node is drained, and restarted
 FULL = (7, 8, 12)  # of sixteen seeds, those in which queues are soon full
+ORDERED = (2, 3, 10, 14)  # of sixteen seeds, those in which the group keeps the order of each publisher
 LAST = 6500  # end of the last step; faults that go on are healed then
 
 
@@ -80,6 +81,7 @@ class Plan:
     window: int = 0  # `shared.window`; 0 = as in the product
     tenant: str = ""  # of all clients; empty: none
     limits: Limits = NO_LIMITS
+    is_ordered: bool = False  # the group is declared, with the order `publisher`
 
     def without(self, places: set[int]) -> "Plan":
         """The plan without some steps, which become nothing, so that the others keep their places."""
@@ -90,7 +92,8 @@ class Plan:
 def make_plan(seed: int) -> Plan:
     """The plan of a seed."""
     rng = Random(seed)
-    clients = _clients(rng)
+    is_ordered = seed % 16 in ORDERED
+    clients = [*_clients(rng), *(_members(Random(seed ^ 0x0DE2)) if is_ordered else ())]
     steps = [*_actions(rng, clients)]
     faults = [*_faults(rng, clients)]
     replicas = 0
@@ -113,6 +116,8 @@ def make_plan(seed: int) -> Plan:
     if seed % 16 == HELPED and _names(clients, "worker"):
         clients.append(ClientPlan(HELPER, "helper", rng.choice((4, 5)), clean=True, qos=1))
         faults += _helper_dies(rng, rng.choice(_names(clients, "publisher")))
+    if is_ordered:
+        faults += _link_lost_amid_messages(Random(seed ^ 0xA41D), rng.choice(_names(clients, "publisher")))
     if seed % 16 in LATE:
         clients.append(ClientPlan("latecomer", "latecomer", rng.choice((4, 5)), late=rng.randrange(FIRST, LAST - 1000)))
     if seed % 16 in DRAINED:
@@ -126,9 +131,10 @@ def make_plan(seed: int) -> Plan:
         frozenset(i for i, step in enumerate(both) if step in wanted),
         replicas,
         most_pushes=int(seed % 8 == AIMED),
-        window=2 if seed % 8 == NARROW else 0,
+        window=2 if seed % 8 == NARROW or (is_ordered and seed % 3) else 0,
         tenant=TENANT if seed % 8 in TENANTS else "",
         limits=_limits(Random(seed ^ 0xF011), has_tenant=seed % 8 in TENANTS) if seed % 16 in FULL else NO_LIMITS,
+        is_ordered=is_ordered,
     )
 
 
@@ -155,6 +161,13 @@ def _clients(rng: Random) -> list[ClientPlan]:
         ClientPlan(f"mortal {i}", "mortal", rng.choice((4, 5)), clean=i % 2 == 0) for i in range(rng.choice((1, 2, 3)))
     ]
     return found
+
+
+def _members(rng: Random) -> list[ClientPlan]:
+    """Members with clean sessions of a group with an order."""
+    return [
+        ClientPlan(f"helper {i}", "helper", rng.choice((4, 5)), clean=True, qos=1) for i in range(rng.choice((1, 2, 3)))
+    ]
 
 
 def _actions(rng: Random, clients: list[ClientPlan]) -> list[Step]:
@@ -345,6 +358,26 @@ def _helper_dies(rng: Random, publisher: str) -> list[Step]:
         Step(time, "slow", (HELPER, 30, 200)),
         Step(time + 5, "publish", (publisher, f"t/{rng.randrange(3)}", 1, 8)),
         Step(time + rng.randrange(7, 15), "kill_node_of", (HELPER, rng.randrange(50, 2000))),
+    ]
+
+
+def _link_lost_amid_messages(rng: Random, publisher: str) -> list[Step]:
+    """A node, or all, lose the link to Redis while members are busy, and messages are on their way to them."""
+    time, node = rng.randrange(FIRST, LAST - 2000), rng.choice(NODES)
+    long = rng.randrange(50, 1500)
+    topic, qos = f"t/{rng.randrange(3)}", rng.choice((1, 1, 2))
+    ends = (
+        Step(time + rng.randrange(4, 30), "kill_redis", (long,)),
+        Step(time + rng.randrange(4, 30), "reset_link", (node,)),
+        Step(time + rng.randrange(4, 30), "cut", (node, "redis", "back", long)),
+        Step(time + rng.randrange(4, 30), "freeze_redis", (long,)),
+    )
+    return [
+        Step(time, "slow", (rng.choice((HELPER, publisher, node)), rng.choice((5, 30)), rng.choice((200, 2000)))),
+        *(Step(time + rng.randrange(40), "publish", (publisher, topic, qos, rng.choice((1, 4, 8)))) for _ in range(4)),
+        rng.choice(ends),
+        *(rng.choice(ends) for _ in range(rng.choice((0, 0, 1)))),
+        Step(time + long + rng.randrange(600), "publish", (publisher, topic, qos, 4)),
     ]
 
 

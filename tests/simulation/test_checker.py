@@ -2,8 +2,8 @@
 
 import pytest
 
-from loadtest.prove.history import Connecting, History, Published, Subscribed, Taken
-from tests.simulation.checker import disordered, miscounted_for
+from loadtest.prove.history import Connecting, Delivered, History, Published, Subscribed, Taken
+from tests.simulation.checker import disordered, disordered_in_group, miscounted_for
 from tests.simulation.redis_types import Hash
 
 
@@ -47,6 +47,13 @@ def test_order_before_the_suback_of_a_later_connection() -> None:
     history = History([*begin, Connecting("visitor", True), second, Taken("visitor", b"2"), first])
     history.add(Taken("visitor", b"1"))
     assert disordered(history, {"visitor"}, set()) == []
+
+
+@pytest.mark.parametrize(("topic", "qos", "wanted"), [("t/0", 1, 1), ("t/0", 0, 0), ("kept/0", 1, 0)])
+def test_order_of_a_group_is_that_of_the_messages_which_it_keeps(topic: str, qos: int, wanted: int) -> None:
+    first, second = Published("publisher", topic, b"1", qos), Published("publisher", "t/0", b"2", 1)
+    later = Delivered("worker", "t/0", b"2", 1, 1, False, False, True)
+    assert len(disordered_in_group(History([first, second, later]), {"worker"})) == wanted
 
 
 def test_bytes_of_the_queues_of_a_tenant() -> None:

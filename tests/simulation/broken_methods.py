@@ -1,0 +1,236 @@
+"""Methods that do the wrong thing: each function makes one from the method that it replaces (mutations.py)."""
+
+import time
+from typing import Any
+
+from cluster.membership.heartbeat import Heartbeat
+from cluster.membership.lease import Lease
+from cluster.peers.members import Members
+from cluster.redis.store import RedisStore
+from cluster.replication.barrier import Barrier
+from cluster.sessions.delayed_messages import DelayedMessages
+from cluster.sessions.takeover import TakeOver
+from cluster.sessions.wills import Wills
+
+
+def nothing(method: Any) -> Any:
+    return lambda *arguments, **named: None
+
+
+def nothing_later(method: Any) -> Any:
+    async def skipped(*arguments: Any, **named: Any) -> None:
+        pass
+
+    return skipped
+
+
+def confirm_at_once(commit: Any) -> Any:
+    """Of RedisStore: PUBACK leaves when the block is sent."""
+
+    def early(self: RedisStore, block: Any) -> None:
+        commit(self, block)
+        self._loop_of_mutation.call_soon(self._confirm_of_mutation, 1)  # type: ignore[attr-defined]
+
+    return early
+
+
+def start_unconfirmed(start: Any) -> Any:
+    def started(self: Any, confirm: Any, call: Any) -> None:
+        self._confirm_of_mutation = confirm
+        self._loop_of_mutation = call.__self__
+        start(self, lambda count: None, call)
+
+    return started
+
+
+def ignore_waits(proceed: Any) -> Any:
+    def early(self: TakeOver, claim: Any) -> None:
+        claim.waits.clear()
+        proceed(self, claim)
+
+    return early
+
+
+def longer(renew: Any) -> Any:
+    def renewed(self: Lease, sent_at: float) -> None:
+        renew(self, sent_at + 10 * self.seconds)
+
+    return renewed
+
+
+def all_applied(advance: Any) -> Any:
+    def early(self: Barrier) -> None:
+        while self._waiting:
+            self._waiting.popleft()[1]()
+
+    return early
+
+
+def confirm_early(handle: Any) -> Any:
+    """Of Inbox: a change is confirmed to its origin, and applied when the next one comes."""
+
+    def handled(self: Any, number: int, origin: bytes, block: bytes) -> None:
+        late = getattr(self, "_late_of_mutation", None)
+        self._late_of_mutation = (number, origin, block)
+        if origin and origin != self._link.node_id:
+            self._to_confirm[origin] = number
+        if late is not None:
+            handle(self, *late)
+
+    return handled
+
+
+def no_wills(declared: Any) -> Any:
+    def forgotten(self: Heartbeat, reply: Any) -> None:
+        declared(self, [])
+
+    return forgotten
+
+
+def without_marks(restore: Any) -> Any:
+    """Of Loading: the QoS 2 states of a session are not read."""
+
+    def restored(self: Any, claim: Any, session: Any, begins: bool, reply: Any) -> None:
+        if isinstance(reply, list):
+            reply = [*reply[:5], [], reply[6]]
+        restore(self, claim, session, begins, reply)
+
+    return restored
+
+
+def without_awaited(restore: Any) -> Any:
+    def restored(self: Any, claim: Any, session: Any, begins: bool, reply: Any) -> None:
+        if isinstance(reply, list):
+            reply = [*reply[:6], []]
+        restore(self, claim, session, begins, reply)
+
+    return restored
+
+
+def twice(publish: Any) -> Any:
+    def published(self: Wills, epoch: int, stored: bytes) -> None:
+        publish(self, epoch, stored)
+        publish(self, epoch, stored)
+
+    return published
+
+
+def unsettled(settle: Any) -> Any:
+    return lambda self, epoch: None
+
+
+def soon_dead(check: Any) -> Any:
+    """Of Members: nodes are declared dead after a tenth of a lease, while they still serve."""
+
+    def checked(self: Members, counts: dict[bytes, bytes], lease: float) -> Any:
+        return check(self, counts, lease / 10)
+
+    return checked
+
+
+def not_fenced(fits: Any) -> Any:
+    def accepted(self: Any, current: int, reply: Any) -> bool:
+        if isinstance(reply, list) and reply and reply[0] == b"gone":
+            return False
+        return bool(fits(self, current, reply))
+
+    return accepted
+
+
+def not_gone(replied: Any) -> Any:
+    """Of Heartbeat: a node that is dead takes the reply for one that confirms it."""
+
+    def accepted(self: Any, sent_at: float, until: float, reply: Any) -> None:
+        if isinstance(reply, list) and reply[0] == b"gone":
+            self._lease.renew(sent_at)
+        else:
+            replied(self, sent_at, until, reply)
+
+    return accepted
+
+
+def stays(decide: Any) -> Any:
+    """Of Lease: a node that stood still goes on although it was declared dead."""
+
+    def decided(self: Lease, sent_at: float, reply: Any) -> bool:
+        return bool(decide(self, sent_at, [0] if isinstance(reply, list) else reply))
+
+    return decided
+
+
+def none_sent(left: Any) -> Any:
+    """Of TakeOver: the session of a dead node's client has no message that may have been sent."""
+
+    def released(self: Any, node: bytes) -> None:
+        waiting = list(self._waiting)
+        left(self, node)
+        for claim in waiting:
+            claim.all_sent = False
+
+    return released
+
+
+def resumes(link_lost: Any) -> Any:
+    """Of Lease: a node that stood still goes on when its link is lost."""
+
+    def lost(self: Lease) -> None:
+        link_lost(self)
+        self.resume()
+
+    return lost
+
+
+def unbounded(go_on: Any) -> Any:
+    """Of Lease: while Redis is away the node serves for as long as it likes."""
+    return lambda self, now: self._reactor.set_lease(1e6)
+
+
+def goes_on(suspend: Any) -> Any:
+    """Of Lease: a node that stood still serves its clients, and beats."""
+
+    def suspended(self: Lease) -> None:
+        self.renew(time.monotonic())
+
+    return suspended
+
+
+def always(_property: Any) -> Any:
+    return property(lambda _self: True)
+
+
+def not_noted(flow: Any) -> Any:
+    """Of RedisStore: what the next link has shown to be in Redis does not count as confirmed."""
+
+    def flows(self: RedisStore, *arguments: Any) -> None:
+        before = self.confirmed_seq
+        flow(self, *arguments)
+        self.confirmed_seq = before
+
+    return flows
+
+
+def only_first(take: Any) -> Any:
+    """Of DelayedMessages: a node that is not the first one takes none, also when the first one has died."""
+
+    def taken(self: DelayedMessages, late: int) -> None:
+        if getattr(self, "_started_first_of_mutation", None) is None:
+            self._started_first_of_mutation = self._is_first()  # type: ignore[attr-defined]
+        if self._started_first_of_mutation:  # type: ignore[attr-defined]
+            take(self, late)
+
+    return taken
+
+
+def skip_changes(catch_up: Any) -> Any:
+    """Of SnapshotReader: the changes count as applied."""
+
+    async def skipped(self: Any) -> None:
+        number = await self._link.ask("GET", self._link.keys.change)
+        self._changes.last = int(number or 0)
+
+    return skipped
+
+
+def from_the_first(flow: Any) -> Any:
+    """Of RedisStore: a new link is sent all blocks without a reply, whether or not Redis has them."""
+    return lambda self, link, applied: flow(self, link, 0)
