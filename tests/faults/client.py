@@ -13,12 +13,15 @@ __all__ = ["NEVER", "FaultClient", "Fleet", "Outgoing"]
 
 
 class FaultClient(RecordedClient):
-    """A client; not connected yet. The arguments are those of `RecordedClient`."""
+    """A client; not connected yet. The arguments are those of `RecordedClient`.
+
+    It gives a CONNECT without a reply up after a minute, as real clients do: in a partition the only reset may be lost.
+    """
 
     def __init__(
         self, history: History, client_id: str, *, clean: bool = False, level: int = 4, expiry: int = NEVER
     ) -> None:
-        super().__init__(history, client_id, clean=clean, level=level, expiry=expiry, patience=DEADLINE)
+        super().__init__(history, client_id, clean=clean, level=level, expiry=expiry)
 
     def reconnect(self, port: int, *, will: bytes | None = None) -> None:
         """Connect, as often as the node closes the connection: one that was killed may have to rejoin the cluster."""
