@@ -125,7 +125,7 @@ def rights(config: Config) -> Findings:
             )
         if not auth.failure_delay and authenticates(listener):
             where = prefixed(listener.name, "auth.failure_delay")
-            yield Finding("weak", where, "passwords can be guessed at full speed", '"500 ms"')
+            yield Finding("weak", where, "passwords can be guessed at full speed", 'set it to "500 ms"')
 
 
 def secrets_in_files(config: Config) -> Findings:
@@ -225,9 +225,13 @@ def http(config: Config) -> Findings:
         if is_local(address.rpartition("//")[2]):
             continue
         if not config.http.metrics_token:
-            yield Finding("weak", "http.metrics_token", f"{address} shows metrics to all hosts that reach it", "true")
+            yield Finding(
+                "weak", "http.metrics_token", f"{address} shows metrics to all hosts that reach it", "set it to true"
+            )
         if config.http.tokens_file and not address.startswith("https://"):
-            yield Finding("weak", "http.listen", f"tokens can be read on their way to {address}", f"https://{address}")
+            yield Finding(
+                "weak", "http.listen", f"tokens can be read on their way to {address}", f"set it to https://{address}"
+            )
     if is_readable(config.http.tokens_file):
         yield Finding(
             "bad",
@@ -263,17 +267,27 @@ def limits(config: Config) -> Findings:
     for listener, _ in exposure.reachable(config):
         where = prefixed(listener.name, "quotas.max_connections_per_address")
         if not listener.quotas.max_connections_per_address:
-            yield Finding("weak", where, "one peer may take all connections", "the clients behind one address")
+            yield Finding(
+                "weak", where, "one peer may take all connections", "set it to the clients behind one address"
+            )
     if config.limits.connect_timeout > MAX_PENDING_SECONDS:
-        yield Finding("weak", "limits.connect_timeout", "connections without CONNECT stay open for long", '"10 s"')
+        yield Finding(
+            "weak", "limits.connect_timeout", "connections without CONNECT stay open for long", 'set it to "10 s"'
+        )
     if config.limits.max_packet_size > MAX_PACKET:
-        yield Finding("weak", "limits.max_packet_size", "every client may make the node hold such a packet", '"2 MiB"')
+        yield Finding(
+            "weak", "limits.max_packet_size", "every client may make the node hold such a packet", 'set it to "2 MiB"'
+        )
     if not config.limits.max_keep_alive:
-        yield Finding("note", "limits.max_keep_alive", "dead clients without keep alive are never noticed", '"1 h"')
+        yield Finding(
+            "note", "limits.max_keep_alive", "dead clients without keep alive are never noticed", 'set it to "1 h"'
+        )
     if not config.quotas.flapping:
-        yield Finding("note", "quotas.flapping", "clients that reconnect in a loop are not refused", '"15 in 60 s"')
+        yield Finding(
+            "note", "quotas.flapping", "clients that reconnect in a loop are not refused", 'set it to "15 in 60 s"'
+        )
     if not config.mqtt.session_expiry:
-        yield Finding("note", "mqtt.session_expiry", "abandoned sessions never expire", '"30 d"')
+        yield Finding("note", "mqtt.session_expiry", "abandoned sessions never expire", 'set it to "30 d"')
 
 
 CHECKS: tuple[Callable[[Config], Findings], ...] = (

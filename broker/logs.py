@@ -58,13 +58,21 @@ def get(name: str) -> Log:
     return Log(logging.getLogger(name))
 
 
-def configure(level: str, style: str, stream: TextIO | None = None, *, colour: bool = True) -> logging.Handler:
+def configure(
+    level: str, style: str, stream: TextIO | None = None, *, colour: bool = True, worker: str = ""
+) -> logging.Handler:
     """Send all records to `stream` (standard error) as "text" or "json"; replaces the handler of an earlier call.
 
-    `colour`: whether text on a terminal is coloured.
+    Args:
+        level: debug, info, warning or error.
+        style: "text" or "json".
+        stream: standard error unless given.
+        colour: whether text on a terminal is coloured.
+        worker: the name of the node, if its lines are among those of others; empty: they are not.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
-    formatter = JsonFormatter() if style == "json" else TextFormatter(colour=colour and handler.stream.isatty())
+    is_coloured = colour and handler.stream.isatty()
+    formatter = JsonFormatter(worker) if style == "json" else TextFormatter(colour=is_coloured, worker=worker)
     handler.setFormatter(formatter)
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old.formatter, (JsonFormatter, TextFormatter))]:
@@ -89,9 +97,10 @@ def level() -> str:
 class TextFormatter(logging.Formatter):
     """`2026-01-31 12:00:00.123 info    client connected  client_id=a address=127.0.0.1:40000`."""
 
-    def __init__(self, *, colour: bool = False) -> None:
+    def __init__(self, *, colour: bool = False, worker: str = "") -> None:
         super().__init__()
         self._colour = colour
+        self._own = {"worker": worker} if worker else {}
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
@@ -99,7 +108,7 @@ class TextFormatter(logging.Formatter):
         if self._colour:
             level = f"{COLOURS.get(record.levelno, '')}{level}{RESET}"
         line = f"{stamp}.{int(record.msecs):03} {level} {escaped(record.getMessage())}"
-        values: dict[str, Any] = getattr(record, "values", {})
+        values: dict[str, Any] = {**getattr(record, "values", {}), **self._own}
         if values:
             line += "  " + " ".join(f"{escaped(name)}={quoted(value)}" for name, value in values.items())
         if record.exc_info:
@@ -109,7 +118,11 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time (UTC), level, logger, event, then the values under their names."""
+    """One JSON object a line: time (UTC), level, logger, event, perhaps worker, then the values under their names."""
+
+    def __init__(self, worker: str = "") -> None:
+        super().__init__()
+        self._own = {"worker": worker} if worker else {}
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -118,6 +131,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
+            **self._own,
         }
         values: dict[str, object] = getattr(record, "values", {})
         for name, value in values.items():

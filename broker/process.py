@@ -62,7 +62,9 @@ def banner(node: Node) -> None:
     if node.http_addresses:
         log.info("HTTP server is listening", listen=", ".join(node.http_addresses))
     if all(is_loopback(address) for address in plain + proxied):
-        log.info("only this machine can connect; `flockmq passwd` makes users, --listen 0.0.0.0:1883 lets others in")
+        log.info(
+            "only this machine can connect by MQTT; `flockmq passwd` makes users, --listen 0.0.0.0:1883 lets others in"
+        )
 
 
 async def _serve(config: Config, reload: Callable[[], Config]) -> None:
@@ -90,7 +92,8 @@ def serve(config: Config, *, reload: Callable[[], Config]) -> int:
         config: of the node.
         reload: reads the configuration again, for SIGHUP.
     """
-    logs.configure(config.log.level, config.log.format, colour=allows_colour())
+    worker = config.cluster.node_name if config.listen_shared else ""
+    logs.configure(config.log.level, config.log.format, colour=allows_colour(), worker=worker)
     raise_file_limit()
     try:
         bring_back(config)

@@ -50,7 +50,7 @@ from cluster.redis.clients import RedisAddress
 from cluster.redis.connector import Connector, Refused
 from cluster.redis.durability import inspect
 from cluster.redis.keys import LAYOUT
-from cluster.redis.link import LinkError, LinkLost, Reply, ignore, is_forbidden
+from cluster.redis.link import DECLARED_DEAD, LinkError, LinkLost, Reply, ignore, is_forbidden, reason_of
 from cluster.redis.log_bounds import LogBounds
 from cluster.redis.store import RedisStore
 from cluster.replication.analytics_results import AnalyticsResults
@@ -273,8 +273,7 @@ class ClusterCoordinator(Coordinator):
             reason = str(error).removeprefix("MOVED ").removeprefix("ARRIVING ")
             raise StoreError(f"Redis at {self._address} is unusable: {reason}", _hint(str(error))) from error
         except (LinkLost, LinkError, OSError, TimeoutError) as error:
-            reason = str(error) or type(error).__name__
-            raise NotNow(f"Redis at {self._address} is away: {reason}") from error
+            raise NotNow(f"Redis at {self._address} is away: {reason_of(error)}") from error
         finally:
             if not link.joined:
                 link.close()
@@ -289,7 +288,7 @@ class ClusterCoordinator(Coordinator):
             nodes=self.nodes,
             subscriptions=plane.router.filters.count,
             retained=plane.router.retained.count,
-            seconds=f"{time.monotonic() - began:.2f}",
+            seconds=round(time.monotonic() - began, 2),
         )
 
     async def _inspect_redis(self) -> None:
@@ -331,7 +330,7 @@ class ClusterCoordinator(Coordinator):
         self._leases.tick()
         self.data_plane.turn.seal()  # acknowledgements of clients, which no packet waits for
         if link.silent_for > min(self._config.cluster.timeout, self._lease.seconds / 2):
-            log.error("Redis does not answer", seconds=f"{link.silent_for:.1f}")
+            log.error("Redis does not answer", seconds=round(link.silent_for, 1))
             link.hang_up()
             return
         self._heartbeat.tick(now)
@@ -412,7 +411,8 @@ class ClusterCoordinator(Coordinator):
             return False, "the node is joining the cluster"
         if not self._link.connected:
             return False, "Redis is away"
-        return True, "ready"
+        trouble = self.store.trouble
+        return not trouble, trouble or "ready"
 
     def _describe_node(self) -> dict[str, str | int]:
         """The fields of this node in Redis."""
@@ -558,7 +558,7 @@ class ClusterCoordinator(Coordinator):
 
     def _on_member_left(self, node: bytes) -> None:
         if node == self._link.node_id:
-            self._on_fenced("another node declared this one dead")
+            self._on_fenced(DECLARED_DEAD)
             return
         if self._replica.members.get(node) is not None:
             log.info("node left", node=node.decode())

@@ -279,7 +279,7 @@ cdef tuple FAULT_TEXTS = (
     "it is longer than 65535 bytes, or 32767 characters at level 3 [MQTT-4.7.3-3]",
     "it has more levels than limits.max_topic_levels",
     "it is not well-formed UTF-8 or holds U+0000 [MQTT-1.5.3-1] [MQTT-1.5.3-2]",
-    "a topic name holds a wildcard [MQTT-3.3.2-2]",
+    "it holds a wildcard [MQTT-3.3.2-2]",
     "'#' must be a level of its own, and the last [MQTT-4.7.1-2]",
     "'+' must be a level of its own [MQTT-4.7.1-3]",
     "it holds a control character or a non-character [MQTT-1.5.3]; mqtt.control_characters accepts them",

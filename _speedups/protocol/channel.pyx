@@ -54,6 +54,7 @@ from _speedups.protocol.close_reasons import CloseReason
 from _speedups.session.turn import ACK_REASONS
 
 cdef enum:
+    TLS_HANDSHAKE = 0x16      # the first byte of a client that begins TLS
     CONNECT_MAX = 327710      # bytes of the largest CONNECT: header and five fields of 65 535 bytes
 
 
@@ -221,8 +222,8 @@ cdef class Channel(Outlet):
             if limit > self.own_max_packet_size:
                 limit = self.own_max_packet_size
             if self.phase != OPEN:
-                if self.phase == EXPECTING and p[0] >> 4 != CONNECT:
-                    self.protocol_error(close_reasons.NOT_CONNECT)
+                if self.phase == EXPECTING and (p[0] >> 4 != CONNECT or p[0] == TLS_HANDSHAKE):
+                    self.protocol_error(close_reasons.not_connect(p[:min(<Py_ssize_t>4, end - p)]))
                     return n
                 if self.phase == AUTHENTICATING and p[0] >> 4 not in (AUTH, DISCONNECT):
                     self.protocol_error(close_reasons.NOT_AUTH)
@@ -338,7 +339,7 @@ cdef class Channel(Outlet):
                 return self.refuse_publish(&publication, packet_id, CODE_TOPIC_NAME_INVALID, TOO_MANY_LEVELS)
             return self.protocol_error(CloseReason(
                 CODE_MALFORMED if fault == TOPIC_BAD_UTF8 else CODE_TOPIC_NAME_INVALID,
-                f"PUBLISH: {fault_text(fault)}"))
+                f"PUBLISH: topic name: {fault_text(fault)}"))
         publication.looked_up = True
         self.turn.counters[PUBLISH_RECEIVED] += 1
         self.turn.counters[PUBLISH_BYTES_RECEIVED] += publication.payload_length

@@ -15,7 +15,7 @@ the whole file unusable: it is never applied in part.
 from pathlib import Path
 
 from _speedups.session.rights import Rights
-from broker.auth.rules import Rule, Rules, parse_rule, rights_of
+from broker.auth.rules import KINDS, Rule, Rules, parse_rule, rights_of
 from broker.errors import ConfigError
 
 MAX_BYTES = 64 << 20  # bytes of a file
@@ -52,6 +52,8 @@ class AclFile:
             if not name.strip():
                 raise ValueError('a name after "user"')
             return name.strip()
+        if word not in KINDS:
+            raise ValueError('"user" and a name, or "topic" or "pattern" and a rule')
         rule = parse_rule(line)
         if rule.is_pattern:
             self._patterns.append(rule)

@@ -15,7 +15,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             prog=f"flockmq {command}",
             description=description,
-            usage=f"flockmq {command} {usage}",
+            usage=f"flockmq {command} {usage}".rstrip(),
             epilog=f"examples:\n{examples.rstrip()}",
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
             add_help=False,

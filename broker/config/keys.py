@@ -5,7 +5,7 @@ A wrong value raises `ConfigError` with one line: key, value, place, and the exp
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, fields
 from typing import Any, NamedTuple, cast
 
@@ -94,10 +94,36 @@ def shorten(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def unknown(kind: str, name: str, origin: str, known: Mapping[str, Key]) -> ConfigError:
-    """The error for a key or variable that does not exist, with the nearest one that does."""
-    near = difflib.get_close_matches(name, known, 1, 0.6)
-    if not near:  # The right name in the wrong section, or in none.
-        near = [full for full in known if full.rpartition(".")[2] == name.rpartition(".")[2]][:1]
-    hint = f"did you mean {near[0]}?" if near else "`flockmq sample-config` shows every key"
-    return ConfigError(f"unknown {kind} {shorten(repr(name))[1:-1]} ({origin})", hint)
+def unknown(kind: str, name: str, origin: str, known: Mapping[str, Key], prefix: str = "") -> ConfigError:
+    """The error for a key or variable that does not exist, with the nearest one that does. `prefix`: of a table."""
+    sections = {key.section for key in known.values() if key.section}
+    shown = shorten(repr(prefix + name))[1:-1]
+    if name in sections:
+        return ConfigError(f"{shown} ({origin}): expected a section, [{shown}], with keys of its own")
+    near = _nearest_variable(name, known) if name.startswith(PREFIX) else _nearest_key(name, known, sections)
+    hint = f"did you mean {near}?" if near else "`flockmq sample-config` shows every key"
+    return ConfigError(f"unknown {kind} {shown} ({origin})", hint)
+
+
+def _nearest_variable(name: str, known: Iterable[str]) -> str:
+    near = _nearest(name.removeprefix(PREFIX), [full.removeprefix(PREFIX) for full in known])
+    return PREFIX + near if near else ""
+
+
+def _nearest_key(name: str, known: Iterable[str], sections: set[str]) -> str:
+    """The key or section that is most like this name; empty: none is."""
+    section, _, own = name.rpartition(".")
+    right = next((full for full in known if full.rpartition(".")[2] == own), "")  # in the wrong section, or in none
+    if section in sections:
+        near = _nearest(own, [full.rpartition(".")[2] for full in known if full.startswith(f"{section}.")])
+        return f"{section}.{near}" if near else right
+    near = _nearest(section or own, sections)
+    if section and f"{near}.{own}" in known:
+        return f"{near}.{own}"
+    if near:
+        return f"[{near}]"
+    return right or _nearest(own, [full for full in known if "." not in full])
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    return next(iter(difflib.get_close_matches(name, names, 1, 0.7)), "")

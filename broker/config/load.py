@@ -119,7 +119,7 @@ def _tables_from_overrides(overrides: Mapping[str, object]) -> Iterator[tuple[st
 def _override(name: str, raw: object, prefix: str, known: Mapping[str, Key]) -> tuple[Key, object]:
     key = known.get(name)
     if key is None:
-        raise unknown("key", prefix + name, "the command line", known)
+        raise unknown("key", name, "the command line", known, prefix)
     return key, read(key, raw, "the command line", is_text=True)
 
 

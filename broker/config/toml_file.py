@@ -57,7 +57,7 @@ class TomlFile:
         origin = self._place(prefix + name)
         key = known.get(name)
         if key is None:
-            raise unknown("key", prefix + name, origin, known)
+            raise unknown("key", name, origin, known, prefix)
         return key, read(key, raw, origin, is_text=False), origin
 
 

@@ -114,7 +114,7 @@ class StandaloneCoordinator(Coordinator):
                 retained=plane.router.retained.count,
                 wills=len(restorer.wills),
                 delayed=len(delayed),
-                seconds=f"{time.monotonic() - began:.2f}",
+                seconds=round(time.monotonic() - began, 2),
             )
         self._declare_configured(plane.config)
         plane.end_turn()
@@ -201,7 +201,8 @@ class StandaloneCoordinator(Coordinator):
         return self.store.describe()
 
     def ready(self) -> tuple[bool, str]:
-        return True, "ready"
+        trouble = self.store.trouble
+        return not trouble, trouble or "ready"
 
     @property
     def message_log(self) -> MessageLog | None:

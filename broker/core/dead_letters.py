@@ -91,7 +91,7 @@ class DeadLetters:
             "a shared subscription has no more dead letters",
             group=logs.as_text(group),
             dead_letters=episode.count,
-            seconds=f"{episode.last - episode.began:.1f}",
+            seconds=round(episode.last - episode.began, 1),
         )
 
 

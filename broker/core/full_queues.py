@@ -68,5 +68,5 @@ class FullQueues:
             "queue is no longer dropping messages",
             client_id=logs.as_text(client_id),
             dropped=episode.dropped,
-            seconds=f"{episode.last - episode.began:.1f}",
+            seconds=round(episode.last - episode.began, 1),
         )

@@ -119,7 +119,7 @@ class Dispatcher:
         if session is None:
             self._connected_users.on_not_admitted(connection)
             self._coordinator.ended(connection, None)
-            log_ended("connection ended before CONNECT", address=connection.address, reason=reason)
+            log_ended("connection ended before it was accepted", address=connection.address, reason=reason)
             return
         if self._hooks.has("disconnected"):
             connection.claimed = session

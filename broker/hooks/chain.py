@@ -155,7 +155,7 @@ class HookChain:
                 log.warning(
                     "a hook blocks the node: it should be `async def`, or use a thread",
                     hook=name,
-                    seconds=f"{now - began:.3f}",
+                    seconds=round(now - began, 3),
                 )
 
     async def _wait(self, name: str, answer: Awaitable[Any]) -> Any:

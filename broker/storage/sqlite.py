@@ -226,10 +226,12 @@ class SqliteStore(LogStore):
             except (sqlite3.Error, OSError, MemoryError) as error:
                 if not _may_pass(error):
                     raise
+                self.trouble = f"the store can't write: {error}"
                 if time.monotonic() >= self._log_at:
                     log.error("store can't write: no message is acknowledged until it can", path=self.path, error=error)
                     self._log_at = time.monotonic() + LOG_SECONDS
             else:
+                self.trouble = ""
                 return True
             if self._closing.is_set():
                 return False

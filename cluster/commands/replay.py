@@ -61,7 +61,7 @@ def run(arguments: list[str]) -> int:
     parser = make_parser()
     args = parser.parse(arguments)
     if args.since is None:
-        raise UsageError("no --since", 'name the begin of the range: --since "10 min ago"')
+        raise UsageError("no --since", 'name the beginning of the range: --since "10 min ago"')
     check(args)
     options = client_options(args)
     with opened(args) as logs:

@@ -11,7 +11,7 @@ from cluster.membership.lease import Lease
 from cluster.peers.liveness import is_gone
 from cluster.peers.members import Members
 from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkLost, Reply, ReplyError, ignore
+from cluster.redis.link import GONE, LinkLost, Reply, ReplyError, ignore
 from cluster.replication.changes import Changes
 from cluster.replication.snapshot import pairs
 from cluster.sessions.wills import Wills
@@ -93,7 +93,7 @@ class Heartbeat:
             self._due = time.monotonic() + self._interval
             reply = await self._link.ask_function("beat")
             if reply[0] == b"gone":
-                self._on_fenced("another node declared this one dead")
+                self._on_fenced(GONE)
         else:
             await self.send()
 
@@ -112,7 +112,7 @@ class Heartbeat:
         if isinstance(reply, LinkLost) or self._link.closed:
             return
         if reply[0] == b"gone":
-            self._on_fenced("another node declared this one dead")
+            self._on_fenced(GONE)
             return
         _, change, clock, due, layout, *heartbeats = reply
         if change < self._changes.last:

@@ -13,7 +13,7 @@ from cluster.message_log import LoggedMessages
 from cluster.peers import wire
 from cluster.peers.node_link import NodeLink
 from cluster.redis.append_only_file import rewrite_after_restart
-from cluster.redis.link import LinkError, LinkLost
+from cluster.redis.link import GONE, LinkError, LinkLost, reason_of
 from cluster.redis.store import RedisStore
 from cluster.replication.replica import Replica
 from cluster.replication.snapshot import Behind
@@ -141,7 +141,7 @@ class Recovery:
                 return
             except (LinkLost, LinkError, OSError, TimeoutError) as error:
                 self._link.hang_up()
-                reason = str(error) or type(error).__name__
+                reason = reason_of(error)
                 if reason not in reasons or attempt % ATTEMPTS_PER_LOG_LINE == 0:
                     reasons.add(reason)
                     log.warning("Redis is still away", reason=reason)
@@ -156,7 +156,7 @@ class Recovery:
         sent_at = time.monotonic()
         reply = await link.ask_function("beat")
         if reply[0] == b"gone":
-            self._on_fenced("another node declared this one dead")
+            self._on_fenced(GONE)
             return
         seq, change, *_ = reply
         if lost := await self._what_is_lost(seq, change):
@@ -193,7 +193,7 @@ class Recovery:
         self._leases.recover()
         replica.members.forget_departed()
         rewrite_after_restart(link.connection)
-        log.info("Redis is back", seconds=f"{away:.1f}")
+        log.info("Redis is back", seconds=round(away, 1))
         self._lease.resume()
         self._plane.end_turn()
 

@@ -25,7 +25,7 @@ def rewrite_after_restart(connection: Link) -> None:
         if isinstance(reply, ReplyError):
             _report(reply)
         elif not isinstance(reply, LinkLost):
-            log.info("Redis rewrites its append-only file after its restart")
+            log.info("Redis rewrites its append-only file, as it has not since it was started")
 
     connection.call(decide, "INFO", "persistence")
 

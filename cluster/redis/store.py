@@ -21,7 +21,7 @@ from _speedups.session.session import Session
 from broker import logs
 from broker.storage.store import LogStore
 from cluster.redis.keys import Keys
-from cluster.redis.link import Link, LinkLost, Reply, ReplyError, ignore
+from cluster.redis.link import GONE, Link, LinkLost, Reply, ReplyError, ignore
 from cluster.redis.log_bounds import LogBounds
 
 RETRY_SECONDS = 0.3
@@ -305,7 +305,7 @@ class RedisStore(LogStore):
             return False
         if isinstance(reply, list) and reply and reply[0] in (b"gone", b"gap"):
             if reply[0] == b"gone":
-                self._on_fenced("another node declared this one dead")
+                self._on_fenced(GONE)
             elif current == self._round:  # else it followed a refused block
                 self._on_fenced("Redis has lost committed data")
             return False
@@ -386,6 +386,7 @@ class RedisStore(LogStore):
     def _pause(self, reason: str) -> None:
         """Redis refuses a block and all later blocks of the pipeline: send them again after a pause."""
         self._complain(reason)
+        self.trouble = f"Redis refuses data: {reason}"
         self._round += 1
         link, self._link = self._link, None
         # Entries that still wait use no memory of Redis. They must stay: their messages will be acknowledged.
@@ -405,6 +406,7 @@ class RedisStore(LogStore):
         if self._complained:
             log.info("Redis accepts data again")
             self._complained = 0.0
+            self.trouble = ""
 
     def _complain(self, reason: str) -> None:
         if time.monotonic() >= self._complained:

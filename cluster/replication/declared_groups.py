@@ -10,7 +10,7 @@ from broker.config.declared_group import DeclaredGroup, differences
 from broker.core.data_plane import DataPlane
 from broker.errors import NotNow
 from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkError, LinkLost, Reply, ReplyError
+from cluster.redis.link import GONE, LinkError, LinkLost, Reply, ReplyError
 from cluster.replication.barrier import Barrier
 
 SHARED_DISCARDED = COUNTERS.index("shared_discarded")
@@ -91,7 +91,7 @@ class DeclaredGroups:
 
         reply = await self._link.ask_function_first(replied, "declare_group", name, settings)
         if reply[0] == b"gone":
-            raise NotNow("another node declared this one dead")
+            raise NotNow(GONE)
         return int(reply[1])
 
     async def _applied(self) -> None:

@@ -24,7 +24,7 @@ from broker.core import will
 from broker.core.data_plane import DataPlane
 from broker.core.session_expiry import interval_of
 from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkLost, Reply, ReplyError
+from cluster.redis.link import GONE, LinkLost, Reply, ReplyError
 from cluster.replication.barrier import Barrier
 from cluster.replication.routes import Routes
 from cluster.sessions.claim import Claim, Claims
@@ -150,7 +150,7 @@ class TakeOver:
         if isinstance(reply, ReplyError):
             log.warning("Redis refuses a session", client_id=packet.client_id, reason=reply)
         elif not isinstance(reply, LinkLost) and reply[0] == b"gone":
-            self._on_fenced("another node declared this one dead")
+            self._on_fenced(GONE)
         self._claims.remove(claim)
         if isinstance(reply, list) and reply[0] == b"denied" and not connection.closed:
             claim.admission.refuse_others(connection, packet)

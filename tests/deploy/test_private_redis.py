@@ -258,6 +258,9 @@ def test_it_ends_after_the_workers(start_workers: StartWorkers) -> None:
         assert workers.stop() == 0
     assert not any(map(is_running, pids))
     assert not [line for line in workers.log if line["level"] in ("warning", "error")], workers.log_text()
+    names = {line["worker"] for line in workers.log if line["event"].endswith(" is ready")}
+    assert len(names) > 1
+    assert names < {line.get("worker") for line in workers.log if line["event"] == "stopped"}  # None: the supervisor
     workers.start()
     until(lambda: retained(workers.port, "will") == b"w")
 

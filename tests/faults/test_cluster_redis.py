@@ -14,13 +14,14 @@ from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess, new_seed
 from tests.harness.redis_process import KEEPS, RedisProcess, Sentinels
 from tests.harness.socket_client import SocketClient
+from tests.web.http_client import HttpClient
 
 MIB = 1 << 20
 
 
 @pytest.fixture
 def cluster(start_cluster: StartCluster) -> ClusterProcess:
-    return start_cluster(CLUSTER_SETTINGS, keeps="always")
+    return start_cluster({**CLUSTER_SETTINGS, "http.listen": "127.0.0.1:0"}, keeps="always")
 
 
 def code_of(cluster: ClusterProcess, name: str, client_id: str, *, clean: bool) -> int | None:
@@ -202,6 +203,7 @@ def test_a_redis_with_no_memory_left(cluster: ClusterProcess) -> None:
             cluster.redis.set(maxmemory=1)
             publisher.send(Publish("t", b"during", qos=1, packet_id=2))
             assert publisher.ping() == []
+            until(lambda: b"Redis refuses data: OOM" in HttpClient(cluster["b"]).ask("GET", "//readyz").data)
             subscriber.send(Puback(packet_id=packet.packet_id))
             until(lambda: cluster.redis.client().llen("mq:q:s") == 0)
             time.sleep(2 * LEASE)  # nobody is taken for dead meanwhile
@@ -209,6 +211,7 @@ def test_a_redis_with_no_memory_left(cluster: ClusterProcess) -> None:
             assert publisher.ping() == []
             cluster.redis.set(maxmemory=0)
             assert publisher.receive() == Puback(packet_id=2)
+            assert HttpClient(cluster["b"]).ask("GET", "//readyz").data == b"ready\n"
             packet = subscriber.receive()
             assert isinstance(packet, Publish)
             assert packet.payload == b"during"

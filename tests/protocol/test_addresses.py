@@ -33,7 +33,7 @@ def test_an_address_may_have_so_many(start_broker: StartBroker) -> None:
     assert second is not None
     assert enter(broker) is None
     assert enter(broker, "127.0.0.2") is not None
-    broker.wait_for_log("connection ended before CONNECT", reason="too many connections from its address")
+    broker.wait_for_log("connection ended before it was accepted", reason="too many connections from its address")
     first.close()
     until(lambda: enter(broker) is not None, "room for another")
 

@@ -9,7 +9,9 @@ from tests.harness.socket_client import SocketClient
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", "the first packet is not CONNECT [MQTT-3.1.0-1]"),
+        (b"GET / HTTP/1.1\r\n\r\n", "the client sends HTTP, and this listener is for MQTT"),
+        (b"\x16\x03\x01\x02\x00\x01\x00", "the client begins TLS, and this listener is without TLS"),
+        (b"\xc0\0", "the first packet is not CONNECT [MQTT-3.1.0-1]"),
         (b"\x10\xff\xff\xff\xff\x01", "the Remaining Length has more than four bytes [MQTT-2.2.3]"),
     ],
 )
@@ -18,7 +20,7 @@ def test_fault_before_connect(broker: Broker, data: bytes, reason: str) -> None:
     with SocketClient(broker.port) as client:
         client.send(data)
         assert client.receive() is None
-    line = broker.wait_for_log("connection ended before CONNECT", reason=reason)
+    line = broker.wait_for_log("connection ended before it was accepted", reason=reason)
     assert line["level"] == "info"
 
 
@@ -29,4 +31,4 @@ def test_refusal_is_logged_once(broker: Broker) -> None:
         assert client.receive() is None
     broker.wait_for_log("connection refused")
     broker.stop()
-    assert not [line for line in broker.log if "before CONNECT" in line["event"]]
+    assert not [line for line in broker.log if "before it was accepted" in line["event"]]

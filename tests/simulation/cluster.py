@@ -19,6 +19,7 @@ from redis.utils import get_lib_version
 
 from _speedups.cluster.journal import ClusterJournal
 from broker.core.data_plane import DataPlane
+from cluster.redis.link import DECLARED_DEAD
 from loadtest.prove.history import Delivered
 from tests.simulation import checker, timed
 from tests.simulation.clients import SimulatedClient, TimedHistory
@@ -49,7 +50,6 @@ FILTERS: dict[str, tuple[str, ...]] = {
 }
 DUE = (b"mq:later", b"mq:delayed", b"mq:expiring")  # keys with all that is still to come
 FENCED = "fenced: "  # the beginning of a line in the log
-DECLARED_DEAD = "another node declared this one dead"
 REDIS_PY = get_lib_version()
 BACK = ("Redis is back", "the node is ready again")  # ends of lines in the log
 
@@ -86,7 +86,7 @@ class LogLines(logging.Handler):
             node.is_away = event.startswith("Redis is away") or (node.is_away and not event.endswith(BACK))
             if event.startswith(FENCED):
                 node.leaves()
-            if getattr(record, "values", {}).get("reason") == DECLARED_DEAD:
+            if DECLARED_DEAD in str(getattr(record, "values", {}).get("reason")):
                 node.ends.append(self._run.world.now)
         if record.levelno < logging.WARNING and not self._run.story.detailed:
             return

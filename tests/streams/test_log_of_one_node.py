@@ -4,6 +4,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,14 @@ from tests.harness.broker_process import until
 from tests.harness.logs import OneNode, entries, logged_rows
 from tests.harness.socket_client import SocketClient
 from tests.streams.test_streams import EVERYTHING, five, message, numbers, publish, read, subscribe
+from tests.web.http_client import HttpClient
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[OneNode]:
     """A node that logs everything."""
-    node = OneNode(tmp_path, {**EVERYTHING, "mqtt.sys_interval": 0.1, "analytics.max_waiting_bytes": 1 << 16})
+    settings = {"mqtt.sys_interval": 0.1, "analytics.max_waiting_bytes": 1 << 16, "http.listen": "127.0.0.1:0"}
+    node = OneNode(tmp_path, {**EVERYTHING, **settings})
     node.start()
     yield node
     assert node.stop() == 0, node.log_text()
@@ -43,6 +46,8 @@ def test_puback_waits_for_the_log(node: OneNode) -> None:
     client.send(Publish("t", b"1", qos=1, packet_id=1))
     node.wait_for_log("store can't write")
     assert message(client).payload == b"1"
+    ready = HttpClient(node).ask("GET", "//readyz")
+    assert ready.status == HTTPStatus.SERVICE_UNAVAILABLE and b"the store can't write: " in ready.data
     count = 0
     while not_logged(node) == 0:
         client.send(Publish("t", b"zero" * 10_000))
@@ -55,6 +60,7 @@ def test_puback_waits_for_the_log(node: OneNode) -> None:
     assert client.receive() == Puback(packet_id=1)
     publish(client, "other", b"2")
     found = payloads(node)
+    assert HttpClient(node).ask("GET", "//readyz").status == HTTPStatus.OK
     assert found[b"1"] == found[b"2"] == 1 and 0 < found[b"zero" * 10_000] < count
 
 

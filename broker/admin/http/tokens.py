@@ -75,7 +75,10 @@ def add(path: Path, name: str, role: str, tenant: str = "") -> str:
         lines = [_line(holder, key) for key, holder in kept.items()]
         replace_file(path, "".join([*lines, _line(Holder(name, role, tenant), digest(token))]))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the file of tokens {path} can't be written: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"the file of tokens {path} can't be written: {reason}", "check path and permissions"
+        ) from error
     return token
 
 

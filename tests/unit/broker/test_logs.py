@@ -45,6 +45,14 @@ def test_text_line() -> None:
     assert re.fullmatch(pattern, out.getvalue())
 
 
+@pytest.mark.parametrize(("style", "wanted"), [("text", " a=1 worker=vm-2\n"), ("json", '"worker": "vm-2", "a": 1}\n')])
+def test_line_of_a_worker(style: str, wanted: str) -> None:
+    out = io.StringIO()
+    logs.configure("info", style, out, worker="vm-2")
+    logs.get("flockmq.test").info("is ready", a=1)
+    assert out.getvalue().endswith(wanted)
+
+
 def test_json_line() -> None:
     out = start("json")
     logs.get("flockmq.test").warning(

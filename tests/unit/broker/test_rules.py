@@ -137,6 +137,11 @@ def test_a_bad_line_is_told_with_its_number(line: str, tmp_path: Path) -> None:
     assert caught.value.hint
 
 
+def test_a_line_of_no_kind_is_told_with_all_kinds(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r'acl:1: expected "user" and a name, or "topic" or "pattern" and a rule'):
+        acl(tmp_path, "usr ada\n")
+
+
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"auth\.acl_file = .* can't be read: No such file"):
         AclFile(str(tmp_path / "none"))

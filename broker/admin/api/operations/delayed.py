@@ -4,7 +4,7 @@ from http import HTTPStatus
 from typing import Any
 
 from broker.admin.api.operation import AFTER, LIMIT, TENANT, Operation, Request, listed
-from broker.admin.api.schema import boolean, integer, number, record, text
+from broker.admin.api.schema import EXPECTED, boolean, integer, number, record, text
 from broker.admin.http.problems import missing
 
 DELAYED = record(
@@ -68,7 +68,13 @@ OPERATIONS = (
         "Drop a message that waits: it is not published.",
         cancel,
         role="admin",
-        arguments={"id": text("`id` of the list", pattern="^([0-9a-f]{8}-[0-9]{1,18}|[0-9]{16})$")},
+        arguments={
+            "id": text(
+                "`id` of the list",
+                pattern="^([0-9a-f]{8}-[0-9]{1,18}|[0-9]{16})$",
+                **{EXPECTED: "be an `id` of the list"},
+            )
+        },
         required=("id",),
         problems=(HTTPStatus.NOT_FOUND,),
     ),

@@ -14,6 +14,7 @@ from broker.config.declared_group import OPTIONS, declared, paused
 from broker.config.kinds import Boolean, Choice, Duration, Integer, Kind, Size
 
 GROUP = text("`$share/NAME/FILTER`", minLength=1, maxLength=MAX_NAME)
+NO_GROUP = "there is no such shared subscription; its name is of the form $share/NAME/FILTER"
 
 
 def schema_of(kind: Kind, description: str) -> Schema:
@@ -91,7 +92,7 @@ async def group(request: Request) -> dict[str, Any]:
     answers = values(await call(request.node, "group", **request.arguments))
     parts = [found for found in answers.values() if found is not None]
     if not parts:
-        raise missing("there is no such shared subscription")
+        raise missing(NO_GROUP)
     members: dict[str, dict[str, Any]] = {}
     for part in parts:
         for member in part.pop("of"):
@@ -106,7 +107,7 @@ async def purge(request: Request) -> dict[str, Any]:
     broker = request.node.broker
     name = request.arguments["group"].encode()
     if name not in broker.data_plane.router.filters.groups:
-        raise missing("there is no such shared subscription")
+        raise missing(NO_GROUP)
     return {"dropped": await broker.coordinator.purge_group(name)}
 
 
