@@ -234,3 +234,59 @@ def skip_changes(catch_up: Any) -> Any:
 def from_the_first(flow: Any) -> Any:
     """Of RedisStore: a new link is sent all blocks without a reply, whether or not Redis has them."""
     return lambda self, link, applied: flow(self, link, 0)
+
+
+# ---- faults that the fault suite has found ----
+
+
+def only_known(taken: Any) -> Any:
+    """Of TakeOver: an epoch without a connection is not released."""
+
+    def ended(self: TakeOver, client_id: bytes, epoch: int) -> None:
+        if self._claims.with_epoch(epoch) is not None:
+            taken(self, client_id, epoch)
+
+    return ended
+
+
+def none_departed(_property: Any) -> Any:
+    return property(lambda _self: [])
+
+
+def taken_out(missing: Any) -> Any:
+    """Of Changes: topic names are forgotten when their messages are asked for."""
+
+    def taken(self: Any, most: int) -> list[bytes]:
+        topics: list[bytes] = missing(self, most)
+        for topic in topics:
+            del self._missing[topic]
+        return topics
+
+    return taken
+
+
+def without_timer(suspend: Any) -> Any:
+    """Of Lease: nothing ends the wait for the confirmation."""
+
+    def suspended(self: Lease) -> None:
+        suspend(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    return suspended
+
+
+def none_missed(recovered: Any) -> Any:
+    """Of Leases: the reply has no leases, as if all had arrived."""
+
+    def resumed(self: Any, items: Any) -> None:
+        recovered(self, [] if isinstance(items, list) else items)
+
+    return resumed
+
+
+def nothing_lost(compare: Any) -> Any:
+    async def none(self: Any, seq: int, change: int) -> str:
+        return ""
+
+    return none

@@ -14,10 +14,12 @@ from cluster.membership.clock import ClusterClock
 from cluster.membership.heartbeat import Heartbeat
 from cluster.membership.inbox import Inbox
 from cluster.membership.lease import Lease
+from cluster.membership.recovery import Recovery
 from cluster.peers.members import Members
 from cluster.peers.node_link import NodeLink
 from cluster.redis.store import RedisStore
 from cluster.replication.barrier import Barrier
+from cluster.replication.changes import Changes
 from cluster.replication.snapshot import SnapshotReader
 from cluster.sessions.delayed_messages import DelayedMessages
 from cluster.sessions.leases import Leases
@@ -607,6 +609,49 @@ ALL = (
         "G1",
         "the queues of a tenant take more than its limit",
         lua=(("job.limits and before + tenants.free(prefix, job.limits, tenant) or job.unlimited", "job.unlimited"),),
+    ),
+    # ---- faults that the fault suite has found, put back ----
+    Mutation(
+        "unknown epoch kept",
+        "G5",
+        "a node does not release an epoch for which it has no connection",
+        methods=((TakeOver, "taken", broken.only_known),),
+    ),
+    Mutation(
+        "logs of departed nodes",
+        "G4",
+        "a node whose link is back does not read the logs of nodes that have left meanwhile",
+        methods=((Members, "departed", broken.none_departed),),
+    ),
+    Mutation(
+        "retained forgotten",
+        "G7",
+        "a node that loses its link again while it catches up forgets which retained messages it has to read",
+        methods=((Changes, "missing", broken.taken_out),),
+    ),
+    Mutation(
+        "suspended for ever",
+        "G8",
+        "a node that stood still waits for ever for the confirmation of its membership",
+        methods=((Lease, "suspend", broken.without_timer),),
+    ),
+    Mutation(
+        "leases not asked for",
+        "G13",
+        "a node whose link is back does not ask for leases that it has not received",
+        methods=((Leases, "_recovered", broken.none_missed),),
+    ),
+    Mutation(
+        "queues not compared",
+        "G1",
+        "a node whose link is back does not compare the ends of its queues with those in Redis",
+        methods=((SnapshotReader, "has_lost", broken.nothing_later),),
+    ),
+    Mutation(
+        "losses not noticed",
+        "G8",
+        "a node whose link is back does not notice that Redis has lost data",
+        methods=((Recovery, "_what_is_lost", broken.nothing_lost),),
     ),
 )
 MUTATIONS = {mutation.name: mutation for mutation in ALL}
