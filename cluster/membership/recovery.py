@@ -26,6 +26,7 @@ from cluster.sessions.unfinished import Unfinished
 BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5)  # between attempts to reach Redis, plus or minus a half
 ATTEMPTS_PER_LOG_LINE = 20
 LOST_DATA = "Redis has lost committed data"
+STARTED_TWICE = "Redis has started more than once since this node was there, so its losses can't be known"
 AWAY_LEASES = 3  # after which persistent clients are closed, if the machine of Redis is reachable
 
 log = logs.get("flockmq.cluster")
@@ -213,11 +214,10 @@ class Recovery:
         if not await reader.is_same_history():
             return "Redis has lost changes, and has used their numbers for others"
         # Numbers of queues and places of groups would be used again, for other messages.
-        if await reader.has_lost(self._unfinished.numbers()) or await reader.has_lost_places(
-            self._leases.last_places()
-        ):
+        if await reader.has_lost(self._unfinished.numbers()):
             return LOST_DATA
-        return ""
+        lost = await reader.lost_places(self._leases.last_places())
+        return "" if not lost else LOST_DATA if all(lost) else STARTED_TWICE
 
 
 def _backoff(attempt: int) -> float:

@@ -154,16 +154,18 @@ class SnapshotReader:
                 return True
         return False
 
-    async def has_lost_places(self, places: dict[bytes, int]) -> bool:
-        """Whether Redis lacks messages of shared subscriptions that this node has received. Raises as `NodeLink.ask`.
+    async def lost_places(self, places: dict[bytes, int]) -> list[bytes]:
+        """The groups of which Redis lacks messages that this node has received. Raises as `NodeLink.ask`.
 
-        To be called when nothing else is lost: if this is not either, the node has compared all.
+        An empty name: Redis has begun and ended since the node was there, so the node can't know what is lost. To be
+        called when nothing else is lost: if this is not either, the node has compared all.
 
         Args:
             places: the highest place of a message that this node has had, by group.
         """
         fields = [each for pair in places.items() for each in pair]
-        return bool(await self._link.ask_function("lost_places", *fields))
+        found: list[bytes] = await self._link.ask_function("lost_places", *fields)
+        return found
 
     async def _read_queue(self, session: Session) -> None:
         while True:

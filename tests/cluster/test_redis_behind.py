@@ -205,3 +205,29 @@ def test_what_must_not_be_restored(queue: Queue, why: str) -> None:
     before = caller.dump()
     assert queue.restore(lost, **more) == 0
     assert caller.dump() == before
+
+
+def test_a_node_that_has_missed_a_process_of_redis_cannot_compare(caller: Caller) -> None:
+    """What the process between noted is gone: numbers that it has lost look as if they were there."""
+    caller.call("beat", b"n2", "elapsed", 100)
+    for process in range(2):
+        assert caller.call("lost_places", b"n2") == []
+        caller.redis.function_load(function_library(), replace=True)
+        caller.call("beat", b"n1", "elapsed", 100)
+        caller.commit(pushes=caller.push(b"a"))
+        assert caller.redis.get("mq:starts") == b"%d" % (process + 2)
+    assert lost(caller, b"n2", 2) == []
+    unfinished = pack([[b"a", caller.incarnation(b"a"), [[1, LOST]]]])
+    assert caller.call("restore", b"n2", unfinished) == 0
+    assert caller.call("lost_places", b"n1") == []
+    assert caller.call("lost_places", b"n2") == [b""]
+    caller.call("beat", b"n2", "elapsed", 100)
+    assert caller.call("lost_places", b"n2") == []
+
+
+def test_a_damaged_count_of_processes_stops_no_node(caller: Caller) -> None:
+    caller.redis.delete("mq:starts")
+    caller.redis.hset("mq:starts", "damaged", 1)
+    caller.redis.function_load(function_library(), replace=True)
+    assert caller.call("beat", b"n1", "elapsed", 100) != [b"gone"]
+    assert caller.call("lost_places", b"n1") == []

@@ -427,6 +427,12 @@ ALL = (
         "messages of a member that is away are not given back",
         lua=(("  if give_back(prefix, cid, false, told) then\n", "  if false then\n"),),
     ),
+    Mutation(
+        "missed process",
+        "G1",
+        "a node that was away while Redis began and ended compares its numbers, and takes those of others for its own",
+        lua=(("  if starts.are_missed(prefix, args[2]) then", "  if false then"),),
+    ),
     # ---- shared subscriptions with an order ----
     Mutation(
         "keys without the link",

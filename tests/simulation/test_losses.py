@@ -131,3 +131,28 @@ def test_a_message_that_is_taken_counts_once() -> None:
     ]
     history = Excuses(History([event for _, event in events]), [at for at, _ in events], [LOSS], 1).history()
     assert history.events.count(Taken("subscriber", b"publisher 0/2")) == 1
+
+
+@pytest.mark.parametrize(("admitted", "excused"), [(20, True), (210, False)])
+def test_a_packet_identifier_that_is_used_again_after_two_losses(admitted: int, *, excused: bool) -> None:
+    """A node without a link from one loss to the other gives nothing back; it is not so if the client was admitted."""
+    losses = [Loss(50, 100, frozenset()), Loss(250, 300, frozenset())]
+    events: list[tuple[int, Event]] = [
+        (10, Connecting("subscriber", False)),
+        (admitted, Connected("subscriber", False, True)),
+        *received(260, b"publisher 0/1", takes=True),
+        (320, Ended("subscriber", "lost")),
+        (330, Connecting("subscriber", False)),
+        (340, Connected("subscriber", False, True)),
+        *received(350, b"publisher 0/2", takes=False),
+    ]
+    history = Excuses(History([event for _, event in events]), [at for at, _ in events], losses, 1).history()
+    assert (Taken("subscriber", b"publisher 0/2") in history.events) == excused
+
+
+@pytest.mark.parametrize(("times", "excused"), [(2, True), (3, True), (4, False)])
+def test_a_will_may_come_once_more_for_each_loss(times: int, *, excused: bool) -> None:
+    will = b"will mortal 0 1"
+    losses = [Loss(50, 100, frozenset([will])), Loss(250, 300, frozenset([will]))]
+    excuses = Excuses(History([]), [], losses, 0)
+    assert excuses.excuses_will(f"I6 the will {will!r} came {times} times") == excused

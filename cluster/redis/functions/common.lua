@@ -1,5 +1,5 @@
 #!lua name=flockmq1
--- revision 28
+-- revision 29
 -- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
 -- in deploy/docs/CLUSTER.md.
 --
@@ -191,6 +191,22 @@ local MAX_TAILS = 20000
 local born, noted = nil, 0
 local tails = {}              -- key of a session or group -> {incarnation or 0, end}; nil: nothing is noted any more
 local known = {}              -- prefix and id of nodes that joined with this process, or compared their numbers with it
+
+-- The processes of Redis that nodes have used are counted. A node for which more than one has begun can't compare: what
+-- the earlier of them has noted is gone.
+local starts = {of = {}}      -- by prefix: the number of this process, or an error; and two functions
+
+-- The number of this process.
+function starts.count(prefix)
+  starts.of[prefix] = starts.of[prefix] or redis.pcall('INCR', prefix .. 'starts')
+  return tonumber(starts.of[prefix]) or 0
+end
+
+-- Whether processes have begun and ended since the last ordinary heartbeat of a node; not, if a key is damaged.
+function starts.are_missed(prefix, node)
+  local seen = redis.pcall('HGET', prefix .. 'node:' .. node, 'starts')
+  return (tonumber(starts.of[prefix]) or 0) > (tonumber(seen) or math.huge) + 1
+end
 
 -- The table of the noted ends; nil if there is none any more.
 local function noted_tails()

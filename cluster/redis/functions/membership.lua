@@ -19,7 +19,8 @@ register('flockmq_join', function(args)
   if known then
     known[prefix .. node] = true
   end
-  redis.call('HSET', prefix .. 'node:' .. node, 'seq', 0, 'state', 'joining', unpack(args, 4))
+  redis.call('HSET', prefix .. 'node:' .. node, 'seq', 0, 'state', 'joining', 'starts', starts.count(prefix),
+    unpack(args, 4))
   -- While no node lived, the wall clock is all that says how much time has passed.
   local time = alone and advance_clock(prefix) or clock(prefix)
   return {tonumber(redis.call('GET', prefix .. 'change') or 0), tonumber(layout), time}
@@ -71,12 +72,14 @@ register({function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = func
     return {'gone'}
   end
   redis.call('HINCRBY', prefix .. 'nodes', node, 1)
+  local process = starts.count(prefix)
   if known and #args > 2 then
     known[prefix .. node] = true   -- not with the first one over a new link, which reads what the node has missed
   end
   if #args > 2 then
     local epoch = redis.pcall('GET', prefix .. 'epoch')
-    redis.call('HSET', prefix .. 'node:' .. node, 'epoch', type(epoch) == 'string' and epoch or 0, unpack(args, 3))
+    redis.call('HSET', prefix .. 'node:' .. node, 'epoch', type(epoch) == 'string' and epoch or 0, 'starts', process,
+      unpack(args, 3))
   end
   local result = {seq, tonumber(redis.call('GET', prefix .. 'change') or 0)}
   for i = 3, #args, 2 do

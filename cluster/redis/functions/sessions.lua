@@ -251,10 +251,11 @@ end
 
 -- args: prefix, node, sessions: {client id, incarnation, {{queue number, entry; or nothing: PUBREC received}, ...}}. A
 -- node that has found that Redis has lost data gives back the messages of QoS 2 that it has sent, and that are not
--- completed: their packet identifiers must not be used for others. Returns how many Redis has taken.
+-- completed: their packet identifiers must not be used for others. Returns how many Redis has taken: none of a node
+-- that has missed a whole process, since their places may have others.
 register({function_name = 'flockmq_restore', flags = {'allow-oom'}, callback = function(args)
   local job = {prefix = args[1], node = args[2], list = cmsgpack.unpack(args[3]), restored = 0}
-  if live(args[1], args[2]) then
+  if live(args[1], args[2]) and not starts.are_missed(args[1], args[2]) then
     each(#job.list, restore_one, client_failed, job)
   end
   return job.restored

@@ -600,9 +600,12 @@ end})
 -- args: prefix, node, then group and the highest place of which the node has had a lease, in turn. Returns the groups
 -- in which that place was given to no message, or to none when this process of Redis began, if the node has not come
 -- back to it before: Redis has lost messages of them. It is the last question of a node that has come back. If there
--- are none, the node has nothing that this process lacks.
+-- are none, the node has nothing that this process lacks. {''}: it has missed a whole process, and can't know that.
 register({function_name = 'flockmq_lost_places', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local prefix, found = args[1], {}
+  if starts.are_missed(prefix, args[2]) then
+    return {''}
+  end
   local earlier = noted_tails() and not known[prefix .. args[2]] and tails or {}
   each((#args - 2) / 2, function(i)
     local group, key = args[1 + 2 * i], prefix .. 'g:' .. args[1 + 2 * i]
