@@ -253,18 +253,6 @@ def none_departed(_property: Any) -> Any:
     return property(lambda _self: [])
 
 
-def taken_out(missing: Any) -> Any:
-    """Of Changes: topic names are forgotten when their messages are asked for."""
-
-    def taken(self: Any, most: int) -> list[bytes]:
-        topics: list[bytes] = missing(self, most)
-        for topic in topics:
-            del self._missing[topic]
-        return topics
-
-    return taken
-
-
 def without_timer(suspend: Any) -> Any:
     """Of Lease: nothing ends the wait for the confirmation."""
 

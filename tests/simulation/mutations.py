@@ -19,7 +19,6 @@ from cluster.peers.members import Members
 from cluster.peers.node_link import NodeLink
 from cluster.redis.store import RedisStore
 from cluster.replication.barrier import Barrier
-from cluster.replication.changes import Changes
 from cluster.replication.snapshot import SnapshotReader
 from cluster.sessions.delayed_messages import DelayedMessages
 from cluster.sessions.leases import Leases
@@ -628,12 +627,6 @@ ALL = (
         "G4",
         "a node whose link is back does not read the logs of nodes that have left meanwhile",
         methods=((Members, "departed", broken.none_departed),),
-    ),
-    Mutation(
-        "retained forgotten",
-        "G7",
-        "a node that loses its link again while it catches up forgets which retained messages it has to read",
-        methods=((Changes, "missing", broken.taken_out),),
     ),
     Mutation(
         "suspended for ever",
