@@ -160,7 +160,7 @@ def test_who_is_no_proxy_is_closed_before_tls(start_node: StartNode, tmp_path: P
     node = start_node(settings)
     with pytest.raises((ssl.SSLError, ConnectionError)):
         tls_socket(ports(node)["mqtts"], trusting(authority))
-    assert node.wait_for_log("before CONNECT")["reason"] == "no PROXY protocol header"
+    assert node.wait_for_log("before it was accepted")["reason"] == "no PROXY protocol header"
 
 
 def test_sighup_follows_tables(start_node: StartNode, tmp_path: Path) -> None:

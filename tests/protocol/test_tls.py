@@ -98,7 +98,7 @@ def test_older_versions_are_refused(node: BrokerProcess) -> None:
         done = subprocess.run([*command, "-cipher", "ALL:@SECLEVEL=0"], capture_output=True, text=True, input="")
         assert done.returncode != 0
         assert "alert" in done.stderr
-        node.wait_for_log("before CONNECT", since=since, reason="TLS: unsupported protocol")
+        node.wait_for_log("before it was accepted", since=since, reason="TLS: unsupported protocol")
 
 
 @pytest.mark.parametrize("offered", [["mqtt"], ["x", "mqtt"], []], ids=str)
@@ -148,7 +148,7 @@ def refused(node: BrokerProcess, listener: str, context: ssl.SSLContext) -> str:
             context.wrap_socket(plain, server_hostname="localhost") as connection,
         ):
             assert connection.recv(1) == b""  # at version 1.3 a client has done its part before it is judged
-    return str(node.wait_for_log("before CONNECT", address=address)["reason"])
+    return str(node.wait_for_log("before it was accepted", address=address)["reason"])
 
 
 def test_a_certificate_is_required(node: BrokerProcess, authority: Authority) -> None:

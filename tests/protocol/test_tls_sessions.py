@@ -176,7 +176,7 @@ def test_other_authorities_and_revocations_end_it(
     since = len(node.log)
     with pytest.raises((ssl.SSLError, ConnectionError)):
         connect(node, context, session)
-    assert "certificate verify failed" in node.wait_for_log("before CONNECT", since=since)["reason"]
+    assert "certificate verify failed" in node.wait_for_log("before it was accepted", since=since)["reason"]
 
 
 @versions
@@ -194,7 +194,7 @@ def test_an_expired_client_certificate_ends_it(
     since = len(node.log)
     with pytest.raises((ssl.SSLError, ConnectionError)):
         connect(node, context, session)
-    reason = node.wait_for_log("before CONNECT", since=since)["reason"]
+    reason = node.wait_for_log("before it was accepted", since=since)["reason"]
     assert reason == "TLS: certificate verify failed: certificate has expired"
 
 

@@ -323,7 +323,7 @@ def test_sni_garbage(node: BrokerProcess, data: bytes) -> None:
         with contextlib.suppress(OSError):  # it has ended already
             connection.shutdown(socket.SHUT_WR)
         read(connection)
-    ended = node.wait_for_log("before CONNECT", since=since)
+    ended = node.wait_for_log("before it was accepted", since=since)
     assert ended["reason"].startswith(("TLS: ", "closed by the client"))
 
 
@@ -347,7 +347,7 @@ def test_slow_tls_handshake_one_byte_at_a_time(start_node: StartNode, authority:
                 connection.sendall(bytes((byte,)))
                 time.sleep(0.01)
         assert time.monotonic() - began < 5
-    assert node.wait_for_log("before CONNECT")["reason"] == "no CONNECT in time"
+    assert node.wait_for_log("before it was accepted")["reason"] == "no CONNECT in time"
 
 
 def test_slow_http_request(start_node: StartNode) -> None:
@@ -357,7 +357,7 @@ def test_slow_http_request(start_node: StartNode) -> None:
         assert read(connection) == b""
     with opened(node) as connection:
         assert read(connection).endswith(b"\x88\2\x03\xe8")
-    assert node.wait_for_log("before CONNECT")["reason"] == "no CONNECT in time"
+    assert node.wait_for_log("before it was accepted")["reason"] == "no CONNECT in time"
 
 
 def test_a_thousand_half_handshakes(start_node: StartNode, authority: Authority) -> None:
