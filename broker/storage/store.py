@@ -17,7 +17,7 @@ class Store(ABC):
 
     durable: bool  # blocks survive the process; else the node keeps no journal
     failure: StoreFailure | None = None  # why it stores nothing more: the node must end
-    trouble = ""  # why it stores nothing for now, as a sentence; it tries again
+    trouble = ""  # why the disk takes nothing for now, as a sentence; the store tries again
 
     @abstractmethod
     def open(self) -> Iterator[bytes]:

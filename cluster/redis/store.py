@@ -386,7 +386,6 @@ class RedisStore(LogStore):
     def _pause(self, reason: str) -> None:
         """Redis refuses a block and all later blocks of the pipeline: send them again after a pause."""
         self._complain(reason)
-        self.trouble = f"Redis refuses data: {reason}"
         self._round += 1
         link, self._link = self._link, None
         # Entries that still wait use no memory of Redis. They must stay: their messages will be acknowledged.
@@ -406,7 +405,6 @@ class RedisStore(LogStore):
         if self._complained:
             log.info("Redis accepts data again")
             self._complained = 0.0
-            self.trouble = ""
 
     def _complain(self, reason: str) -> None:
         if time.monotonic() >= self._complained:
