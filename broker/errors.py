@@ -16,6 +16,7 @@ Faults of a peer are elsewhere: `_speedups.codec.errors` has `MalformedPacket` a
 one connection, never a command or a node.
 """
 
+import os
 import sys
 
 
@@ -84,3 +85,10 @@ def fail(error: FlockError, status: int) -> int:
     line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(error))
     print(f"flockmq: error: {line}", file=sys.stderr)
     return status
+
+
+def reason_of(error: Exception) -> str:
+    """An exception in words: one of the system without its number, and the address that uvloop adds."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
+    return str(error) or type(error).__name__

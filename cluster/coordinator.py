@@ -30,7 +30,7 @@ from broker.coordination.coordinator import Coordinator, Delayed, Done, QueueLim
 from broker.core.calls import SECONDS, Arguments, RpcMethods, RpcReply
 from broker.core.data_plane import DataPlane
 from broker.core.will import Will
-from broker.errors import NotNow, StoreError
+from broker.errors import NotNow, StoreError, reason_of
 from broker.streams.message_log import MessageLog
 from cluster.membership.cleanup import Cleanup
 from cluster.membership.clock import ClusterClock
@@ -50,7 +50,7 @@ from cluster.redis.clients import RedisAddress
 from cluster.redis.connector import Connector, Refused
 from cluster.redis.durability import inspect
 from cluster.redis.keys import LAYOUT
-from cluster.redis.link import DECLARED_DEAD, LinkError, LinkLost, Reply, ignore, is_forbidden, reason_of
+from cluster.redis.link import DECLARED_DEAD, LinkError, LinkLost, Reply, ignore, is_forbidden
 from cluster.redis.log_bounds import LogBounds
 from cluster.redis.store import RedisStore
 from cluster.replication.analytics_results import AnalyticsResults

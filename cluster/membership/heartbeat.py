@@ -11,7 +11,7 @@ from cluster.membership.lease import Lease
 from cluster.peers.liveness import is_gone
 from cluster.peers.members import Members
 from cluster.peers.node_link import NodeLink
-from cluster.redis.link import GONE, LinkLost, Reply, ReplyError, ignore
+from cluster.redis.link import GONE, LOST_DATA, LinkLost, Reply, ReplyError, ignore
 from cluster.replication.changes import Changes
 from cluster.replication.snapshot import pairs
 from cluster.sessions.wills import Wills
@@ -116,7 +116,7 @@ class Heartbeat:
             return
         _, change, clock, due, layout, *heartbeats = reply
         if change < self._changes.last:
-            self._on_fenced("Redis has lost committed data")
+            self._on_fenced(LOST_DATA)
             return
         if not self._link.joined and not self._link.connected:
             return

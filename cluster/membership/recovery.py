@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 from broker import logs
 from broker.core.data_plane import DataPlane
+from broker.errors import reason_of
 from cluster.membership.clock import ClusterClock
 from cluster.membership.lease import Lease
 from cluster.message_log import LoggedMessages
 from cluster.peers import wire
 from cluster.peers.node_link import NodeLink
 from cluster.redis.append_only_file import rewrite_after_restart
-from cluster.redis.link import GONE, LinkError, LinkLost, reason_of
+from cluster.redis.link import GONE, LOST_DATA, LinkError, LinkLost
 from cluster.redis.store import RedisStore
 from cluster.replication.replica import Replica
 from cluster.replication.snapshot import Behind
@@ -25,7 +26,6 @@ from cluster.sessions.unfinished import Unfinished
 
 BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5)  # between attempts to reach Redis, plus or minus a half
 ATTEMPTS_PER_LOG_LINE = 20
-LOST_DATA = "Redis has lost committed data"
 STARTED_TWICE = "Redis has started more than once since this node was there, so its losses can't be known"
 AWAY_LEASES = 3  # after which persistent clients are closed, if the machine of Redis is reachable
 

@@ -9,7 +9,6 @@ one is to the new primary. ASK is never followed: while a slot is moving, no fun
 """
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -25,7 +24,8 @@ Reply = Any
 Then = Callable[[Reply], object]
 CONNECT_SECONDS = 3.0
 
-# Reasons of a node that rejoins. Redis answers its calls with `gone` in the second case.
+# Reasons of a node that rejoins. Redis answers its calls with `gone` in the last case.
+LOST_DATA = "Redis has lost committed data"
 DECLARED_DEAD = "another node declared this one dead"
 GONE = f"Redis has this node no more: {DECLARED_DEAD}, or Redis has lost its data"
 
@@ -171,10 +171,3 @@ async def _encrypt(connected: socket.socket, tls: ssl.SSLContext, host: str) -> 
 def is_forbidden(reason: str) -> bool:
     """Whether a reply with this text says that the user may not use a command, a key or a channel."""
     return reason.startswith("NOPERM") or "no permissions" in reason or "user executing the script" in reason
-
-
-def reason_of(error: Exception) -> str:
-    """The reason why Redis can't be used, in words: an error of the system without its number and address."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
-    return str(error) or type(error).__name__

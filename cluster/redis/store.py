@@ -21,7 +21,7 @@ from _speedups.session.session import Session
 from broker import logs
 from broker.storage.store import LogStore
 from cluster.redis.keys import Keys
-from cluster.redis.link import GONE, Link, LinkLost, Reply, ReplyError, ignore
+from cluster.redis.link import GONE, LOST_DATA, Link, LinkLost, Reply, ReplyError, ignore
 from cluster.redis.log_bounds import LogBounds
 
 RETRY_SECONDS = 0.3
@@ -307,7 +307,7 @@ class RedisStore(LogStore):
             if reply[0] == b"gone":
                 self._on_fenced(GONE)
             elif current == self._round:  # else it followed a refused block
-                self._on_fenced("Redis has lost committed data")
+                self._on_fenced(LOST_DATA)
             return False
         return True
 

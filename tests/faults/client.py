@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from loadtest.prove.client import NEVER, Outgoing, RecordedClient
 from loadtest.prove.client import Fleet as ReadingFleet
-from loadtest.prove.history import History
 from tests.harness.broker_process import until
 from tests.harness.deadline import DEADLINE
 
@@ -17,11 +16,6 @@ class FaultClient(RecordedClient):
 
     It gives a CONNECT without a reply up after a minute, as real clients do: in a partition the only reset may be lost.
     """
-
-    def __init__(
-        self, history: History, client_id: str, *, clean: bool = False, level: int = 4, expiry: int = NEVER
-    ) -> None:
-        super().__init__(history, client_id, clean=clean, level=level, expiry=expiry)
 
     def reconnect(self, port: int, *, will: bytes | None = None) -> None:
         """Connect, as often as the node closes the connection: one that was killed may have to rejoin the cluster."""

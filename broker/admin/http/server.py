@@ -7,7 +7,6 @@ only if `http.listen` is set: a node without it never loads aiohttp.
 
 import asyncio
 import errno
-import os
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
@@ -18,7 +17,7 @@ from aiohttp import HttpVersion10, web
 from broker.admin.http import problems
 from broker.admin.http.headers import HEADERS
 from broker.config.kinds import split_address
-from broker.errors import ListenError
+from broker.errors import ListenError, reason_of
 from broker.listeners.bind import address_of, is_loopback
 
 MAX_LINE = 256 << 10  # bytes of a request's first line: the arguments may be long, and are percent-encoded
@@ -140,9 +139,7 @@ class HttpServer:
             except OSError as error:
                 await self.close()
                 hint = HINTS.get(error.errno or 0, "check the address")
-                number = error.errno or 0  # uvloop's text of a positive one names the address again
-                reason = os.strerror(number) if number > 0 else error.strerror or str(error)
-                raise ListenError(f"can't listen on {address}: {reason}", hint) from error
+                raise ListenError(f"can't listen on {address}: {reason_of(error)}", hint) from error
             self._servers.append(server)
             self.addresses += [f"{scheme}://{address_of(socket)}" for socket in server.sockets]
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from broker import logs
 from broker.config.tenants import is_tenant
-from broker.errors import ConfigError
+from broker.errors import ConfigError, reason_of
 from broker.files import replace_file
 
 ROLES = ("read", "admin")  # each includes the ones before
@@ -75,7 +75,7 @@ def add(path: Path, name: str, role: str, tenant: str = "") -> str:
         lines = [_line(holder, key) for key, holder in kept.items()]
         replace_file(path, "".join([*lines, _line(Holder(name, role, tenant), digest(token))]))
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = reason_of(error)
         raise ConfigError(
             f"the file of tokens {path} can't be written: {reason}", "check path and permissions"
         ) from error
