@@ -6,7 +6,9 @@ import pytest
 
 from _speedups.base.msgpack import pack
 from _speedups.cluster.message_codec import encode_message
+from broker.core.will import Will
 from cluster.redis.connector import function_library
+from cluster.sessions.wills import encode_will
 from tests.cluster.test_damaged_keys import Caller
 from tests.harness.redis_process import RedisProcess
 
@@ -223,6 +225,28 @@ def test_a_node_that_has_missed_a_process_of_redis_cannot_compare(caller: Caller
     assert caller.call("lost_places", b"n2") == [b""]
     caller.call("beat", b"n2", "elapsed", 100)
     assert caller.call("lost_places", b"n2") == []
+
+
+def test_a_process_that_follows_another_ends_no_session_at_once(caller: Caller) -> None:
+    """The claims of clients that are connected may be lost: they come back, and claim them again."""
+    will = encode_will(b"b", Will(b"t", b"x", 1, False, delay=1))
+    epoch = caller.call("claim", b"n1", b"b", 1, 5, will, 100, b"", 0, 1)[0]
+    caller.commit(releases=[[b"b", epoch, 0, 2, 2]])
+    caller.call("beat", b"n1", "elapsed", 0)
+    time = float(caller.redis.hget("mq:clock", "t") or 0)
+    caller.redis.function_load(function_library(), replace=True)
+
+    def beat(seconds: float) -> int:
+        """A heartbeat so many seconds after the release. Returns whether something is due."""
+        caller.redis.hset("mq:clock", "t", f"{time + seconds * 1000:.0f}")
+        return int(caller.call("beat", b"n1", "elapsed", 0)[3])
+
+    assert beat(5) == 0
+    assert caller.call("due", b"n1", 100) == [0]
+    assert beat(14) == 0
+    assert caller.call("expire", b"n1", -1, 100) == 0
+    assert beat(16) == 1
+    assert caller.call("due", b"n1", 100) == [1, epoch, will]
 
 
 def test_a_damaged_count_of_processes_stops_no_node(caller: Caller) -> None:

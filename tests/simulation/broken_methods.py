@@ -5,6 +5,7 @@ from typing import Any
 
 from cluster.membership.heartbeat import Heartbeat
 from cluster.membership.lease import Lease
+from cluster.peers import wire
 from cluster.peers.members import Members
 from cluster.redis.store import RedisStore
 from cluster.replication.barrier import Barrier
@@ -276,5 +277,79 @@ def none_missed(recovered: Any) -> Any:
 def nothing_lost(compare: Any) -> Any:
     async def none(self: Any, seq: int, change: int) -> str:
         return ""
+
+    return none
+
+
+def forget_departed(resume: Any) -> Any:
+    """Of Recovery: each attempt begins with the nodes that are members then."""
+
+    async def resumed(self: Any) -> None:
+        self._replica.members.forget_departed()
+        await resume(self)
+
+    return resumed
+
+
+def taken_out(missing: Any) -> Any:
+    """Of Changes: topic names are forgotten when their messages are asked for."""
+
+    def taken(self: Any, most: int) -> list[bytes]:
+        topics: list[bytes] = missing(self, most)
+        for topic in topics:
+            del self._missing[topic]
+        return topics
+
+    return taken
+
+
+def unfenced(number: Any) -> Any:
+    """Of RedisStore: a commit that Redis had executed before is taken for one without changes."""
+
+    def numbered(self: Any, block: Any, reply: Any) -> None:
+        if reply[0] == b"again":
+            self._unnumbered(block.unnumbered())
+        else:
+            number(self, block, reply)
+
+    return numbered
+
+
+def patient(ask: Any) -> Any:
+    async def asked(self: Any, *command: Any, **named: Any) -> Any:
+        self._patience = 1e6
+        return await ask(self, *command, **named)
+
+    return asked
+
+
+def from_now(renew: Any) -> Any:
+    return lambda self, sent_at: renew(self, time.monotonic())
+
+
+def not_back_at_join(publish: Any) -> Any:
+    """Of NodeLink: a node that joins does not publish `back`."""
+
+    def published(self: Any, channel: bytes, message: bytes) -> None:
+        if self.joined or wire.back(self.node_id, 0)[:-1] != message[: len(wire.back(self.node_id, 0)) - 1]:
+            publish(self, channel, message)
+
+    return published
+
+
+def none_ended(ended: Any) -> Any:
+    return lambda self: iter(())
+
+
+def same_history(compare: Any) -> Any:
+    async def same(self: Any) -> bool:
+        return True
+
+    return same
+
+
+def none_lost(read: Any) -> Any:
+    async def none(*arguments: Any) -> list[bytes]:
+        return []
 
     return none

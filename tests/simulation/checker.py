@@ -215,6 +215,22 @@ def miscounted(keys: dict[bytes, object]) -> list[str]:
                 counted += sum(map(len, messages.values() if isinstance(messages, dict) else messages))
             if counted != (noted := noted_bytes(fields)):
                 found.append(f"S2 {key.decode()} has {counted} bytes, and counts {noted}")
+            if kind == b"s":
+                found += miscounted_in_session(key.decode(), fields, keys)
+    return found
+
+
+def miscounted_in_session(key: str, fields: Hash, keys: dict[bytes, object]) -> list[str]:
+    """S2: what a session counts that is not so: its marks, and the messages that may have been sent."""
+    name = key.encode().split(b":", 2)[2]
+    marks, queue = keys.get(b"mq:st:" + name, {}), keys.get(b"mq:q:" + name, [])
+    assert isinstance(marks, dict) and isinstance(queue, list)
+    end = int(fields.get(b"h", 1)) + len(queue)
+    found = []
+    if len(marks) != int(fields.get(b"z", 0)):
+        found.append(f"S2 {key} has {len(marks)} marks, and counts {int(fields.get(b'z', 0))}")
+    if int(fields.get(b"n", 1)) > end:
+        found.append(f"S2 {key} counts messages up to {int(fields.get(b'n', 1))} as sent, and its queue ends at {end}")
     return found
 
 

@@ -11,7 +11,7 @@ from _speedups.codec.decode import Decoder
 from _speedups.codec.errors import MalformedPacket
 from _speedups.codec.packets import Connack, Connect, Disconnect, Pingreq
 from loadtest.prove.client import RecordedClient, properties_of
-from loadtest.prove.history import Connecting, Ended, Event, History, Leaving, Unexpected
+from loadtest.prove.history import Connected, Connecting, Ended, Event, History, Leaving, Unexpected
 from tests.simulation.clock import NS
 from tests.simulation.network import Connection, Network
 from tests.simulation.timed import Life
@@ -96,9 +96,11 @@ class SimulatedClient(RecordedClient):
         filters: it subscribes to these at first, or with each connection if it is clean.
         wills: whether its connections have wills.
         is_forgotten: whether the cluster may have forgotten its subscriptions, so that it subscribes again.
+        is_lost: whether Redis may have lost a claim that it executed between two times, and no replica has it.
         on_waited: called with its id and the time of its CONNECT when CONNACK has come, or it has given up.
         delay: Will Delay Interval in seconds; above 0 its wills are judged by timed.py.
         early: nanoseconds by which its session may expire early.
+        gives_up: whether it ends a connection without a CONNACK after a while.
         options: as of `RecordedClient`.
     """
 
@@ -117,9 +119,11 @@ class SimulatedClient(RecordedClient):
         filters: tuple[tuple[str, int], ...] = (),
         wills: bool = False,
         is_forgotten: Callable[[], bool] = bool,
+        is_lost: Callable[[int, int], bool] = lambda since, until: False,
         on_waited: Callable[[str, int], object] = lambda client_id, since: None,
         delay: int = 0,
         early: int = 0,
+        gives_up: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(history, client_id, **options)
@@ -133,10 +137,12 @@ class SimulatedClient(RecordedClient):
         self._filters = filters
         self._wills = wills
         self._is_forgotten = is_forgotten
+        self._is_lost = is_lost
         self._on_waited = on_waited
         self._asked_at = 0  # time of the last CONNECT
         self._delay = delay
         self._early = early
+        self._gives_up = gives_up
         self._left_at = 0  # nanosecond of the last DISCONNECT
         self.lives: list[Life] = []  # its connections, if its wills are delayed
         self.has_vanished = False
@@ -148,6 +154,7 @@ class SimulatedClient(RecordedClient):
         self._packets_left = 0  # until it loses the connection; 0 = it does not
         self._stays_away_then = False
         self._trying = 0  # number of the attempt that is under way; 0 = none
+        self._starts_anew = False  # its next CONNECT asks for Clean Start
 
     # ---- connections ----
 
@@ -159,7 +166,8 @@ class SimulatedClient(RecordedClient):
         attempt = self._trying = self._attempts
         name = node or self._rng.choice(sorted(self._ports))
         self._network.open(self.client_id, name, lambda connection: self._arrived(name, attempt, connection))
-        self._world.after(PATIENCE, self._give_up, attempt)
+        if self._gives_up:
+            self._world.after(PATIENCE, self._give_up, attempt)
 
     def _give_up(self, attempt: int) -> None:
         """The handshake, or CONNACK, takes too long."""
@@ -203,7 +211,7 @@ class SimulatedClient(RecordedClient):
 
     def _admit(self, *, present: bool) -> None:
         """CONNACK has come for a connection whose will is delayed: perhaps after the end of the session."""
-        admitted = [each for each in self.lives if each.admitted]
+        admitted = [each for each in self.lives if each.admitted and not self._is_lost(each.came, each.admitted)]
         if admitted and self._world.now > admitted[-1].connection.served_at + self.expiry * NS - self._early:
             self.forget()
             self.history.add(Connecting(self.client_id, self.clean))
@@ -218,7 +226,7 @@ class SimulatedClient(RecordedClient):
         packet = Connect(
             client_id=self.client_id, clean_start=self.clean, keep_alive=KEEP_ALIVE, protocol_level=self.level
         )
-        if self.level == 5 and not self.clean:
+        if self.level == 5 and (self._starts_anew or not self.clean):
             packet.properties = {"session_expiry_interval": self.expiry}
         if self._will is not None:
             packet.will_topic, packet.will_payload, packet.will_qos = "will", self._will, 2
@@ -282,6 +290,11 @@ class SimulatedClient(RecordedClient):
             self._end_life()
             self.come(node)
 
+    def start_anew(self, node: str) -> None:
+        """Connect to a node with Clean Start, and leave the old connection open: the session begins again (level 5)."""
+        self.clean = self._starts_anew = True
+        self.abandon(node)
+
     def on_end(self, *, reset: bool) -> None:
         """The node has closed the connection."""
         left = self.socket.leaving and not reset
@@ -328,13 +341,23 @@ class SimulatedClient(RecordedClient):
         """CONNACK has come: send again what is not acknowledged."""
         self.accepted = True
         self._on_waited(self.client_id, self._asked_at)
-        if self.clean:
+        is_new = self.clean
+        if is_new:
             self.subscriptions.clear()
             self.unreleased.clear()
+        if self._starts_anew:
+            self._go_on_anew()
         self._resend()
-        if self._filters and not self.subscriptions and (self.clean or not self.granted or self._is_forgotten()):
+        if self._filters and not self.subscriptions and (is_new or not self.granted or self._is_forgotten()):
             self.subscribe(*self._filters)
         self._world.after(PING, self._ping, self.socket)
+
+    def _go_on_anew(self) -> None:
+        """A session has begun by Clean Start. It stays: for the checkers, too, this connection ends it no more."""
+        self.clean = self._starts_anew = False
+        self.outgoing.clear()
+        self.history.add(Connecting(self.client_id, False))
+        self.history.add(Connected(self.client_id, False, False, None))
 
     def _ping(self, wire: Wire) -> None:
         if self.socket is not wire:

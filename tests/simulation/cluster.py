@@ -19,7 +19,9 @@ from redis.utils import get_lib_version
 
 from _speedups.cluster.journal import ClusterJournal
 from broker.core.data_plane import DataPlane
+from cluster.membership.recovery import STARTED_TWICE
 from cluster.redis.link import DECLARED_DEAD
+from loadtest.prove.client import NEVER
 from loadtest.prove.history import Delivered
 from tests.simulation import checker, timed
 from tests.simulation.clients import SimulatedClient, TimedHistory
@@ -28,7 +30,7 @@ from tests.simulation.faults import Actions
 from tests.simulation.limits import Drops, excused
 from tests.simulation.losses import Excuses, Loss, payloads
 from tests.simulation.network import Network
-from tests.simulation.nodes import SimulatedNode
+from tests.simulation.nodes import ClientSocket, SimulatedNode
 from tests.simulation.plan import LAST, NODES, ClientPlan, Plan
 from tests.simulation.redis_server import RedisServer
 from tests.simulation.story import Line, Story
@@ -50,6 +52,7 @@ FILTERS: dict[str, tuple[str, ...]] = {
 }
 DUE = (b"mq:later", b"mq:delayed", b"mq:expiring")  # keys with all that is still to come
 FENCED = "fenced: "  # the beginning of a line in the log
+REJOINS = ("declared", STARTED_TWICE)  # parts of reasons for which a node rejoins although Redis has lost nothing
 REDIS_PY = get_lib_version()
 BACK = ("Redis is back", "the node is ready again")  # ends of lines in the log
 
@@ -84,9 +87,12 @@ class LogLines(logging.Handler):
         if node is not None:
             node.troubles += record.levelno >= logging.ERROR
             node.is_away = event.startswith("Redis is away") or (node.is_away and not event.endswith(BACK))
+            reason = str(getattr(record, "values", {}).get("reason"))
             if event.startswith(FENCED):
                 node.leaves()
-            if DECLARED_DEAD in str(getattr(record, "values", {}).get("reason")):
+                if not self._run.losses and not any(each in reason for each in REJOINS):
+                    self._run.found(f"L3 {who} rejoins, and Redis has lost nothing: {reason}")
+            if DECLARED_DEAD in reason:
                 node.ends.append(self._run.world.now)
         if record.levelno < logging.WARNING and not self._run.story.detailed:
             return
@@ -202,12 +208,11 @@ class Run:
         if self.plan.is_ordered:
             own["shared.groups"] = json.dumps([{"name": GROUP, "strategy": "publisher"}])
         settings = {key: str(value) for key, value in own.items() if value} | limits.settings()
-        self.nodes = {
-            name: SimulatedNode(world, self.network, self.redis, name, folder, admissions, clean, self.found, settings)
-            for name in NODES
-        }
+        more = admissions, clean, self.found, settings, self._sockets_of
+        self.nodes = {name: SimulatedNode(world, self.network, self.redis, name, folder, *more) for name in NODES}
         self.redis.on_claimed = self._claimed
         self._drops = Drops(limits, self._prefix, self.found)
+        self.redis.on_calling = self._drops.calling
         self.redis.on_called = self._drops.called
         self._ports = {name: node.accept for name, node in self.nodes.items()}
         self.clients = {client.name: self._make(client) for client in self.plan.clients}
@@ -216,7 +221,10 @@ class Run:
     def _claimed(self, node: bytes, client_id: bytes) -> None:
         name, _, _ = node.decode().partition("-")
         client = client_id.decode().removeprefix(self._prefix)
-        self.nodes[name].claimed(client, max(node.newest_of(client) for node in self.nodes.values()))
+        self.nodes[name].claimed(client)
+
+    def _sockets_of(self, client: str) -> list[ClientSocket]:
+        return [each for node in self.nodes.values() for each in node.sockets_of(client)]
 
     @property
     def _prefix(self) -> str:
@@ -248,11 +256,16 @@ class Run:
         return timed.EARLY_AFTER_STEP if steps else timed.EARLY
 
     @property
-    def _vanished(self) -> set[str]:
-        return {name for name, client in self.clients.items() if client.has_vanished}
+    def _expired(self) -> set[str]:
+        """Clients that never came back, and whose sessions have expired."""
+        return {name for name, client in self.clients.items() if client.has_vanished and client.expiry < NEVER}
 
     def _forgets(self) -> bool:
         return bool(self.losses) and not self.plan.replicas
+
+    def _is_lost(self, since: int, until: int) -> bool:
+        """Whether what Redis executed between two times may be lost."""
+        return self._forgets() and any(loss.since < until and since < loss.until for loss in self.losses)
 
     def _make(self, client: ClientPlan) -> SimulatedClient:
         return SimulatedClient(
@@ -270,9 +283,11 @@ class Run:
             early=self._early,
             subscribes_again=client.role == "guest",
             is_forgotten=self._forgets,
+            is_lost=self._is_lost,
             on_waited=self._waited,
             level=client.level,
             clean=client.clean,
+            gives_up=not client.is_patient,
         )
 
     def _act(self) -> None:
@@ -295,8 +310,11 @@ class Run:
         if not self._drain():
             late = [name for name, client in self.clients.items() if not client.is_idle]
             self.found(f"L1 not all is quiet a minute after the faults: {', '.join(late) or 'messages go on'}")
-        for name in sorted(self._vanished):
-            self.clients[name].forget()  # its session has expired
+        for name, node in self.nodes.items():
+            if node.is_away and not node.stops:
+                self.found(f"L1 {name} has no link to Redis long after the faults")
+        for name in sorted(self._expired):
+            self.clients[name].forget()
         retained = self._read_retained()
         roles = {role: {client.name for client in self.plan.clients if client.role == role} for role in FILTERS}
         ends = [end for node in self.nodes.values() for end in node.ends]
@@ -317,7 +335,7 @@ class Run:
         elif not self.losses:
             for finding in checker.disordered_in_group(self.history, roles["worker"] | roles["helper"]):
                 self.found(finding)
-        for finding in checker.left_over(self.redis.keys, {self._prefix + name for name in self._vanished}):
+        for finding in checker.left_over(self.redis.keys, {self._prefix + name for name in self._expired}):
             # Redis may have got back a message whose publisher has had PUBCOMP.
             if not (self.losses and finding.startswith("S1 mq:in:")):
                 self.found(finding)

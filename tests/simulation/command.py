@@ -7,10 +7,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from tests.simulation.cluster import Result, Run
-from tests.simulation.mutations import ALL, MUTATIONS, Mutation
+from tests.simulation.meetings import MEETINGS
+from tests.simulation.mutation import Mutation
+from tests.simulation.mutations import ALL, MUTATIONS
 from tests.simulation.plan import Plan
-from tests.simulation.regressions import REGRESSIONS
-from tests.simulation.seeds import plan_of
+from tests.simulation.seeds import PLANS, plan_of, varied
 from tests.simulation.shrink import rules_of, shrink
 
 PROGRESS = 500  # seeds between lines about the progress
@@ -22,7 +23,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="run one seed, and print its story")
     parser.add_argument("--seeds", default="", metavar="A..B", help="run these seeds; print those that fail")
     parser.add_argument("--seconds", type=float, default=0.0, help="begin no run after so many seconds")
-    parser.add_argument("--regression", default="", help="run a plan that has found a fault (regressions.py)")
+    parser.add_argument("--plan", default="", help="run a plan with this name (regressions.py, meetings.py)")
     parser.add_argument("--mutation", default="", help="break the product in this way (mutations.py)")
     parser.add_argument(
         "--mutations", type=int, default=0, metavar="N", help="find all mutations, or one, within N seeds each"
@@ -59,7 +60,8 @@ def find_mutations(wanted: "tuple[Mutation, ...] | list[Mutation]", most: int) -
         seed, result = 0, None
         while seed < most and (result is None or not result.findings):
             seed += 1
-            result = run_plan(plan_of(seed), mutation)
+            meeting = MEETINGS.get(mutation.name)
+            result = run_plan(varied(meeting, seed) if meeting else plan_of(seed), mutation)
         rules = sorted(rules_of(result.findings)) if result is not None else []
         missed += not rules
         found = str(seed) if rules else f"more than {most}"
@@ -83,7 +85,7 @@ def run_seeds(options: argparse.Namespace) -> int:
     for seed in seeds:
         if options.seconds and true_time() - began > options.seconds:
             break
-        result = run(replace(REGRESSIONS[options.regression], seed=seed) if options.regression else plan_of(seed))
+        result = run(replace(PLANS[options.plan], seed=seed) if options.plan else plan_of(seed))
         done, virtual = done + 1, virtual + result.seconds
         if done % PROGRESS == 0:
             print(f"{done} seeds, up to {seed}", file=sys.stderr, flush=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tests.simulation.clients import SimulatedClient
-from tests.simulation.network import Network
+from tests.simulation.network import Direction, Network
 from tests.simulation.nodes import SimulatedNode
 from tests.simulation.plan import Step
 from tests.simulation.redis_server import LastCommand, RedisServer
@@ -22,12 +22,18 @@ OF_CLIENTS = {
     "move",
     "move_to_node_of",
     "come_back_away_from",
+    "start_anew",
     "leave",
     "away",
     "away_at_packet",
     "vanish",
     "delay",
 }
+
+
+def _links_of(node: str) -> bytes:
+    """Beginning of the names of a node's connections to Redis."""
+    return b"flockmq-%b-" % node.encode()
 
 
 class Actions:
@@ -55,6 +61,7 @@ class Actions:
         self._nodes = nodes
         self._clients = clients
         self._ends: list[Callable[[], object]] = []  # of faults that go on
+        self._stalled: list[Direction] = []
         self._count = 0
         self.published = 0
         self.first_fault = FOREVER  # nanosecond
@@ -79,6 +86,15 @@ class Actions:
             node.kill_at_write(0)
             node.restarts = True
             node.start_if_down()
+
+    def at_command(self, name: str, word: str, number: int, kind: str, *arguments: object) -> None:
+        """Do another step when Redis has executed the n-th command of a node that has this word."""
+        self.first_fault = min(self.first_fault, self._world.now)
+
+        def then() -> None:
+            self._world.after(0, self.do, Step(0, kind, arguments))  # not within the command
+
+        self._redis.end_with(LastCommand(_links_of(name), word.encode(), number, ends=False, then=then))
 
     def _until(self, milliseconds: int, end: Callable[[], object]) -> None:
         def ends() -> None:
@@ -139,6 +155,10 @@ class Actions:
         found = [node for node in sorted(self._nodes) if node != self._clients[other].node]
         self._clients[name].come_back(self._world.rng.choice(found))
 
+    def start_anew(self, name: str, node: str) -> None:
+        """A client connects to this node with Clean Start, and leaves its earlier connection open."""
+        self._clients[name].start_anew(node)
+
     def leave(self, name: str) -> None:
         """A client sends DISCONNECT."""
         self._clients[name].leave()
@@ -148,6 +168,10 @@ class Actions:
         client = self._clients[name]
         client.stay_away()
         self._until(milliseconds, client.come_back)
+
+    def come_back(self, name: str, node: str = "") -> None:
+        """A client that is away connects again, to this node or any."""
+        self._clients[name].come_back(node)
 
     def away_at_packet(self, name: str, number: int, milliseconds: int) -> None:
         """A client loses its connection when so many packets have arrived, and has none for a while."""
@@ -184,7 +208,7 @@ class Actions:
         Redis executes this command, or gets only a part of it; it gets nothing that follows.
         """
         node = self._clients[client].node
-        name = f"flockmq-{node}-".encode()
+        name = _links_of(node)
         last = LastCommand(name, word.encode(), number, executes, replies=False, then=lambda: self._later_kill(node))
         self._redis.end_with(last)
         self._until(milliseconds + 500, self._nodes[node].start_if_down)
@@ -237,20 +261,33 @@ class Actions:
         self._network.factor[host] = factor
         self._until(milliseconds, lambda: self._network.factor.pop(host, None))
 
+    def stall_link(self, name: str, milliseconds: int) -> None:
+        """What a node sends over its connections of now to Redis is late: packets were lost, and are sent again."""
+        inputs = [each.input for each in self._redis.clients.values() if each.name.startswith(_links_of(name))]
+        for each in inputs:
+            each.stall()
+        self._stalled += inputs
+        self._until(milliseconds, self.end_stalls)
+
+    def end_stalls(self) -> None:
+        """What is late arrives."""
+        while self._stalled:
+            self._stalled.pop().heal()
+
     def reset_link(self, name: str) -> None:
         """The connections of a node to Redis are reset."""
         for client in list(self._redis.clients.values()):
-            if client.name.startswith(f"flockmq-{name}-".encode()):
+            if client.name.startswith(_links_of(name)):
                 self._redis.reset(client)
 
     def end_link_with(self, name: str, word: str, number: int) -> None:
         """The link of a node ends with the reply to the n-th command that has this word."""
-        self._redis.end_with(LastCommand(f"flockmq-{name}-".encode(), word.encode(), number))
+        self._redis.end_with(LastCommand(_links_of(name), word.encode(), number))
 
     def lose_reply(self, client: str, word: str, number: int) -> None:
         """The link of a client's node is reset before the reply to the n-th command that has this word."""
         node = self._clients[client].node
-        self._redis.end_with(LastCommand(f"flockmq-{node}-".encode(), word.encode(), number, replies=False))
+        self._redis.end_with(LastCommand(_links_of(node), word.encode(), number, replies=False))
 
     def reset_link_twice(self, name: str, number: int) -> None:
         """The link of a node is reset, and the next one ends with the n-th reply: within the repair, or after it."""
@@ -263,6 +300,12 @@ class Actions:
         """kill -9; start it after a while."""
         if self._redis.running:
             self._redis.kill()
+            self._until(milliseconds, self._redis.start)
+
+    def kill_machine_of_redis(self, milliseconds: int) -> None:
+        """The nodes get no word of the end; another machine has its address and its data after a while."""
+        if self._redis.running:
+            self._redis.kill(silently=True)
             self._until(milliseconds, self._redis.start)
 
     def freeze_redis(self, milliseconds: int) -> None:

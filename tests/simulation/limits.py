@@ -1,5 +1,6 @@
 """Limits of queues: no queue has more, nothing is dropped at one with room, and only drops excuse missing messages."""
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -61,6 +62,14 @@ class Drops:
         self._on_finding = on_finding
         self.of: Counter[str] = Counter()  # by client
         self.of_groups = 0
+        self._sent: dict[bytes, int] = {}  # by client: the first of its messages that may have been sent
+
+    def calling(self, function: bytes, keys: Mapping[bytes, Any]) -> None:
+        """Redis is to execute a call of a function."""
+        if self._limits.drop_old and function == b"flockmq_commit":
+            sessions = {key[5:]: fields for key, fields in keys.items() if key.startswith(b"mq:s:") and b"h" in fields}
+            heads = {client: (int(fields[b"h"]), int(fields[b"n"])) for client, fields in sessions.items()}
+            self._sent = {client: head for client, (head, sent) in heads.items() if sent > head}
 
     def called(self, function: bytes, reply: Any, keys: Mapping[bytes, Any]) -> None:
         """Redis has executed a call of a function."""
@@ -70,6 +79,8 @@ class Drops:
         for client, count in zip(full[::2], full[1::2], strict=True):
             name = client.decode().removeprefix(self._prefix)
             self.of[name] += count
+            if int(keys[b"mq:s:" + client][b"h"]) > self._sent.get(client, math.inf):
+                self._on_finding(f"S3 messages of {name} were dropped that may have been sent")
             length = len(keys.get(b"mq:q:" + client, ()))
             if not self._limits.tenant_bytes and length < self._limits.messages:
                 self._on_finding(f"S3 {count} messages of {name} were dropped, and its queue has {length}")

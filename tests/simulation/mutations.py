@@ -1,20 +1,9 @@
-"""Deliberate faults of the product, one at a time: the simulation has to find each of them.
-
-A mutation replaces text of the Lua library before it is loaded, or a method of a Python class while a run goes on.
-Nothing is changed on disk.
-"""
-
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import Any
-from unittest.mock import patch
+"""Deliberate faults of the product, one at a time: the simulation has to find each of them."""
 
 from cluster.membership.clock import ClusterClock
 from cluster.membership.heartbeat import Heartbeat
 from cluster.membership.inbox import Inbox
 from cluster.membership.lease import Lease
-from cluster.membership.recovery import Recovery
 from cluster.peers.members import Members
 from cluster.peers.node_link import NodeLink
 from cluster.redis.store import RedisStore
@@ -28,42 +17,8 @@ from cluster.sessions.takeover import TakeOver
 from cluster.sessions.unfinished import Unfinished
 from cluster.sessions.wills import Wills
 from tests.simulation import broken_methods as broken
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """A fault.
-
-    Attributes:
-        name: of it.
-        guarantee: that it breaks.
-        text: what is wrong.
-        lua: pairs of a text of the library and its replacement; each stands there once.
-        methods: class, name of the method, and a function that makes its replacement from it.
-    """
-
-    name: str
-    guarantee: str
-    text: str
-    lua: tuple[tuple[str, str], ...] = ()
-    methods: tuple[tuple[type, str, Callable[[Any], Any]], ...] = field(default=())
-
-    def change(self, code: bytes) -> bytes:
-        """The library with the fault."""
-        for old, new in self.lua:
-            if code.count(old.encode()) != 1:
-                raise ValueError(f"{self.name}: the library has this text {code.count(old.encode())} times: {old}")
-            code = code.replace(old.encode(), new.encode())
-        return code
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """The product has the fault."""
-        with ExitStack() as stack:
-            for cls, name, make in self.methods:
-                stack.enter_context(patch.object(cls, name, make(getattr(cls, name))))
-            yield
-
+from tests.simulation.mutation import Mutation
+from tests.simulation.put_back import PUT_BACK
 
 COMMIT_NUMBER = (
     "  if seq <= last then\n    return {'again'}\n  end\n  if seq ~= last + 1 then\n    return {'gap', last}\n  end\n"
@@ -92,6 +47,7 @@ NAMED = (
 DELAYED_OF_DEAD = (
     "        redis.call('ZADD', prefix .. 'delayed', string.format('%.0f', clock(prefix) + seconds * 1000), epoch)\n"
 )
+RESTS = "  return time < (starts.rest_ends[prefix] or 0)\n"
 EXPIRED = "      end_session(prefix, '', cid, state[2], state[3])\n      result[1] = result[1] + 1\n"
 
 ALL = (
@@ -615,42 +571,12 @@ ALL = (
         "the queues of a tenant take more than its limit",
         lua=(("job.limits and before + tenants.free(prefix, job.limits, tenant) or job.unlimited", "job.unlimited"),),
     ),
-    # ---- faults that the fault suite has found, put back ----
     Mutation(
-        "unknown epoch kept",
-        "G5",
-        "a node does not release an epoch for which it has no connection",
-        methods=((TakeOver, "taken", broken.only_known),),
-    ),
-    Mutation(
-        "logs of departed nodes",
-        "G4",
-        "a node whose link is back does not read the logs of nodes that have left meanwhile",
-        methods=((Members, "departed", broken.none_departed),),
-    ),
-    Mutation(
-        "suspended for ever",
-        "G8",
-        "a node that stood still waits for ever for the confirmation of its membership",
-        methods=((Lease, "suspend", broken.without_timer),),
-    ),
-    Mutation(
-        "leases not asked for",
-        "G13",
-        "a node whose link is back does not ask for leases that it has not received",
-        methods=((Leases, "_recovered", broken.none_missed),),
-    ),
-    Mutation(
-        "queues not compared",
+        "no rest",
         "G1",
-        "a node whose link is back does not compare the ends of its queues with those in Redis",
-        methods=((SnapshotReader, "has_lost", broken.nothing_later),),
+        "Redis ends sessions by time right after a failover, which may have lost claims",
+        lua=((RESTS, "  return false\n"),),
     ),
-    Mutation(
-        "losses not noticed",
-        "G8",
-        "a node whose link is back does not notice that Redis has lost data",
-        methods=((Recovery, "_what_is_lost", broken.nothing_lost),),
-    ),
+    *PUT_BACK,
 )
 MUTATIONS = {mutation.name: mutation for mutation in ALL}

@@ -42,6 +42,7 @@ class Direction:
         self._items: deque[bytes | bool | Callable[[], object]] = deque()
         self._due = 0  # of the last item under way
         self._waiting = False  # for the cut to heal
+        self._stalled = False
 
     def send(self, item: bytes | bool) -> None:
         """Send bytes, or the end: True is a reset."""
@@ -69,7 +70,8 @@ class Direction:
         if self._network.is_cut(self.path):
             self._network.wait(self)
             self._waiting = True
-            return
+        if self._stalled:
+            self._waiting = True
         if self._waiting or not self._items:
             return
         item, end = self._items.popleft(), self.end
@@ -83,9 +85,13 @@ class Direction:
             self.end = None
             end.ended(reset=item)
 
+    def stall(self) -> None:
+        """Nothing of this connection arrives this way, until `heal`."""
+        self._stalled = True
+
     def heal(self) -> None:
         """The cut is over: send all that waits."""
-        self._waiting = False
+        self._waiting = self._stalled = False
         for _ in range(len(self._items)):
             self._schedule()
 

@@ -44,10 +44,12 @@ class ClientSocket:
 
     def __init__(self, node: "SimulatedNode", connection: Connection, client_id: str) -> None:
         self.client_id = client_id
+        self.opened_at = node.world.now
         self.admitted = 0  # the number of CONNACKs of its client before its own, from 1; 0 = it has none
         self.admitted_at = 0  # nanosecond
         self.is_lost = False  # Redis has lost its claim
         self.unclaimed = False  # it was admitted without Redis, and its node has no reply to its claim yet
+        self.was_unclaimed = False  # it was admitted without Redis
         self._node = node
         self._connection = connection
         self._input = bytearray()
@@ -130,6 +132,7 @@ class SimulatedNode:
         clean: ids of the clients with clean sessions.
         on_finding: called with a sentence about something that must not be.
         settings: keys of its configuration, besides `SETTINGS`.
+        sockets_of: returns the connections of a client at all nodes.
     """
 
     def __init__(
@@ -143,13 +146,15 @@ class SimulatedNode:
         clean: set[str],
         on_finding: Callable[[str], object],
         settings: dict[str, str],
+        sockets_of: Callable[[str], list[ClientSocket]],
     ) -> None:
-        self._world = world
+        self.world = world
         self._network = network
         self._redis = redis
         self._admissions = admissions
         self._clean = clean
         self._on_finding = on_finding
+        self._sockets_of = sockets_of
         self.name = name
         self.path = str(folder / f"{name}.sock")
         own = {"cluster.node_name": name, "listen": [f"unix:{self.path}"]}
@@ -178,6 +183,11 @@ class SimulatedNode:
         return self.node is not None and self.node.serving
 
     @property
+    def stops(self) -> bool:
+        """Whether it has got SIGTERM."""
+        return self._stops
+
+    @property
     def is_down(self) -> bool:
         """Whether it has no process."""
         return not self._up
@@ -201,7 +211,7 @@ class SimulatedNode:
         self._up = True
         self._cut, self._writes_left, self._ended = False, 0, False
         self.dialer = RedisDialer(self._network, self._redis, self.name, self._may_write)
-        self.loop = NodeLoop(self._world, self.name, self.dialer, self._left, self._failed)
+        self.loop = NodeLoop(self.world, self.name, self.dialer, self._left, self._failed)
         self.loop.create_task(self._main())
 
     async def _main(self) -> None:
@@ -225,7 +235,7 @@ class SimulatedNode:
             return
         self._tell("is killed" if not self._stops else "ends")
         self._up = self._stops = False
-        self.ends.append(self._world.now)
+        self.ends.append(self.world.now)
         node, self.node = self.node, None
         self.loop.kill()
         self.dialer.kill()
@@ -237,7 +247,7 @@ class SimulatedNode:
             node.listeners.close()
             node.broker.data_plane.reactor.abandon()
         if self.restarts:
-            self._world.after(100 * MILLI, self.start_if_down)
+            self.world.after(100 * MILLI, self.start_if_down)
 
     def start_if_down(self) -> None:
         """Start its process, unless it has one."""
@@ -289,7 +299,7 @@ class SimulatedNode:
         return not self._cut
 
     def _tell(self, text: str) -> None:
-        self._world.story.tell(self._world.now, self.name, text)
+        self.world.story.tell(self.world.now, self.name, text)
 
     def _failed(self, text: str) -> None:
         self._on_finding(f"E0 internal error at {self.name}: {text}")
@@ -333,33 +343,47 @@ class SimulatedNode:
 
     def wrote(self, to: ClientSocket, data: bytes) -> None:
         """The node has written to a client: note CONNACK, and that no earlier connection of the client gets more."""
-        to.served(self._world.now)
+        to.served(self.world.now)
         kind = data[0] & 0xF0
         newest = self._admissions.get(to.client_id, 0)
         if not to.admitted:
             if kind == CONNACK and data[3] == 0:
                 # Without Redis a node admits clean sessions, which other nodes do not know.
                 to.admitted = self._admissions[to.client_id] = newest + (not self.is_away)
-                to.unclaimed = self.is_away
-                to.admitted_at = self._world.now
+                to.unclaimed = to.was_unclaimed = self.is_away
+                to.admitted_at = self.world.now
+                self._renumber(to)
         elif to.admitted != newest and kind != DISCONNECT and not self._is_alone_with(to):
             self._on_finding(f"G5 {self.name} has written to a connection of {to.client_id} after a later one")
 
-    def newest_of(self, client_id: str) -> int:
-        """The number of the newest of the client's connections that it serves; 0 = it serves none."""
-        return max((each.admitted for each in self._sockets.values() if each.client_id == client_id), default=0)
+    def _renumber(self, earlier: ClientSocket) -> None:
+        """CONNACK has come late for a connection: those that the client has opened later, without Redis, stay newer."""
+        later = [
+            each
+            for each in self._sockets_of(earlier.client_id)
+            if each.admitted and each.was_unclaimed and each.opened_at > earlier.opened_at
+        ]
+        for each in later:
+            each.admitted = self._admissions[earlier.client_id] = earlier.admitted + 1
 
-    def claimed(self, client_id: str, newest: int) -> None:
+    def sockets_of(self, client_id: str) -> list[ClientSocket]:
+        """The client's connections that it has."""
+        return [each for each in self._sockets.values() if each.client_id == client_id]
+
+    def claimed(self, client_id: str) -> None:
         """The reply of Redis to a claim of the node has arrived: it takes effect with the next turn.
+
+        A connection that was admitted without Redis is the newest, if those that the client has opened later have
+        ended, or have no CONNACK.
 
         Args:
             client_id: whose claim it is.
-            newest: number of the newest of the client's connections that any node serves. One that was admitted
-                without Redis is the newest itself, if all later ones have ended.
         """
-        found = [each for each in self._sockets.values() if each.client_id == client_id]
+        found = self.sockets_of(client_id)
         for each in found:
-            if each.unclaimed and each.admitted == newest:
+            others = self._sockets_of(client_id)
+            later = max(other.admitted for other in others if other.opened_at >= each.opened_at)
+            if each.unclaimed and each.admitted == later:
                 each.admitted = self._admissions[client_id]
         self._replied += found
 

@@ -55,6 +55,7 @@ class ClientPlan:
         node: of its first connection; empty: any.
         delay, expiry: Will Delay Interval and Session Expiry Interval in seconds, of a guest.
         late: milliseconds until it connects first.
+        is_patient: it waits for CONNACK for as long as the connection stays.
     """
 
     name: str
@@ -66,6 +67,7 @@ class ClientPlan:
     delay: int = 0
     expiry: int = NEVER
     late: int = 0
+    is_patient: bool = False
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class Client:
         self._reader = hiredis.Reader(notEnoughData=INCOMPLETE)
         self.direction: Direction = connection.to_a
         connection.to_b.end = self
-        self._input: Direction = connection.to_b
+        self.input: Direction = connection.to_b
 
     def receive(self, data: bytes) -> None:
         self._server.received(self, data)
@@ -87,12 +87,12 @@ class Client:
 
     def leave(self) -> None:
         """End the connection with what was written last."""
-        self._input.discard()
+        self.input.discard()
         self.direction.finish()
 
     def close(self) -> None:
         """End the connection from this side."""
-        self._input.discard()
+        self.input.discard()
         self.direction.send(True)
 
 
@@ -106,7 +106,8 @@ class LastCommand:
         number: from 1; it is counted down.
         executes: whether it is executed.
         replies: whether its reply arrives, in one piece with the end; if not, the connection is reset.
-        then: called when the connection has ended.
+        ends: whether the connection ends with it at all.
+        then: called when it is executed, and the connection has ended.
     """
 
     name: bytes
@@ -114,6 +115,7 @@ class LastCommand:
     number: int
     executes: bool = True
     replies: bool = True
+    ends: bool = True
     then: Callable[[], object] = bool
 
     def is_reached(self, name: bytes, command: list[bytes]) -> bool:
@@ -153,6 +155,7 @@ class RedisServer:
         self._frozen: list[tuple[Client, bytes]] | None = None  # input that waits; empty: the end of the connection
         self.clients: dict[int, Client] = {}
         self.on_claimed: Callable[[bytes, bytes], object] = lambda node, client_id: None  # the reply has arrived
+        self.on_calling: Callable[[bytes, dict[bytes, Any]], object] = lambda function, keys: None
         self.on_called: Callable[[bytes, Reply, dict[bytes, Any]], object] = lambda function, reply, keys: None
         self.executed = 0
         self.running = True
@@ -164,8 +167,12 @@ class RedisServer:
 
     # ---- faults ----
 
-    def kill(self) -> None:
-        """kill -9: connections end; the data stays, but for what came after `keep`."""
+    def kill(self, *, silently: bool = False) -> None:
+        """kill -9: connections end; the data stays, but for what came after `keep`.
+
+        Args:
+            silently: its machine has died: nothing tells the other ends of its connections.
+        """
         self._world.story.tell(self._world.now, HOST, "is killed")
         self.running = False
         self._frozen = None
@@ -173,7 +180,10 @@ class RedisServer:
         for client in list(self.clients.values()):
             client.flush()
             client.direction.lose_some()
-            client.close()
+            if silently:
+                client.input.discard()
+            else:
+                client.close()
         self.clients.clear()
         if self._kept is not None:
             kept, self._kept = self._kept, None
@@ -221,8 +231,11 @@ class RedisServer:
         self._last = last
 
     def _end(self, client: Client, last: "LastCommand") -> None:
-        self._world.story.tell(self._world.now, HOST, f"ends the link of {client.name.decode()}")
         self._last = None
+        if not last.ends:
+            last.then()
+            return
+        self._world.story.tell(self._world.now, HOST, f"ends the link of {client.name.decode()}")
         del self.clients[client.number]
         if last.replies:
             client.flush()
@@ -316,6 +329,7 @@ class RedisServer:
             if allowed not in self._library.flags.get(arguments[0], b""):
                 raise RedisError(text)
         count = int(arguments[1])
+        self.on_calling(arguments[0], self.keys)
         reply = self._library.call(arguments[0], arguments[2 : 2 + count], arguments[2 + count :])
         if self._library.failure:
             raise RuntimeError(f"the model of Redis has failed: {self._library.failure}")

@@ -329,6 +329,24 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
+    # I1, I8: a client had come back to its session shortly before the session's end. Redis lost its claim, and was away
+    # until after that end. The session ended although its client was connected.
+    "lost claim": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n1"),
+            *(ClientPlan(f"visitor {i}", "visitor", 4, clean=True, qos=1, node=f"n{i}") for i in range(3)),
+            ClientPlan("guest 0", "guest", 5, node="n0", delay=2, expiry=2),
+        ),
+        (
+            Step(2000, "away", ("guest 0", 1700)),
+            Step(2200, "publish", ("publisher 0", "t/0", 1, 3)),
+            Step(3690, "redis_loses", (40, 1000)),
+            Step(4600, "away", ("guest 0", 800)),
+        ),
+        frozenset(),
+        replicas=1,
+    ),
     # I9: acknowledgements waited for the next tick although Redis found the room of their client in them. (A benchmark
     # has found it.)
     "room a tick later": Plan(

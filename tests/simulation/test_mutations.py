@@ -18,7 +18,7 @@ def test_mutation_is_found(name: str) -> None:
 
 def test_ended_connections_count() -> None:
     """Of QoS 2 that Redis loses, a node gives back also what clients have got whose connections have ended."""
-    assert simulate("--regression", "lost handshakes, ended", "--seeds", "1..5", "--mutation", "ended not kept").failing
+    assert simulate("--plan", "lost handshakes, ended", "--seeds", "1..5", "--mutation", "ended not kept").failing
 
 
 @pytest.mark.soak

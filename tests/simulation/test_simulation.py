@@ -8,7 +8,7 @@ import os
 import pytest
 
 from tests.simulation.process import Simulated, simulate
-from tests.simulation.regressions import REGRESSIONS
+from tests.simulation.seeds import PLANS
 
 FIRST = int(os.environ.get("FLOCKMQ_TEST_SEED", "1"))
 SECONDS = 10.0  # for each part, on a busy core: then the remaining seeds are left out
@@ -44,10 +44,10 @@ def test_story() -> None:
     assert "Connected" in output
 
 
-@pytest.mark.parametrize("name", REGRESSIONS)
-def test_regression(name: str) -> None:
+@pytest.mark.parametrize("name", PLANS)
+def test_plan(name: str) -> None:
     """With several seeds: a plan does not say how long packets take, nor mostly to which nodes clients connect."""
-    judged(simulate("--regression", name, "--seeds", "1..20" if name == "stood still" else "1..5"))
+    judged(simulate("--plan", name, "--seeds", "1..20" if name == "stood still" else "1..5"))
 
 
 def test_a_node_that_is_declared_dead_during_a_join_does_not_come_back() -> None:

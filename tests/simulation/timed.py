@@ -17,7 +17,7 @@ from tests.simulation.world import FOREVER, MILLI
 PREFIX = "$delayed/"
 EARLY = 50 * MILLI  # by which the clock of the cluster may be ahead
 EARLY_AFTER_STEP = 3100 * MILLI  # the same until the next heartbeat after a step of Redis' wall clock (CLUSTER.md)
-RECOVERED = 6 * NS  # dead nodes are declared dead, all clients are back
+RECOVERED = 16 * NS  # dead nodes are declared dead, all clients are back, and Redis has rested for 10 s (CLUSTER.md)
 PROMPT = 1500 * MILLI  # a heartbeat, and what packets take
 
 Timeline = list[tuple[int, Event]]  # a history with the nanosecond of each event

@@ -1,5 +1,5 @@
 #!lua name=flockmq1
--- revision 29
+-- revision 30
 -- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
 -- in deploy/docs/CLUSTER.md.
 --
@@ -194,7 +194,11 @@ local known = {}              -- prefix and id of nodes that joined with this pr
 
 -- The processes of Redis that nodes have used are counted. A node for which more than one has begun can't compare: what
 -- the earlier of them has noted is gone.
-local starts = {of = {}}      -- by prefix: the number of this process, or an error; and two functions
+local starts = {
+  of = {},                    -- by prefix: the number of this process, or an error
+  rest_ends = {},             -- by prefix, by the clock of the cluster
+  REST = 10000,               -- milliseconds
+}
 
 -- The number of this process.
 function starts.count(prefix)
@@ -206,6 +210,20 @@ end
 function starts.are_missed(prefix, node)
   local seen = redis.pcall('HGET', prefix .. 'node:' .. node, 'starts')
   return (tonumber(starts.of[prefix]) or 0) > (tonumber(seen) or math.huge) + 1
+end
+
+-- A process that follows another one may lack claims of clients that are connected. It ends no session, and hands out
+-- no delayed will, until their nodes have noticed that, and they have claimed their sessions again. `time`: by the
+-- clock of the cluster, which the first heartbeat brings up to date.
+function starts.begin_rest(prefix, time)
+  if starts.count(prefix) > 1 and not starts.rest_ends[prefix] then
+    starts.rest_ends[prefix] = time + starts.REST
+  end
+end
+
+-- Whether this process rests at this time.
+function starts.rests(prefix, time)
+  return time < (starts.rest_ends[prefix] or 0)
 end
 
 -- The table of the noted ends; nil if there is none any more.

@@ -86,7 +86,8 @@ register({function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = func
     if args[i] == 'elapsed' then
       local time = advance_clock(prefix, tonumber(args[i + 1]))
       local due = 0
-      for _, name in ipairs({'delayed', 'expiring', 'grace'}) do
+      starts.begin_rest(prefix, time)
+      for _, name in ipairs(starts.rests(prefix, time) and {'grace'} or {'delayed', 'expiring', 'grace'}) do
         if #redis.call('ZRANGEBYSCORE', prefix .. name, '-inf', string.format('%.0f', time), 'LIMIT', 0, 1) > 0 then
           due = 1
         end

@@ -326,6 +326,9 @@ end)
 register({function_name = 'flockmq_expire', flags = {'allow-oom'}, callback = function(args)
   local prefix, seconds = args[1], now()
   local ended = 0
+  if starts.rests(prefix, clock(prefix)) then
+    return 0
+  end
   local found = redis.call('ZRANGEBYSCORE', prefix .. 'sessions', '-inf', seconds - tonumber(args[3]), 'LIMIT', 0,
     args[4])
   each(#found, function(i)
@@ -360,8 +363,8 @@ register({function_name = 'flockmq_due', flags = {'allow-oom'}, callback = funct
     return {0}
   end
   local time = string.format('%.0f', clock(prefix))
-  local result = {0}
-  local expired = redis.call('ZRANGEBYSCORE', prefix .. 'expiring', '-inf', time, 'LIMIT', 0, args[3])
+  local result, rests = {0}, starts.rests(prefix, tonumber(time))
+  local expired = rests and {} or redis.call('ZRANGEBYSCORE', prefix .. 'expiring', '-inf', time, 'LIMIT', 0, args[3])
   each(#expired, function(i)
     local cid = expired[i]
     redis.call('ZREM', prefix .. 'expiring', cid)
@@ -381,7 +384,8 @@ register({function_name = 'flockmq_due', flags = {'allow-oom'}, callback = funct
       end
     end)
   end
-  for _, epoch in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'delayed', '-inf', time, 'LIMIT', 0, args[3])) do
+  local due = rests and {} or redis.call('ZRANGEBYSCORE', prefix .. 'delayed', '-inf', time, 'LIMIT', 0, args[3])
+  for _, epoch in ipairs(due) do
     local will = redis.call('HGET', prefix .. 'delayed:wills', epoch)
     redis.call('ZREM', prefix .. 'delayed', epoch)
     redis.call('HDEL', prefix .. 'delayed:wills', epoch)

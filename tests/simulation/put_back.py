@@ -1,0 +1,174 @@
+"""Faults that the fault suite (`tests/faults`) had found before there was a simulation, put back.
+
+Those with a plan of their own (meetings.py) have its name. Where a later safeguard hides a fault, both are broken.
+"""
+
+from cluster.membership.lease import Lease
+from cluster.membership.recovery import Recovery
+from cluster.peers.members import Members
+from cluster.peers.node_link import NodeLink
+from cluster.redis.connector import Connector
+from cluster.redis.link import Link
+from cluster.redis.store import RedisStore
+from cluster.replication.changes import Changes
+from cluster.replication.snapshot import SnapshotReader
+from cluster.sessions.claim import Claims
+from cluster.sessions.leases import Leases
+from cluster.sessions.takeover import TakeOver
+from cluster.sessions.wills import Wills
+from tests.simulation import broken_methods as broken
+from tests.simulation.mutation import Mutation
+
+REPEATED_TAKEN = (
+    "      tell(prefix, where, 'taken', cid, tonumber(old))      -- repeated: the node may have had no link\n"
+)
+DIED_WHILE_WAITED_FOR = REPEATED_TAKEN + "    else\n      died = true\n"
+OF_THIS_LIFE = "  return tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x') or 0) == incarnation\n"
+MAY_HAVE_BEEN_SENT = "local kept = math.max(redis.call('HGET', key, 'n') - head, 0) "
+
+PUT_BACK = (
+    Mutation(
+        "unknown epoch kept",
+        "G5",
+        "a node does not release an epoch for which it has no connection",
+        methods=((TakeOver, "taken", broken.only_known),),
+    ),
+    Mutation(
+        "logs of departed nodes",
+        "G4",
+        "a node whose link is back does not read the logs of nodes that have left meanwhile",
+        methods=((Members, "departed", broken.none_departed),),
+    ),
+    Mutation(
+        "suspended for ever",
+        "G8",
+        "a node that stood still waits for ever for the confirmation of its membership",
+        methods=((Lease, "suspend", broken.without_timer),),
+    ),
+    Mutation(
+        "leases not asked for",
+        "G13",
+        "a node whose link is back does not ask for leases that it has not received",
+        methods=((Leases, "_recovered", broken.none_missed),),
+    ),
+    Mutation(
+        "queues not compared",
+        "G1",
+        "a node whose link is back does not compare the ends of its queues with those in Redis",
+        methods=((SnapshotReader, "has_lost", broken.nothing_later),),
+    ),
+    Mutation(
+        "losses not noticed",
+        "G8",
+        "a node whose link is back does not notice that Redis has lost data",
+        methods=((Recovery, "_what_is_lost", broken.nothing_lost),),
+    ),
+    Mutation(
+        "missed wills",
+        "G6",
+        "a node whose link is back does not publish the wills that Redis has handed to it meanwhile",
+        methods=((Wills, "publish_missed", broken.nothing),),
+    ),
+    Mutation(
+        "departed forgotten",
+        "G4",
+        "a node that loses its link again while it catches up forgets the nodes that have left",
+        methods=((Recovery, "_resume", broken.forget_departed),),
+    ),
+    Mutation(
+        "retained forgotten",
+        "G7",
+        "a node that loses its link again while it catches up forgets which retained messages it has to read",
+        methods=((Changes, "missing", broken.taken_out),),
+    ),
+    Mutation(
+        "lease from the reply",
+        "G5",
+        "a lease begins when the reply to a heartbeat arrives, not when the heartbeat is sent",
+        methods=((Lease, "renew", broken.from_now),),
+    ),
+    Mutation(
+        "died while waited for",
+        "G2",
+        "messages count as not sent if their node dies while other connections wait for it",
+        lua=((DIED_WHILE_WAITED_FOR, REPEATED_TAKEN),),
+    ),
+    Mutation(
+        "joined in silence",
+        "G4",
+        "a node that joins does not report which changes it has applied",
+        methods=((NodeLink, "publish", broken.not_back_at_join),),
+    ),
+    Mutation(
+        "sent by an earlier node",
+        "G13",
+        "messages of a member go back to their group although the node of its earlier connection may have sent them",
+        lua=(("  if state[3] ~= '' or state[4] ~= '' then\n    unsent", "  if state[3] ~= '' then\n    unsent"),),
+    ),
+    Mutation(
+        "places not compared",
+        "G13",
+        "a node whose link is back does not compare the places of its groups with those in Redis",
+        methods=((SnapshotReader, "lost_places", broken.none_lost),),
+    ),
+    Mutation(
+        "marks of changes not compared",
+        "G4",
+        "a node whose link is back does not compare the mark of its last change with that in Redis",
+        methods=((SnapshotReader, "is_same_history", broken.same_history),),
+    ),
+    Mutation(
+        "sent in an earlier session",
+        "G2",
+        "the release of an earlier session's connection says how much of the present queue was sent",
+        lua=(("    sent = 0     -- in an earlier life of the session\n", "    local _ = nil\n"),),
+    ),
+    Mutation(
+        "acks of an earlier session",
+        "G1",
+        "Redis applies the acknowledgements of an earlier session of the client to the present one",
+        lua=(("  if not state[1] or tonumber(state[4]) ~= incarnation then\n", "  if not state[1] then\n"),),
+    ),
+    Mutation(
+        "handshakes of an earlier session",
+        "G3",
+        "Redis applies the handshakes of an earlier session of the client to the present one",
+        lua=((OF_THIS_LIFE, "  return true\n"),),
+    ),
+    Mutation(
+        "earlier link",
+        "G8",
+        "Redis executes what a node has sent over an ended link after the questions over the next one",
+        methods=((Connector, "_end_link_before", broken.nothing_later),),
+    ),
+    Mutation(
+        "late change",
+        "G8",
+        "the same, and the node does not rejoin when that was a change",
+        methods=((Connector, "_end_link_before", broken.nothing_later), (RedisStore, "_number", broken.unfenced)),
+    ),
+    Mutation(
+        "ended leases",
+        "G13",
+        "a node whose link is back takes leases again that end with blocks which Redis does not have yet",
+        methods=((RedisStore, "ended_leases", broken.none_ended),),
+    ),
+    Mutation(
+        "waiting for a release",
+        "G5",
+        "a connection that waits for an earlier one stays open when the link of its node is lost",
+        methods=((Claims, "close_unadmitted", broken.nothing),),
+    ),
+    Mutation(
+        "silent Redis",
+        "G8",
+        "a node whose link comes back waits for ever for a Redis that does not reply",
+        methods=((Link, "ask", broken.patient),),
+    ),
+    Mutation(
+        "sent messages dropped",
+        "G1",
+        "the full queue of an absent client drops first what was sent to the client",
+        lua=((MAY_HAVE_BEEN_SENT, "local kept = 0 "),),
+    ),
+)
