@@ -1,6 +1,5 @@
 """Limits of queues: no queue has more, nothing is dropped at one with room, and only drops excuse missing messages."""
 
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -79,7 +78,7 @@ class Drops:
         for client, count in zip(full[::2], full[1::2], strict=True):
             name = client.decode().removeprefix(self._prefix)
             self.of[name] += count
-            if int(keys[b"mq:s:" + client][b"h"]) > self._sent.get(client, math.inf):
+            if client in self._sent and int(keys[b"mq:s:" + client][b"h"]) > self._sent[client]:
                 self._on_finding(f"S3 messages of {name} were dropped that may have been sent")
             length = len(keys.get(b"mq:q:" + client, ()))
             if not self._limits.tenant_bytes and length < self._limits.messages:
