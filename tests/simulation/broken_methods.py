@@ -353,3 +353,13 @@ def none_lost(read: Any) -> Any:
         return []
 
     return none
+
+
+def this_round(committed: Any) -> Any:
+    """Of RedisStore: only replies to the last round of sending count."""
+
+    def counted(self: Any, waiting: Any, current: int, reply: Any) -> None:
+        if current == self._round:
+            committed(self, waiting, current, reply)
+
+    return counted

@@ -204,7 +204,12 @@ class Run:
         limits = self.plan.limits
         most = limits.tenant_bytes or 1 << 30
         tenants = json.dumps([{"name": self.plan.tenant, "max_queued_bytes": most}]) if self.plan.tenant else ""
-        own = {"cluster.replicas": self.plan.replicas, "shared.window": self.plan.window, "tenants": tenants}
+        own = {
+            "cluster.replicas": self.plan.replicas,
+            "cluster.log_seconds": self.plan.log_seconds,
+            "shared.window": self.plan.window,
+            "tenants": tenants,
+        }
         if self.plan.is_ordered:
             own["shared.groups"] = json.dumps([{"name": GROUP, "strategy": "publisher"}])
         settings = {key: str(value) for key, value in own.items() if value} | limits.settings()

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from tests.simulation.cluster import Result, Run
-from tests.simulation.meetings import MEETINGS
 from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import ALL, MUTATIONS
 from tests.simulation.plan import Plan
@@ -60,8 +59,8 @@ def find_mutations(wanted: "tuple[Mutation, ...] | list[Mutation]", most: int) -
         seed, result = 0, None
         while seed < most and (result is None or not result.findings):
             seed += 1
-            meeting = MEETINGS.get(mutation.name)
-            result = run_plan(varied(meeting, seed) if meeting else plan_of(seed), mutation)
+            plan = PLANS.get(mutation.plan or mutation.name)
+            result = run_plan(varied(plan, seed) if plan else plan_of(seed), mutation)
         rules = sorted(rules_of(result.findings)) if result is not None else []
         missed += not rules
         found = str(seed) if rules else f"more than {most}"

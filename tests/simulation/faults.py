@@ -327,4 +327,8 @@ class Actions:
     def refuse(self, why: str, milliseconds: int) -> None:
         """It refuses calls that write."""
         self._redis.refuse(why)
-        self._until(milliseconds, lambda: self._redis.refuse(""))
+        self._until(milliseconds, self.accept)
+
+    def accept(self) -> None:
+        """It accepts calls that write again."""
+        self._redis.refuse("")

@@ -4,7 +4,7 @@ The fault suite (`tests/faults`) had found these faults before there was a simul
 as mutations with the names of their plans.
 """
 
-from tests.simulation.limits import Limits
+from tests.simulation.limits import NO_LIMITS, Limits
 from tests.simulation.plan import ClientPlan, Plan, Step
 
 KEEPER = ClientPlan("keeper", "keeper", 4, node="n1")
@@ -30,9 +30,9 @@ def _helper(number: int, node: str) -> ClientPlan:
     return ClientPlan(f"helper {number}", "helper", 4, clean=True, qos=1, node=node)
 
 
-def _plan(clients: list[ClientPlan], *steps: Step, window: int = 0, limits: Limits | None = None) -> Plan:
+def _plan(clients: list[ClientPlan], *steps: Step, log_seconds: int = 0, limits: Limits = NO_LIMITS) -> Plan:
     ordered = sorted(steps, key=lambda step: step.time)
-    return Plan(1, tuple(clients), tuple(ordered), frozenset(), window=window, limits=limits or Limits())
+    return Plan(1, tuple(clients), tuple(ordered), frozenset(), log_seconds=log_seconds, limits=limits)
 
 
 def _stream(
@@ -186,6 +186,25 @@ MEETINGS = {
         Step(1990, "slow", ("n0", 20, 1000)),
         Step(2000, "reset_link", ("n0",)),
         Step(2125, "kill_machine_of_redis", (500,)),
+    ),
+    # Redis refuses acknowledgements, and executes the commit that follows them.
+    "reply of an earlier round": _plan(
+        [_publisher(0, "n1"), _subscriber(0, "n0", qos=1), _subscriber(1, "n0", qos=1), KEEPER],
+        Step(1990, "move", ("keeper", "n0")),
+        *_stream(1997, 1, 4, count=1),
+        *(Step(1999 + i, "keep", (i, False)) for i in range(4)),
+        Step(2000, "refuse", ("disk", 500)),
+        Step(2000, "at_command", ("n0", "flockmq_acks", 1, "accept")),
+    ),
+    # All links are lost for longer than logs are kept. One node is back later than the others, which go on meanwhile.
+    "age of the log": _plan(
+        [*(_publisher(i, "n0") for i in range(3)), _visitor("n2")],
+        Step(2000, "cut", ("n2", "redis", "both", 3900)),
+        Step(2001, "reset_link", ("n2",)),
+        *(Step(2100 + i, "publish", (f"publisher {i % 3}", "t/0", 1, 1)) for i in range(200)),
+        Step(2320, "kill_redis", (3000,)),
+        *(Step(5400 + 8 * i, "publish", (f"publisher {i % 3}", "t/0", 1, 1)) for i in range(60)),
+        log_seconds=1,
     ),
     # The queue of a client that is away is full, and has messages that were sent.
     "sent messages dropped": _plan(

@@ -21,6 +21,7 @@ class Mutation:
         text: what is wrong.
         lua: pairs of a text of the library and its replacement; each stands there once.
         methods: class, name of the method, and a function that makes its replacement from it.
+        plan: name of the plan that finds it (seeds.PLANS); empty: its own name, if that is one.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Mutation:
     text: str
     lua: tuple[tuple[str, str], ...] = ()
     methods: tuple[tuple[type, str, Callable[[Any], Any]], ...] = field(default=())
+    plan: str = ""
 
     def change(self, code: bytes) -> bytes:
         """The library with the fault."""

@@ -180,6 +180,7 @@ ALL = (
         "G3",
         "nor does it if the connection has ended and Redis has not confirmed that",
         methods=((Unfinished, "keep", broken.nothing),),
+        plan="lost handshakes, ended",
     ),
     # ---- subscribed means subscribed ----
     Mutation(
@@ -522,6 +523,7 @@ ALL = (
             (Lease, "link_lost", broken.resumes),
             (Lease, "_go_on", broken.unbounded),
         ),
+        plan="stood still without Redis",
     ),
     Mutation(
         "acted before it was confirmed",
@@ -540,12 +542,14 @@ ALL = (
         "G1",
         "a commit of which only the next link brings word may be lost again, and the node does not notice",
         methods=((RedisStore, "flow", broken.not_noted),),
+        plan="kept, and lost",
     ),
     Mutation(
         "clock not brought",
         "G1",
         "delays and expiries after an outage count from the clock of before",
         methods=((ClusterClock, "advance", broken.nothing),),
+        plan="due by an old clock",
     ),
     Mutation(
         "no limit",
@@ -576,6 +580,7 @@ ALL = (
         "G1",
         "Redis ends sessions by time right after a failover, which may have lost claims",
         lua=((RESTS, "  return false\n"),),
+        plan="lost claim",
     ),
     *PUT_BACK,
 )

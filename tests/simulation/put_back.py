@@ -9,6 +9,7 @@ from cluster.peers.members import Members
 from cluster.peers.node_link import NodeLink
 from cluster.redis.connector import Connector
 from cluster.redis.link import Link
+from cluster.redis.log_bounds import LogBounds
 from cluster.redis.store import RedisStore
 from cluster.replication.changes import Changes
 from cluster.replication.snapshot import SnapshotReader
@@ -164,6 +165,18 @@ PUT_BACK = (
         "G8",
         "a node whose link comes back waits for ever for a Redis that does not reply",
         methods=((Link, "ask", broken.patient),),
+    ),
+    Mutation(
+        "reply of an earlier round",
+        "G8",
+        "the reply to a commit does not count if Redis has refused a call before it meanwhile",
+        methods=((RedisStore, "_committed", broken.this_round),),
+    ),
+    Mutation(
+        "age of the log",
+        "G4",
+        "entries of a node's log grow old while its link is away",
+        methods=((LogBounds, "renew", broken.nothing),),
     ),
     Mutation(
         "sent messages dropped",
