@@ -249,6 +249,17 @@ def test_a_process_that_follows_another_ends_no_session_at_once(caller: Caller) 
     assert caller.call("due", b"n1", 100) == [1, epoch, will]
 
 
+def test_a_process_that_finds_no_session_ends_new_ones_in_time(caller: Caller) -> None:
+    """Nodes that start at the same time may load the functions one after the other."""
+    caller.redis.delete("mq:sessions")
+    caller.redis.function_load(function_library(), replace=True)
+    caller.call("beat", b"n1", "elapsed", 0)
+    epoch = caller.call("claim", b"n1", b"d", 1, 5, b"", 100, b"", 0, 1)[0]
+    caller.commit(releases=[[b"d", epoch, 0, 2]])
+    caller.redis.hset("mq:clock", "t", f"{float(caller.redis.hget('mq:clock', 't') or 0) + 2000:.0f}")
+    assert caller.call("due", b"n1", 100) == [1]
+
+
 def test_a_damaged_count_of_processes_stops_no_node(caller: Caller) -> None:
     caller.redis.delete("mq:starts")
     caller.redis.hset("mq:starts", "damaged", 1)

@@ -196,13 +196,17 @@ local known = {}              -- prefix and id of nodes that joined with this pr
 -- the earlier of them has noted is gone.
 local starts = {
   of = {},                    -- by prefix: the number of this process, or an error
+  found = {},                 -- by prefix: whether there were sessions or delayed wills when it was counted
   rest_ends = {},             -- by prefix, by the clock of the cluster
   REST = 10000,               -- milliseconds
 }
 
 -- The number of this process.
 function starts.count(prefix)
-  starts.of[prefix] = starts.of[prefix] or redis.pcall('INCR', prefix .. 'starts')
+  if not starts.of[prefix] then
+    starts.of[prefix] = redis.pcall('INCR', prefix .. 'starts')
+    starts.found[prefix] = redis.call('EXISTS', prefix .. 'sessions', prefix .. 'delayed') > 0
+  end
   return tonumber(starts.of[prefix]) or 0
 end
 
@@ -212,11 +216,11 @@ function starts.are_missed(prefix, node)
   return (tonumber(starts.of[prefix]) or 0) > (tonumber(seen) or math.huge) + 1
 end
 
--- A process that follows another one may lack claims of clients that are connected. It ends no session, and hands out
--- no delayed will, until their nodes have noticed that, and they have claimed their sessions again. `time`: by the
--- clock of the cluster, which the first heartbeat brings up to date.
+-- A process that finds sessions of an earlier one may lack claims of clients that are connected. It ends no session,
+-- and hands out no delayed will, until their nodes have noticed that, and they have claimed their sessions again.
+-- `time`: by the clock of the cluster, which the first heartbeat brings up to date.
 function starts.begin_rest(prefix, time)
-  if starts.count(prefix) > 1 and not starts.rest_ends[prefix] then
+  if starts.found[prefix] and not starts.rest_ends[prefix] then
     starts.rest_ends[prefix] = time + starts.REST
   end
 end
