@@ -44,12 +44,13 @@ class Caller:
         self.seq += 1
         return self.send(self.seq, **parts)
 
-    def send(self, seq: int, node: bytes = b"n1", **parts: Any) -> Any:
+    def send(self, seq: int, node: bytes = b"n1", *, most: int = 100, drop_oldest: bool = False, **parts: Any) -> Any:
         defaults = {"messages": [MESSAGE], "pushes": [], "log": b"", "header": b"", "targets": [], "changes": b""}
         lists: dict[str, Any] = {"awaiting": [], "released": [], "wills": [], "releases": []}
         block = {**defaults, **lists, "shares": [100, 1 << 20, 0], "moves": []} | parts
         batch = [b"batch"] if block["log"] else []
-        return self.call("commit", node, seq, pack(list(block.values())), 100, 1 << 20, 0, "0-0", *batch)
+        limits = (most, 1 << 20, int(drop_oldest))
+        return self.call("commit", node, seq, pack(list(block.values())), *limits, "0-0", *batch)
 
     def push(self, *cids: bytes) -> list[Any]:
         """Pushes of the message to these sessions."""

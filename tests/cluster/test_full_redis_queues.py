@@ -3,8 +3,10 @@
 import pytest
 
 from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from tests.cluster.test_damaged_keys import Caller
 from tests.conftest import StartCluster
 from tests.harness.cluster_process import ClusterProcess
+from tests.harness.redis_process import RedisProcess
 from tests.harness.socket_client import SocketClient
 
 
@@ -89,3 +91,16 @@ def test_the_node_of_a_slow_client_names_its_session(start_cluster: StartCluster
             assert isinstance(packet, Publish) and packet.payload == payload
             client.send(Puback(packet_id=packet.packet_id))
         assert client.ping() == []
+
+
+def test_marks_go_with_the_messages_that_are_dropped(redis_server: RedisProcess) -> None:
+    """A message that went back to its group is marked, and stands behind one that was never sent."""
+    caller = Caller(redis_server.port)
+    caller.commit(pushes=[[b"a", caller.incarnation(b"a"), 1, 1, 1]])
+    caller.redis.hset("mq:st:a", 2, "d")
+    caller.redis.hset("mq:s:a", "z", 1)
+    caller.commit(pushes=[[b"a", caller.incarnation(b"a"), 1]], most=2, drop_oldest=True)
+    assert caller.redis.llen("mq:q:a") == 2
+    assert caller.redis.hget("mq:s:a", "z") == b"0"
+    assert caller.redis.hlen("mq:st:a") == 0
+    caller.redis.close()

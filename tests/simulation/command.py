@@ -53,17 +53,17 @@ def run_plan(plan: Plan, mutation: Mutation | None = None, *, detailed: bool = F
 
 
 def find_mutations(wanted: "tuple[Mutation, ...] | list[Mutation]", most: int) -> int:
-    """Print a table of mutations, each with the first seed that has a finding."""
+    """Print a table of mutations, each with the first seed that has a finding, or the first variant of its plan (*)."""
     missed = 0
     for mutation in wanted:
         seed, result = 0, None
+        plan = PLANS.get(mutation.plan or mutation.name)
         while seed < most and (result is None or not result.findings):
             seed += 1
-            plan = PLANS.get(mutation.plan or mutation.name)
             result = run_plan(varied(plan, seed) if plan else plan_of(seed), mutation)
         rules = sorted(rules_of(result.findings)) if result is not None else []
         missed += not rules
-        found = str(seed) if rules else f"more than {most}"
+        found = (str(seed) + "\\*" * (plan is not None)) if rules else f"more than {most}"
         print(
             f"| {mutation.name} | {mutation.guarantee} | {mutation.text} | {found} | {', '.join(rules)} |", flush=True
         )
