@@ -151,9 +151,9 @@ class Run:
             stack.callback(clock.release)
             for name in ("os.urandom", "random._urandom"):
                 stack.enter_context(patch(name, chance.randbytes))
-            stack.enter_context(
-                patch("redis.utils.get_lib_version", lambda: REDIS_PY)
-            )  # else it reads a file each time
+            # Both read a file each time.
+            stack.enter_context(patch("redis.utils.get_lib_version", lambda: REDIS_PY))
+            stack.enter_context(patch("cluster.peers.liveness._started", lambda pid: "1"))
             if self.plan.most_pushes:
                 stack.enter_context(patch("cluster.coordinator.ClusterJournal", self._journal))
             self.world = World(self.plan.seed, clock, self.story)
