@@ -21,6 +21,7 @@ OF_CLIENTS = {
     "abandon",
     "move",
     "move_to_node_of",
+    "come_back",
     "come_back_away_from",
     "start_anew",
     "leave",
@@ -89,7 +90,6 @@ class Actions:
 
     def at_command(self, name: str, word: str, number: int, kind: str, *arguments: object) -> None:
         """Do another step when Redis has executed the n-th command of a node that has this word."""
-        self.first_fault = min(self.first_fault, self._world.now)
 
         def then() -> None:
             self._world.after(0, self.do, Step(0, kind, arguments))  # not within the command
