@@ -249,21 +249,22 @@ class TakeOver:
             will.publish(self._plane.router, session.client_id, found, claim.epoch)
         if session.kind == SessionKind.SHARED:
             self._routes.remove(claim.filters.items(), clean=False)
-            entries = unfinished(session)
+            received = session.next_number, unfinished(session)
             sent = session.unload()
             if not session.subscriptions_held:
                 sessions.end(session)
         else:
             self._routes.remove(filters.subscriptions_of(session), clean=True)
             sessions.end(session)
-            sent, entries = 0, []
+            sent, received = 0, None
         if claim.epoch:
             if had_will and delay is None:
                 self._wills.settle(claim.epoch)
             interval = session.expiry if session.kind == SessionKind.SHARED else None
             self._journal.release(claim.client_id, claim.epoch, sent, interval, delay)
             self._claims.remove(claim)
-            self._unfinished.keep(session, entries)
+            if received is not None:
+                self._unfinished.keep(session, *received)
 
     def give_up(self, claim: Claim) -> None:
         """The connection closed before it was admitted: it has no will to publish."""

@@ -1,7 +1,8 @@
-"""Messages of QoS 2 that clients of this node have got, and not completed. A Redis that has lost them gets them back.
+"""What this node has received of queues that Redis may lose: up to which number, and QoS 2 that is not completed.
 
-Else Redis gives its queue numbers, and so the packet identifiers, to other messages. A client that awaits PUBREL
-for one of these identifiers takes the other message for a repetition, and drops it.
+Redis gives lost numbers to other messages. An acknowledgement that is still to be sent would end one of those; so the
+ends of queues are compared. And a client that awaits PUBREL for a packet identifier takes another message with it for a
+repetition, and drops it; so Redis gets back the messages that are not completed.
 """
 
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ AT_ONCE = 200  # sessions in a call ...
 AT_ONCE_BYTES = 524_288  # ... unless their messages are large
 
 Lost = tuple[bytes, int, list[tuple[int, bytes]]]  # client id, incarnation, and queue numbers with their entries
+Ended = tuple[bytes, int, int, list[tuple[int, bytes]]]  # likewise, with the next queue number before the entries
 
 log = logs.get("flockmq.cluster")
 
@@ -36,22 +38,21 @@ class Unfinished:
         self._plane = plane
         self._link = link
         self._claims = claims
-        self._kept: dict[bytes, Lost] = {}  # of sessions whose release is not confirmed, by client id
+        self._kept: dict[bytes, Ended] = {}  # of sessions whose release is not confirmed, by client id
 
-    def keep(self, session: Session, entries: list[tuple[int, bytes]]) -> None:
+    def keep(self, session: Session, following: int, entries: list[tuple[int, bytes]]) -> None:
         """The connection of a session has ended, and the block has its release: keep this until that is confirmed.
 
         Args:
             session: unloaded.
+            following: its next queue number before that.
             entries: that were unfinished.
         """
-        self._kept.pop(session.client_id, None)
-        if entries:
-            kept = (session.client_id, session.session_id, entries)
-            self._kept[session.client_id] = kept
-            self._plane.turn.after_commit(partial(self._released, kept))
+        kept = (session.client_id, session.session_id, following, entries)
+        self._kept[session.client_id] = kept
+        self._plane.turn.after_commit(partial(self._released, kept))
 
-    def _released(self, kept: Lost) -> None:
+    def _released(self, kept: Ended) -> None:
         if self._kept.get(kept[0]) is kept:
             del self._kept[kept[0]]
 
@@ -59,12 +60,15 @@ class Unfinished:
         """Client id, incarnation and next queue number of the sessions that Redis may have lost something of."""
         return [
             *((one.client_id, one.session_id, one.next_number) for one in self._claims.shared_sessions()),
-            *((client_id, incarnation, entries[-1][0] + 1) for client_id, incarnation, entries in self._kept.values()),
+            *((client_id, incarnation, following) for client_id, incarnation, following, _ in self._kept.values()),
         ]
 
     async def restore(self) -> None:
         """Redis has lost data: give it back what it lacks of this. Raises as `NodeLink.ask`."""
-        found = dict(self._kept)
+        found: dict[bytes, Lost] = {}
+        for client_id, incarnation, _, entries in self._kept.values():
+            if entries:
+                found[client_id] = (client_id, incarnation, entries)
         for session in self._claims.shared_sessions():
             found.pop(session.client_id, None)
             if entries := unfinished(session):

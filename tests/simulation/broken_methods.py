@@ -363,3 +363,8 @@ def this_round(committed: Any) -> Any:
             committed(self, waiting, current, reply)
 
     return counted
+
+
+def of_connected(numbers: Any) -> Any:
+    """Of Unfinished: the sessions whose clients have a connection."""
+    return lambda self: [(one.client_id, one.session_id, one.next_number) for one in self._claims.shared_sessions()]

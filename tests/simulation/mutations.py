@@ -582,6 +582,12 @@ ALL = (
         lua=((RESTS, "  return false\n"),),
         plan="lost claim",
     ),
+    Mutation(
+        "acknowledged by one that has gone",
+        "G1",
+        "a node whose link is back compares the queues of its clients, not those of clients that have just gone",
+        methods=((Unfinished, "numbers", broken.of_connected),),
+    ),
     *PUT_BACK,
 )
 MUTATIONS = {mutation.name: mutation for mutation in ALL}

@@ -347,6 +347,24 @@ REGRESSIONS = {
         frozenset(),
         replicas=1,
     ),
+    # I1: Redis had lost messages that a client had acknowledged, and its connection had ended since. Its node compared
+    # the queues of its clients only, so these acknowledgements ended other messages, which had got the lost numbers.
+    "acknowledged by one that has gone": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n1"),
+            ClientPlan("publisher 1", "publisher", 4, node="n2"),
+            ClientPlan("subscriber 0", "subscriber", 4, node="n0"),
+        ),
+        (
+            Step(2000, "redis_loses", (100, 5)),
+            Step(2049, "cut", ("n0", "redis", "there", 1000)),
+            Step(2050, "publish", ("publisher 0", "t/0", 1, 3)),
+            Step(2300, "lose", ("subscriber 0",)),
+            Step(2600, "publish", ("publisher 1", "t/1", 1, 3)),
+        ),
+        frozenset(),
+    ),
     # I9: acknowledgements waited for the next tick although Redis found the room of their client in them. (A benchmark
     # has found it.)
     "room a tick later": Plan(
