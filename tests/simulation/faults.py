@@ -303,7 +303,7 @@ class Actions:
             self._until(milliseconds, self._redis.start)
 
     def kill_machine_of_redis(self, milliseconds: int) -> None:
-        """The nodes get no word of the end; another machine has its address and its data after a while."""
+        """Connections to it stay open without a reply; another machine has its address and its data after a while."""
         if self._redis.running:
             self._redis.kill(silently=True)
             self._until(milliseconds, self._redis.start)

@@ -88,7 +88,7 @@ MEETINGS = {
         Step(2030, "kill", ("n0", 3500)),
         *(Step(2900 + 100 * i, "away", (f"subscriber {i}", 2500)) for i in (0, 1)),
     ),
-    # A node joins slowly, and a client subscribes elsewhere after that has become a member, and before it is told so.
+    # A node joins slowly. Redis has made it a member, and it has no reply yet: then a client subscribes elsewhere.
     "joined in silence": _plan(
         [_publisher(0, "n1"), _visitor("n1")],
         Step(1700, "stop", ("n0", 300)),

@@ -171,7 +171,7 @@ class RedisServer:
         """kill -9: connections end; the data stays, but for what came after `keep`.
 
         Args:
-            silently: its machine has died: nothing tells the other ends of its connections.
+            silently: its machine has died, so connections to it stay open without a reply.
         """
         self._world.story.tell(self._world.now, HOST, "is killed")
         self.running = False
