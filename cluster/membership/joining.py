@@ -107,6 +107,7 @@ class Joining:
         if not link.connection.open:  # it ended after the last reply; a loss is reported only once `joined` is set
             raise LinkLost
         link.joined = True
+        link.note_process()
         self._wills.publish_missed()  # those whose authors could not be looked up until now
 
     async def _why_not(self, layout: int) -> str:

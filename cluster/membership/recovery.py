@@ -160,6 +160,7 @@ class Recovery:
             self._on_fenced(GONE)
             return
         seq, change, *_ = reply
+        await link.restore_process()
         if lost := await self._what_is_lost(seq, change):
             await self._unfinished.restore()
             self._on_fenced(lost)
@@ -190,6 +191,7 @@ class Recovery:
         for member in replica.members:
             member.confirm(member.sent)
         link.publish(link.keys.all, wire.back(link.node_id, replica.changes.last))
+        link.note_process()
         link.release()
         self._leases.recover()
         replica.members.forget_departed()

@@ -1,5 +1,6 @@
 """This node's link to the cluster: its id, its keys, and calls over the current connection to Redis."""
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from _speedups.net.reactor import Reactor
 from cluster.redis.connector import Connector
 from cluster.redis.keys import Keys
-from cluster.redis.link import Link, Reply
+from cluster.redis.link import Link, LinkError, Reply
 
 
 class NodeLink:
@@ -26,6 +27,7 @@ class NodeLink:
         self.joined = False  # the node has become a member
         self.connected = False  # the node is a member and up to date, and Redis replies
         self.closed = False  # the node was fenced or is stopped: final
+        self._process = 0  # the number of the process of Redis that the node has compared itself with; 0 = not known
         self._connector = connector
         self._patience = patience
 
@@ -154,6 +156,30 @@ class NodeLink:
     def publish(self, channel: bytes, message: bytes) -> None:
         """Send a message to other nodes."""
         self.connection.publish(self.keys.publish, channel, message)
+
+    # ---- the process of Redis ----
+
+    def note_process(self) -> None:
+        """The node is up to date with the present process of Redis: remember its number."""
+        self._process = 0
+        self.call(self._noted, b"GET", self.keys.starts)
+
+    def _noted(self, reply: Reply) -> None:
+        if isinstance(reply, bytes) and reply.isdigit():
+            self._process = int(reply)
+
+    async def restore_process(self) -> None:
+        """Give Redis back the number if it has lost the heartbeats with it: else it seems that the node missed others.
+
+        Raises:
+            LinkLost: the connection ended.
+            LinkError: Redis replied with an error.
+        """
+        key = self.keys.node(self.node_id)
+        stored = await self.ask("HGET", key, "starts")
+        if self._process > (int(stored) if (stored or b"").isdigit() else 0):
+            with contextlib.suppress(LinkError):  # it has no memory left: the node may rejoin for nothing
+                await self.ask("HSET", key, "starts", self._process)
 
     def _command(self, name: str, as_node: bool, arguments: Any) -> list[bytes | str | int]:
         node = [self.node_id] if as_node else []

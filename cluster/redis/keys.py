@@ -39,6 +39,7 @@ class Keys:
         self.layout = self.prefix + b"layout"
         self.migration = self.prefix + b"migration"
         self.epoch = self.prefix + b"epoch"
+        self.starts = self.prefix + b"starts"
         self.change = self.prefix + b"change"
         self.changes = self.prefix + b"changes"
         self.nodes = self.prefix + b"nodes"

@@ -365,6 +365,24 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
+    # I1: Redis was restarted, and lost then what it had executed since: also the heartbeats of a node that was back. So
+    # the node seemed to have missed a process of Redis, and gave no handshakes of QoS 2 back.
+    "lost heartbeats": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n1"),
+            ClientPlan("publisher 1", "publisher", 4, node="n2"),
+            ClientPlan("subscriber 0", "subscriber", 4, node="n0"),
+        ),
+        (
+            Step(1700, "kill_redis", (150,)),
+            *(Step(2100 + 2 * i, "publish", ("publisher 0", "t/0", 2, 1)) for i in range(25)),
+            Step(1960, "redis_loses", (190, 5)),
+            Step(2150, "away", ("publisher 0", 3000)),
+            *(Step(2160 + 200 * i, "publish", ("publisher 1", "t/1", 2, 3)) for i in range(8)),
+        ),
+        frozenset(),
+    ),
     # I9: acknowledgements waited for the next tick although Redis found the room of their client in them. (A benchmark
     # has found it.)
     "room a tick later": Plan(
