@@ -588,6 +588,12 @@ ALL = (
         "a node whose link is back compares the queues of its clients, not those of clients that have just gone",
         methods=((Unfinished, "numbers", broken.of_connected),),
     ),
+    Mutation(
+        "lost heartbeats",
+        "G3",
+        "a node whose link is back forgets the process of Redis that it was up to date with",
+        methods=((NodeLink, "restore_process", broken.nothing_later),),
+    ),
     *PUT_BACK,
 )
 MUTATIONS = {mutation.name: mutation for mutation in ALL}
