@@ -316,7 +316,7 @@ class Run:
             late = [name for name, client in self.clients.items() if not client.is_idle]
             self.found(f"L1 not all is quiet a minute after the faults: {', '.join(late) or 'messages go on'}")
         for name, node in self.nodes.items():
-            if node.is_away and not node.stops:
+            if node.serves and node.is_away and not node.stops:
                 self.found(f"L1 {name} has no link to Redis long after the faults")
         for name in sorted(self._expired):
             self.clients[name].forget()
