@@ -18,11 +18,16 @@ def nothing(method: Any) -> Any:
     return lambda *arguments, **named: None
 
 
-def nothing_later(method: Any) -> Any:
-    async def skipped(*arguments: Any, **named: Any) -> None:
-        pass
+def answers(value: Any) -> Any:
+    """Of any class: an asynchronous method that does nothing, and returns a value."""
 
-    return skipped
+    def make(method: Any) -> Any:
+        async def answered(*arguments: Any, **named: Any) -> Any:
+            return value
+
+        return answered
+
+    return make
 
 
 def confirm_at_once(commit: Any) -> Any:
@@ -274,13 +279,6 @@ def none_missed(recovered: Any) -> Any:
     return resumed
 
 
-def nothing_lost(compare: Any) -> Any:
-    async def none(self: Any, seq: int, change: int) -> str:
-        return ""
-
-    return none
-
-
 def forget_departed(resume: Any) -> Any:
     """Of Recovery: each attempt begins with the nodes that are members then."""
 
@@ -339,20 +337,6 @@ def not_back_at_join(publish: Any) -> Any:
 
 def none_ended(ended: Any) -> Any:
     return lambda self: iter(())
-
-
-def same_history(compare: Any) -> Any:
-    async def same(self: Any) -> bool:
-        return True
-
-    return same
-
-
-def none_lost(read: Any) -> Any:
-    async def none(*arguments: Any) -> list[bytes]:
-        return []
-
-    return none
 
 
 def this_round(committed: Any) -> Any:

@@ -123,7 +123,7 @@ MEETINGS = {
         Step(2050, "keep", (1, False)),
         *_stream(2200, 1, 1),
     ),
-    # A client begins its session anew at another node while it has messages of the former one.
+    # A client connects to another node with Clean Start, and has not answered messages of its former session.
     "sent in an earlier session": _plan(
         [_publisher(0, "n2"), _subscriber(0, "n0", 5), _subscriber(1, "n2", 5)],
         Step(1990, "slow", ("subscriber 0", 10, 200)),
@@ -140,7 +140,7 @@ MEETINGS = {
         Step(2030, "cut", ("n0", "redis", "there", 800)),
         *_stream(2200, 20, 30),
     ),
-    # A publisher begins its session anew while its messages of QoS 2 are on their way through its former node.
+    # A publisher connects to another node with Clean Start while its messages of QoS 2 are on their way to Redis.
     "handshakes of an earlier session": _plan(
         [_publisher(0, "n0", 5), _subscriber(0, "n2", 5, 1)],
         Step(1995, "slow", ("n0", 10, 300)),

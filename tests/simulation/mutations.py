@@ -80,7 +80,7 @@ ALL = (
         "queues not read",
         "G8",
         "a node whose link is back does not read the queues that have grown",
-        methods=((SnapshotReader, "read_queues", broken.nothing_later),),
+        methods=((SnapshotReader, "read_queues", broken.answers(None)),),
     ),
     Mutation(
         "acks dropped",
@@ -173,7 +173,7 @@ ALL = (
         "unfinished not restored",
         "G3",
         "a node does not give Redis back what it has lost of QoS 2 that clients have not completed",
-        methods=((Unfinished, "restore", broken.nothing_later),),
+        methods=((Unfinished, "restore", broken.answers(None)),),
     ),
     Mutation(
         "ended not kept",
@@ -199,19 +199,19 @@ ALL = (
         "sessions not read",
         "G4",
         "a node that joins does not read the subscriptions of persistent sessions",
-        methods=((SnapshotReader, "read_sessions", broken.nothing_later),),
+        methods=((SnapshotReader, "read_sessions", broken.answers(None)),),
     ),
     Mutation(
         "routes not read",
         "G4",
         "a node that joins does not read the filters of the other nodes' clients",
-        methods=((SnapshotReader, "read_routes", broken.nothing_later),),
+        methods=((SnapshotReader, "read_routes", broken.answers(None)),),
     ),
     Mutation(
         "logs not read",
         "G4",
         "a node whose link is back does not read the other nodes' logs",
-        methods=((SnapshotReader, "read_logs", broken.nothing_later),),
+        methods=((SnapshotReader, "read_logs", broken.answers(None)),),
     ),
     Mutation(
         "log batch not published",
@@ -344,7 +344,7 @@ ALL = (
         "retained not read",
         "G7",
         "a node that joins does not read the retained messages",
-        methods=((SnapshotReader, "read_retained", broken.nothing_later),),
+        methods=((SnapshotReader, "read_retained", broken.answers(None)),),
     ),
     Mutation(
         "changes not read",
@@ -592,7 +592,7 @@ ALL = (
         "lost heartbeats",
         "G3",
         "a node whose link is back forgets the process of Redis that it was up to date with",
-        methods=((NodeLink, "restore_process", broken.nothing_later),),
+        methods=((NodeLink, "restore_process", broken.answers(None)),),
     ),
     *PUT_BACK,
 )

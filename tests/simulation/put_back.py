@@ -56,13 +56,13 @@ PUT_BACK = (
         "queues not compared",
         "G1",
         "a node whose link is back does not compare the ends of its queues with those in Redis",
-        methods=((SnapshotReader, "has_lost", broken.nothing_later),),
+        methods=((SnapshotReader, "has_lost", broken.answers(None)),),
     ),
     Mutation(
         "losses not noticed",
         "G8",
         "a node whose link is back does not notice that Redis has lost data",
-        methods=((Recovery, "_what_is_lost", broken.nothing_lost),),
+        methods=((Recovery, "_what_is_lost", broken.answers("")),),
     ),
     Mutation(
         "missed wills",
@@ -110,13 +110,13 @@ PUT_BACK = (
         "places not compared",
         "G13",
         "a node whose link is back does not compare the places of its groups with those in Redis",
-        methods=((SnapshotReader, "lost_places", broken.none_lost),),
+        methods=((SnapshotReader, "lost_places", broken.answers([])),),
     ),
     Mutation(
         "marks of changes not compared",
         "G4",
         "a node whose link is back does not compare the mark of its last change with that in Redis",
-        methods=((SnapshotReader, "is_same_history", broken.same_history),),
+        methods=((SnapshotReader, "is_same_history", broken.answers(True)),),
     ),
     Mutation(
         "sent in an earlier session",
@@ -140,13 +140,13 @@ PUT_BACK = (
         "earlier link",
         "G8",
         "Redis executes what a node has sent over an ended link after the questions over the next one",
-        methods=((Connector, "_end_link_before", broken.nothing_later),),
+        methods=((Connector, "_end_link_before", broken.answers(None)),),
     ),
     Mutation(
         "late change",
         "G8",
         "the same, and the node does not rejoin when that was a change",
-        methods=((Connector, "_end_link_before", broken.nothing_later), (RedisStore, "_number", broken.unfenced)),
+        methods=((Connector, "_end_link_before", broken.answers(None)), (RedisStore, "_number", broken.unfenced)),
     ),
     Mutation(
         "ended leases",

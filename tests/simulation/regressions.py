@@ -8,6 +8,11 @@ from tests.simulation.plan import ClientPlan, Plan, Step
 PUBLISHER = ClientPlan("publisher 0", "publisher", 4)
 SUBSCRIBERS = (ClientPlan("subscriber 0", "subscriber", 4), ClientPlan("subscriber 1", "subscriber", 5))
 KEEPER = ClientPlan("keeper", "keeper", 4)
+APART = (  # each at a node of its own
+    ClientPlan("publisher 0", "publisher", 4, node="n1"),
+    ClientPlan("publisher 1", "publisher", 4, node="n2"),
+    ClientPlan("subscriber 0", "subscriber", 4, node="n0"),
+)
 
 
 def _plan(*steps: Step) -> Plan:
@@ -49,11 +54,7 @@ REGRESSIONS = {
     # back. Its client's acknowledgements of the former ended the latter, which the client had never got.
     "used numbers": Plan(
         1,
-        (
-            ClientPlan("publisher 0", "publisher", 4, node="n1"),
-            ClientPlan("publisher 1", "publisher", 4, node="n2"),
-            ClientPlan("subscriber 0", "subscriber", 4, node="n0"),
-        ),
+        APART,
         (
             Step(2000, "redis_loses", (40, 5)),
             Step(2010, "publish", ("publisher 0", "t/0", 1, 3)),
@@ -351,11 +352,7 @@ REGRESSIONS = {
     # the queues of its clients only, so these acknowledgements ended other messages, which had got the lost numbers.
     "acknowledged by one that has gone": Plan(
         1,
-        (
-            ClientPlan("publisher 0", "publisher", 4, node="n1"),
-            ClientPlan("publisher 1", "publisher", 4, node="n2"),
-            ClientPlan("subscriber 0", "subscriber", 4, node="n0"),
-        ),
+        APART,
         (
             Step(2000, "redis_loses", (100, 5)),
             Step(2049, "cut", ("n0", "redis", "there", 1000)),
@@ -369,11 +366,7 @@ REGRESSIONS = {
     # the node seemed to have missed a process of Redis, and gave no handshakes of QoS 2 back.
     "lost heartbeats": Plan(
         1,
-        (
-            ClientPlan("publisher 0", "publisher", 4, node="n1"),
-            ClientPlan("publisher 1", "publisher", 4, node="n2"),
-            ClientPlan("subscriber 0", "subscriber", 4, node="n0"),
-        ),
+        APART,
         (
             Step(1700, "kill_redis", (150,)),
             *(Step(2100 + 2 * i, "publish", ("publisher 0", "t/0", 2, 1)) for i in range(25)),
