@@ -238,7 +238,9 @@ class Node:
             self._fenced_early = reason
             return
         self._fenced.set()
-        if self._rejoining is None and not self._stopped.is_set():
+        if self._stopped.is_set():
+            log.error("fenced while stopping: unconfirmed messages were not acknowledged", reason=reason)
+        elif self._rejoining is None:
             log.error("fenced: closing all clients and rejoining the cluster", reason=reason)
             reactor = self.broker.data_plane.reactor
             reactor.stop()

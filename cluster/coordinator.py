@@ -129,6 +129,7 @@ class ClusterCoordinator(Coordinator):
         )
         self.users = Users(self._link)
         self._message_log = RedisLog(self._address)
+        self._settled = asyncio.Event()  # all is committed, or the node is fenced: a stop need not wait
 
     # ---- composition ----
 
@@ -374,14 +375,14 @@ class ClusterCoordinator(Coordinator):
         link, turn = self._link, self.data_plane.turn
         if link.joined and not link.closed:
             await self._delayed.stop()
-            done = asyncio.Event()
             self._logged.log.close()
             turn.seal()
-            turn.after_commit(done.set)
+            turn.after_commit(self._settled.set)
             try:
-                await asyncio.wait_for(done.wait(), STOP_SECONDS)
+                await asyncio.wait_for(self._settled.wait(), STOP_SECONDS)
             except TimeoutError:
                 log.error("Redis does not answer: unconfirmed messages were not acknowledged, and may be lost")
+        if link.joined and not link.closed:
             with contextlib.suppress(LinkLost, LinkError, TimeoutError):
                 await asyncio.wait_for(link.ask_function("leave"), STOP_SECONDS / 5)
         self._recovery.stop()
@@ -535,6 +536,7 @@ class ClusterCoordinator(Coordinator):
             self._message_log.close()
             self.store.close()
             self._link.close()
+            self._settled.set()
             if self._link.joined:  # else `start` fails, and the node tries again
                 self._rejoin(reason)
 

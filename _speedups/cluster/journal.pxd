@@ -43,7 +43,7 @@ cdef class ClusterJournal(Journal):
     cdef list wills                    # epochs of wills published or discarded; (epoch, progress) of one under way
     cdef bint is_part                  # as of the Block
     cdef tuple half_published          # as it is packed among AWAITING, with its progress; None: there is none
-    cdef list releases                 # of sessions: (client id, epoch, sent)
+    cdef list releases                 # of sessions: see `release`
     cdef readonly MessageLog log       # None = messages are not logged
     cdef object header                 # callable: returns the bytes before a batch for a peer
     cdef bytes node                    # id of this node

@@ -138,16 +138,18 @@ cdef class ClusterJournal(Journal):
         self.wills.append(epoch)
         self.note(RETAINED)
 
-    def release(self, bytes client_id not None, uint64_t epoch, uint64_t sent, interval=None, delay=None):
+    def release(self, bytes client_id not None, uint64_t epoch, sent=None, interval=None, delay=None):
         """Record that a connection has ended and that this node releases the session.
 
         Args:
             client_id, epoch: of the connection.
-            sent: messages of the queue below this number may have been sent.
+            sent: messages of the queue below this number may have been sent; None: the client was never admitted.
             interval: Session Expiry Interval in seconds; None = as configured.
             delay: seconds until the will of the connection is to be published; None: it has none that waits.
         """
-        if interval is None and delay is None:
+        if sent is None:
+            self.releases.append((client_id, epoch))
+        elif interval is None and delay is None:
             self.releases.append((client_id, epoch, sent))
         else:
             # 0 stands for None: MessagePack as it is used here has no negative numbers.

@@ -155,13 +155,12 @@ class Recovery:
         """Catch up, then continue."""
         link, replica = self._link, self._replica
         sent_at = time.monotonic()
-        reply = await link.ask_function("beat")
+        reply = await link.resume()
         if reply[0] == b"gone":
             self._on_fenced(GONE)
             return
-        seq, change, *_ = reply
-        await link.restore_process()
-        if lost := await self._what_is_lost(seq, change):
+        seq, change, calls = reply
+        if lost := await self._what_is_lost(seq, change, calls):
             await self._unfinished.restore()
             self._on_fenced(lost)
             return
@@ -200,18 +199,18 @@ class Recovery:
         self._lease.resume()
         self._plane.end_turn()
 
-    async def _what_is_lost(self, seq: int, change: int) -> str:
+    async def _what_is_lost(self, seq: int, change: int, calls: int) -> str:
         """A sentence if Redis has lost data that this node has had confirmed, or has received; else nothing.
 
         Args:
             seq: of the node's last commit, as Redis has it.
             change: the number of the last change in Redis.
+            calls: with acknowledgements, and claims, that Redis has counted.
         """
-        link, reader = self._link, self._replica.reader
+        reader = self._replica.reader
         if seq < self._store.confirmed_seq or change < self._replica.changes.last:
             return LOST_DATA
-        calls = await link.ask("HGET", link.keys.node(link.node_id), "calls")
-        if int(calls or 0) < self._store.acks_executed + self._takeover.claims_executed:
+        if calls < self._store.acks_executed + self._takeover.claims_executed:
             return LOST_DATA  # acknowledgements of clients, or claims of sessions
         if not await reader.is_same_history():
             return "Redis has lost changes, and has used their numbers for others"

@@ -1,6 +1,5 @@
 """This node's link to the cluster: its id, its keys, and calls over the current connection to Redis."""
 
-import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from _speedups.net.reactor import Reactor
 from cluster.redis.connector import Connector
 from cluster.redis.keys import Keys
-from cluster.redis.link import Link, LinkError, Reply
+from cluster.redis.link import Link, Reply
 
 
 class NodeLink:
@@ -168,18 +167,18 @@ class NodeLink:
         if isinstance(reply, bytes) and reply.isdigit():
             self._process = int(reply)
 
-    async def restore_process(self) -> None:
-        """Give Redis back the number if it has lost the heartbeats with it: else it seems that the node missed others.
+    async def resume(self) -> Any:
+        """The link is a new one: confirm the membership, and bring the number of the process back to Redis.
+
+        Returns:
+            The number of the node's last commit, the number of the last change, and the calls of the node that Redis
+            has counted. Or `[b"gone"]`: the node is no member.
 
         Raises:
             LinkLost: the connection ended.
             LinkError: Redis replied with an error.
         """
-        key = self.keys.node(self.node_id)
-        stored = await self.ask("HGET", key, "starts")
-        if self._process > (int(stored) if (stored or b"").isdigit() else 0):
-            with contextlib.suppress(LinkError):  # it has no memory left: the node may rejoin for nothing
-                await self.ask("HSET", key, "starts", self._process)
+        return await self.ask_function("resume", self._process)
 
     def _command(self, name: str, as_node: bool, arguments: Any) -> list[bytes | str | int]:
         node = [self.node_id] if as_node else []

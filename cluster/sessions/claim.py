@@ -24,6 +24,7 @@ class Claim:
     epoch: int = 0  # 0 = not granted yet
     incarnation: int = 0  # of the session
     present: bool = False
+    held_will: int = 0  # the epoch of a delayed will that is discarded if the client is admitted; 0 = none
     waits: dict[int, bytes] = field(default_factory=dict)  # epochs that must be released -> their nodes
     overtaken: bool = False  # another connection has claimed the session during the delay
     delayed: bool = False  # clients fight for the session: its admission is delayed

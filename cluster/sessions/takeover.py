@@ -33,6 +33,7 @@ from cluster.sessions.unfinished import Unfinished
 from cluster.sessions.wills import Wills, encode_will
 
 TAKEOVERS = COUNTERS.index("takeovers")
+HOLDS_WILL = 2  # in the reply to a claim: the session is present, and has a delayed will
 FREE_FIGHTS = 4  # take-overs in quick succession before the new connection has to wait
 FIGHT_SECONDS = 0.1  # for the first that waits; twice as long for each further one ...
 MAX_FIGHT_SECONDS = 2.0  # ... up to this
@@ -128,6 +129,7 @@ class TakeOver:
             return
         epoch, present, incarnation, waits, fights, old_will, last = reply
         claim.present, claim.incarnation = bool(present), incarnation
+        claim.held_will = last if present == HOLDS_WILL else 0
         self._claims.grant(claim, epoch)
         if old_will:  # of the previous node, which is dead
             self._wills.publish(last, old_will)
@@ -191,6 +193,8 @@ class TakeOver:
         session.expiry = claim.interval
         admission.admit(claim.connection, claim.packet, session)
         claim.admitted = True
+        if claim.held_will:
+            self._wills.settle(claim.held_will)
         welcome = partial(admission.welcome, claim.connection, claim.packet, session, present=claim.present)
         if session.kind == SessionKind.SHARED:
             claim.filters = dict(plane.router.filters.subscriptions_of(session))
@@ -249,22 +253,22 @@ class TakeOver:
             will.publish(self._plane.router, session.client_id, found, claim.epoch)
         if session.kind == SessionKind.SHARED:
             self._routes.remove(claim.filters.items(), clean=False)
-            received = session.next_number, unfinished(session)
+            messages = unfinished(session)
             sent = session.unload()
             if not session.subscriptions_held:
                 sessions.end(session)
         else:
             self._routes.remove(filters.subscriptions_of(session), clean=True)
             sessions.end(session)
-            sent, received = 0, None
+            sent, messages = 0, None
         if claim.epoch:
             if had_will and delay is None:
                 self._wills.settle(claim.epoch)
             interval = session.expiry if session.kind == SessionKind.SHARED else None
             self._journal.release(claim.client_id, claim.epoch, sent, interval, delay)
             self._claims.remove(claim)
-            if received is not None:
-                self._unfinished.keep(session, *received)
+            if messages is not None:
+                self._unfinished.keep(session, sent, messages)
 
     def give_up(self, claim: Claim) -> None:
         """The connection closed before it was admitted: it has no will to publish."""
@@ -277,7 +281,7 @@ class TakeOver:
                 self._plane.sessions.end(session)
         if claim.packet.will_topic is not None:
             self._wills.settle(claim.epoch)
-        self._journal.release(claim.client_id, claim.epoch, 0)
+        self._journal.release(claim.client_id, claim.epoch)
 
     def discard_will(self, connection: Connection) -> None:
         """The client has sent DISCONNECT."""
@@ -297,7 +301,7 @@ class TakeOver:
         claim = self._claims.with_epoch(epoch)
         if claim is None:  # it is released already, or the reply to the claim was lost: no connection has it
             self._wills.settle(epoch)
-            self._journal.release(client_id, epoch, 0)
+            self._journal.release(client_id, epoch)
         elif claim.delayed:  # its delay applies although it has lost: else a fight would never be slowed down
             claim.overtaken = True
         else:

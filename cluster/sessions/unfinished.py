@@ -20,7 +20,7 @@ AT_ONCE = 200  # sessions in a call ...
 AT_ONCE_BYTES = 524_288  # ... unless their messages are large
 
 Lost = tuple[bytes, int, list[tuple[int, bytes]]]  # client id, incarnation, and queue numbers with their entries
-Ended = tuple[bytes, int, int, list[tuple[int, bytes]]]  # likewise, with the next queue number before the entries
+Ended = tuple[bytes, int, int, list[tuple[int, bytes]]]  # likewise, with the first unsent number before the entries
 
 log = logs.get("flockmq.cluster")
 
@@ -40,15 +40,15 @@ class Unfinished:
         self._claims = claims
         self._kept: dict[bytes, Ended] = {}  # of sessions whose release is not confirmed, by client id
 
-    def keep(self, session: Session, following: int, entries: list[tuple[int, bytes]]) -> None:
+    def keep(self, session: Session, sent: int, entries: list[tuple[int, bytes]]) -> None:
         """The connection of a session has ended, and the block has its release: keep this until that is confirmed.
 
         Args:
             session: unloaded.
-            following: its next queue number before that.
+            sent: messages below this queue number may have been sent. (Redis may drop later ones: the queue is full.)
             entries: that were unfinished.
         """
-        kept = (session.client_id, session.session_id, following, entries)
+        kept = (session.client_id, session.session_id, sent, entries)
         self._kept[session.client_id] = kept
         self._plane.turn.after_commit(partial(self._released, kept))
 
@@ -57,10 +57,10 @@ class Unfinished:
             del self._kept[kept[0]]
 
     def numbers(self) -> list[tuple[bytes, int, int]]:
-        """Client id, incarnation and next queue number of the sessions that Redis may have lost something of."""
+        """Client id, incarnation, and the queue number that Redis has to have reached, of sessions that were here."""
         return [
             *((one.client_id, one.session_id, one.next_number) for one in self._claims.shared_sessions()),
-            *((client_id, incarnation, following) for client_id, incarnation, following, _ in self._kept.values()),
+            *((client_id, incarnation, sent) for client_id, incarnation, sent, _ in self._kept.values()),
         ]
 
     async def restore(self) -> None:

@@ -67,8 +67,11 @@ class Drops:
         """Redis is to execute a call of a function."""
         if self._limits.drop_old and function == b"flockmq_commit":
             sessions = {key[5:]: fields for key, fields in keys.items() if key.startswith(b"mq:s:") and b"h" in fields}
-            heads = {client: (int(fields[b"h"]), int(fields[b"n"])) for client, fields in sessions.items()}
-            self._sent = {client: head for client, (head, sent) in heads.items() if sent > head}
+            self._sent = {
+                client: int(fields[b"h"])
+                for client, fields in sessions.items()
+                if int(fields[b"n"]) > int(fields[b"h"]) or _is_served_elsewhere(fields, keys)
+            }
 
     def called(self, function: bytes, reply: Any, keys: Mapping[bytes, Any]) -> None:
         """Redis has executed a call of a function."""
@@ -100,6 +103,12 @@ class Drops:
         size = sum(len(message) for queue in of_tenant for message in queue)
         if (most := self._limits.tenant_bytes) and size > most:
             self._on_finding(f"S3 the queues of {self._prefix} have {size} bytes, and may have {most}")
+
+
+def _is_served_elsewhere(fields: Mapping[bytes, bytes], keys: Mapping[bytes, Any]) -> bool:
+    """Whether a node that lives has not released an earlier connection of a session."""
+    earlier = dict(each.split(b"=") for each in fields.get(b"w", b"").split(b",") if each)
+    return any(node in keys[b"mq:nodes"] for node in earlier.values())
 
 
 def _is_full(part: list[Any]) -> bool:

@@ -40,7 +40,8 @@ ALL_SENT = (
 )
 APPLY = "  if apply_record(job.prefix, job.node, record, job.retained) then\n"
 GIVEN = "        append(finished, group, place)\n      else\n        return_lease(prefix"
-SENT = "redis.call('HSET', key, 'o', '', 'n', math.max(sent, tonumber(state[5])))\n      begin_expiry"
+HELD_DROPPED = "    if state[4] == '' then\n      held.settle(prefix, cid, false)"
+SENT = "    redis.call('HSET', key, 'o', '', 'n', first_unsent)\n"
 NAMED = (
     "      result[#result + 1] = tonumber(epoch)\n      result[#result + 1] = will\n    end\n  end\n  return result\n"
 )
@@ -160,7 +161,7 @@ ALL = (
         "sent not stored",
         "G2",
         "a release forgets which messages were sent, so they come again without DUP",
-        lua=((SENT, "redis.call('HSET', key, 'o', '')\n      begin_expiry"),),
+        lua=((SENT, "    redis.call('HSET', key, 'o', '')\n"),),
     ),
     Mutation(
         "dead node sent nothing",
@@ -445,7 +446,7 @@ ALL = (
         "delayed will stays",
         "G6",
         "a delayed will is published although its client is back",
-        lua=(("  if (state[10] or '') ~= '' then\n", "  if false then\n"),),
+        lua=(("    holds = held.hold(prefix, cid, state[10]) and state[10]\n", "    holds = nil\n"),),
     ),
     Mutation(
         "delayed wills of the dead",
@@ -592,7 +593,19 @@ ALL = (
         "lost heartbeats",
         "G3",
         "a node whose link is back forgets the process of Redis that it was up to date with",
-        methods=((NodeLink, "restore_process", broken.answers(None)),),
+        lua=(("  if process > (tonumber(state[2]) or 0) then\n", "  if false then\n"),),
+    ),
+    Mutation(
+        "never admitted",
+        "G6",
+        "a claim discards the delayed will of its session, also if its client is never admitted",
+        lua=(("    if state[4] == '' then\n      held.settle(prefix, cid, true)", HELD_DROPPED),),
+    ),
+    Mutation(
+        "sent and not released",
+        "G1",
+        "drop-old drops messages that a node has sent, and whose client is at no other node",
+        lua=(("      if drop_old and absent then\n", "      if drop_old and owner == '' then\n"),),
     ),
     *PUT_BACK,
 )

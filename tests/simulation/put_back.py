@@ -92,7 +92,10 @@ PUT_BACK = (
         "died while waited for",
         "G2",
         "messages count as not sent if their node dies while other connections wait for it",
-        lua=((DIED_WHILE_WAITED_FOR, REPEATED_TAKEN),),
+        lua=(
+            (DIED_WHILE_WAITED_FOR, REPEATED_TAKEN),
+            ("    elseif state[4] and waits ~= state[5] then\n", "    elseif false then\n"),
+        ),
     ),
     Mutation(
         "joined in silence",
@@ -122,7 +125,7 @@ PUT_BACK = (
         "sent in an earlier session",
         "G2",
         "the release of an earlier session's connection says how much of the present queue was sent",
-        lua=(("    sent = 0     -- in an earlier life of the session\n", "    local _ = nil\n"),),
+        lua=(("math.max(of_this_life and sent or 0, tonumber(state[5]))", "math.max(sent or 0, tonumber(state[5]))"),),
     ),
     Mutation(
         "acks of an earlier session",

@@ -3,6 +3,7 @@
 Each had the finding that its text names, with several of the seeds from 1 to 5; "stood still" from 1 to 20.
 """
 
+from tests.simulation.limits import Limits
 from tests.simulation.plan import ClientPlan, Plan, Step
 
 PUBLISHER = ClientPlan("publisher 0", "publisher", 4)
@@ -375,6 +376,43 @@ REGRESSIONS = {
             *(Step(2160 + 200 * i, "publish", ("publisher 1", "t/1", 2, 3)) for i in range(8)),
         ),
         frozenset(),
+    ),
+    # I6: a CONNECT reached its node, which had stood still, after the client had been at another one, and had gone: the
+    # connection was never admitted. But its claim discarded the delayed will, which then never came.
+    "never admitted": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n1"),
+            ClientPlan("subscriber 0", "subscriber", 5, node="n1"),
+            ClientPlan("guest 0", "guest", 5, node="n0", delay=2),
+        ),
+        (
+            Step(2000, "freeze", ("n2", 1300)),
+            Step(2010, "move", ("guest 0", "n2")),
+            Step(2100, "away", ("guest 0", 4000)),
+            Step(2200, "come_back", ("guest 0", "n1")),
+            Step(2600, "vanish", ("guest 0",)),
+        ),
+        frozenset(),
+    ),
+    # S3: a client moved from a node without a link to another one, and went. Then its queue was full, and dropped its
+    # oldest messages, which the first node had sent, and had not released.
+    "sent and not released": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n2"),
+            ClientPlan("subscriber 0", "subscriber", 4, node="n0"),
+        ),
+        (
+            Step(1990, "slow", ("subscriber 0", 30, 3000)),
+            *(Step(2001 + 3 * i, "publish", ("publisher 0", "t/0", 2, 1)) for i in range(4)),
+            Step(2040, "cut", ("n0", "redis", "both", 1500)),
+            Step(2080, "move", ("subscriber 0", "n1")),
+            Step(2250, "away", ("subscriber 0", 5000)),
+            *(Step(2400 + 50 * i, "publish", ("publisher 0", "t/0", 2, 1)) for i in range(8)),
+        ),
+        frozenset(),
+        limits=Limits(messages=4, drop_old=True),
     ),
     # I9: acknowledgements waited for the next tick although Redis found the room of their client in them. (A benchmark
     # has found it.)

@@ -82,7 +82,8 @@ local function push_one(number, job)
       note_tail(key, incarnation, head + length - #values)
     end
     if is_over(length, bytes, most, most_bytes, quota) then
-      if drop_old and owner == '' then
+      local absent = owner == '' and not earlier.may_have_sent(prefix, redis.call('HGET', key, 'w') or '')
+      if drop_old and absent then
         local kept = math.max(redis.call('HGET', key, 'n') - head, 0)  -- entries that may have been sent
         if kept > 0 then
           length, bytes, marks, dropped = drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes,
@@ -271,8 +272,9 @@ local function delay_will(prefix, node, cid, epoch, delay, state)
 end
 
 -- A node has closed a connection: the session is offline, has ended, or is claimed by a connection that waits for this.
--- `interval`: its Session Expiry Interval in seconds plus 1, 0 = as configured, nil = as at the claim. `delay`: of its
--- will in seconds plus 1, 0 or nil = no will waits. `told`: what nodes have to be sent.
+-- `sent`: messages with lower numbers may have been sent; nil = the client was never admitted. `interval`: its Session
+-- Expiry Interval in seconds plus 1, 0 = as configured, nil = as at the claim. `delay`: of its will in seconds plus 1,
+-- 0 or nil = no will waits. `told`: what nodes have to be sent.
 local function release(prefix, node, told, cid, epoch, sent, interval, delay)
   redis.call('SREM', prefix .. 'owned:' .. node, cid .. '\0' .. epoch)
   local key = prefix .. 's:' .. cid
@@ -283,21 +285,25 @@ local function release(prefix, node, told, cid, epoch, sent, interval, delay)
   if not state[2] then
     return
   end
-  if epoch < tonumber(state[6]) then
-    sent = 0     -- in an earlier life of the session
+  local of_this_life = epoch >= tonumber(state[6])
+  if sent and of_this_life then
+    held.settle(prefix, cid, false)
   end
+  local first_unsent = math.max(of_this_life and sent or 0, tonumber(state[5]))
   if tonumber(state[2]) == epoch then
     local seconds = state[7] or ''
     if interval then
       seconds = interval > 0 and string.format('%.0f', interval - 1) or ''
       redis.call('HSET', key, 'i', seconds)
     end
+    redis.call('HSET', key, 'o', '', 'n', first_unsent)
+    if state[4] == '' then
+      held.settle(prefix, cid, true)
+    end
     if state[3] == '1' and seconds ~= '0' then
-      redis.call('HSET', key, 'o', '', 'n', math.max(sent, tonumber(state[5])))
       begin_expiry(prefix, cid, seconds)
       begin_grace(prefix, cid, told)
     else
-      redis.call('HSET', key, 'o', '', 'n', math.max(sent, tonumber(state[5])))
       end_session(prefix, '', cid, state[6], state[3], told)
     end
     return
@@ -312,11 +318,12 @@ local function release(prefix, node, told, cid, epoch, sent, interval, delay)
     redis.call('DEL', key)                       -- its session has ended before
     return
   end
-  redis.call('HSET', key, 'w', waits, 'n', math.max(sent, tonumber(state[5])))
+  redis.call('HSET', key, 'w', waits, 'n', first_unsent)
   if state[1] ~= '' then
     tell(prefix, state[1], 'released', cid, epoch)
   elseif waits == '' then
-    begin_grace(prefix, cid, told)               -- the connection that waited for this has ended before
+    held.settle(prefix, cid, true)               -- the connection that waited for this has ended before
+    begin_grace(prefix, cid, told)
   end
 end
 
@@ -353,13 +360,17 @@ local function await_no_more(i, job)
   end
 end
 
--- A will is settled, or a part of its receivers have it: {epoch, progress}.
-local function settle_will(key, will)
+-- A will is settled, or a part of its receivers have it: {epoch, progress}. A held one is settled when its client is
+-- admitted.
+local function settle_will(prefix, node, will)
+  local key = prefix .. 'wills:' .. node
+  local epoch = string.format('%.0f', type(will) == 'number' and will or will[1])
   if type(will) == 'number' then
-    redis.call('HDEL', key, string.format('%.0f', will))
+    if redis.call('HDEL', key, epoch) == 0 then
+      redis.call('HDEL', prefix .. 'delayed:wills', epoch)
+    end
     return
   end
-  local epoch = string.format('%.0f', will[1])
   local stored = redis.call('HGET', key, epoch)
   if stored then
     local at = message_of_will(stored)
@@ -466,7 +477,7 @@ register('flockmq_commit', function(args)
     each(#released, await_no_more, client_failed, {prefix = prefix, list = released})
   end
   for i = 1, #wills do
-    settle_will(prefix .. 'wills:' .. node, wills[i])
+    settle_will(prefix, node, wills[i])
   end
   local waiting, checks = NOTHING, NOTHING
   if moves then

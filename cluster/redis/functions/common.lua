@@ -1,5 +1,5 @@
 #!lua name=flockmq1
--- revision 30
+-- revision 31
 -- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
 -- in deploy/docs/CLUSTER.md.
 --
@@ -459,11 +459,49 @@ local wake                    -- in members.lua: a member's queue is shorter, so
 local give_back               -- in shares.lua: messages in a session's queue go back to their groups
 local leave_groups            -- likewise: a session that ends leaves its groups
 
+-- A delayed will is held while a later connection has claimed the session, and is not admitted yet: if it never is, the
+-- will waits again. The will stays in `delayed:wills`; the field `held` of the session has its epoch and the time at
+-- which it is due. If the client is admitted, its node settles the will; the field stays until the connection ends.
+local held = {}
+
+-- The epoch of a field, and the time.
+function held.parts(field)
+  return (type(field) == 'string' and field or ''):match('^(%d+) (%S+)$')
+end
+
+-- The will of this epoch waits, and is held from now on. Returns whether it is there.
+function held.hold(prefix, cid, epoch)
+  local due = redis.call('ZSCORE', prefix .. 'delayed', epoch)
+  redis.call('ZREM', prefix .. 'delayed', epoch)
+  redis.call('HDEL', prefix .. 's:' .. cid, 'd')
+  if due then
+    redis.call('HSET', prefix .. 's:' .. cid, 'held', epoch .. ' ' .. due)
+  end
+  return due
+end
+
+-- The connection has ended. `waits`: the will waits again, since the client was never admitted; else it is dropped.
+function held.settle(prefix, cid, waits)
+  local key = prefix .. 's:' .. cid
+  local epoch, due = held.parts(redis.pcall('HGET', key, 'held'))
+  if not epoch then
+    return
+  end
+  redis.call('HDEL', key, 'held')
+  if waits and redis.call('HEXISTS', prefix .. 'delayed:wills', epoch) == 1 then
+    redis.call('ZADD', prefix .. 'delayed', due, epoch)
+    redis.call('HSET', key, 'd', epoch)
+  else
+    redis.call('HDEL', prefix .. 'delayed:wills', epoch)
+  end
+end
+
 local function forget(prefix, cid)
   local delayed = redis.pcall('HGET', prefix .. 's:' .. cid, 'd')
   if type(delayed) == 'string' and delayed ~= '' then
     redis.call('ZADD', prefix .. 'delayed', 0, delayed)    -- the session ends: its will is due
   end
+  held.settle(prefix, cid, false)
   redis.call('ZREM', prefix .. 'expiring', cid)
   local tenant = tenants.of(cid)
   if tenant then
@@ -474,15 +512,49 @@ local function forget(prefix, cid)
   redis.call('ZREM', prefix .. 'sessions', cid)
 end
 
--- Of the epochs in `w`, those whose nodes live: their connections may still be served. In the same form.
-local function live_waits(prefix, waits)
+-- Earlier connections of a session that their nodes have not released. Its field `w` has their epochs and nodes.
+local earlier = {}
+
+-- Those of `waits` whose nodes fit. In the same form.
+function earlier.at(waits, fits)
   local found = ''
   for old, where in waits:gmatch('([^=,]+)=([^,]*),') do
-    if live(prefix, where) then
+    if fits(where) then
       found = found .. old .. '=' .. where .. ','
     end
   end
   return found
+end
+
+-- Those of `waits` whose nodes live: they may still be served.
+function earlier.living(prefix, waits)
+  return earlier.at(waits, function(node)
+    return live(prefix, node)
+  end)
+end
+
+-- Those of `waits` at other nodes.
+function earlier.without(waits, node)
+  return earlier.at(waits, function(other)
+    return other ~= node
+  end)
+end
+
+-- Whether one of `waits` may have sent messages, and Redis has not noted which: its node lives, or has just died.
+function earlier.may_have_sent(prefix, waits)
+  for where in waits:gmatch('=([^,]*),') do
+    if live(prefix, where) or redis.call('SISMEMBER', prefix .. 'dead', where) == 1 then
+      return true
+    end
+  end
+  return false
+end
+
+-- The node of a connection is dead: it may have admitted the client, and have sent every message in the queue.
+function earlier.have_died(prefix, cid)
+  local key = prefix .. 's:' .. cid
+  redis.call('HSET', key, 'n', tonumber(redis.call('HGET', key, 'h')) + redis.call('LLEN', prefix .. 'q:' .. cid))
+  held.settle(prefix, cid, false)
 end
 
 -- A session has ended while nodes still had earlier connections of its client. The next connection has to wait for
@@ -503,7 +575,7 @@ local function end_session(prefix, origin, cid, incarnation, persistent, told)
   local left = redis.pcall('HMGET', prefix .. 's:' .. cid, 'e', 'w')
   forget(prefix, cid)
   if (left[2] or '') ~= '' then
-    local waits = live_waits(prefix, left[2])
+    local waits = earlier.living(prefix, left[2])
     if waits ~= '' then
       keep_waits(prefix, cid, left[1], waits)
     end
@@ -512,12 +584,6 @@ local function end_session(prefix, origin, cid, incarnation, persistent, told)
     return change(prefix, origin, cmsgpack.pack({{'ended', cid, tonumber(incarnation)}, mark()}))
   end
   return 0
-end
-
--- The node of the client is dead: every message in the queue may have been sent.
-local function all_sent(prefix, cid)
-  local key = prefix .. 's:' .. cid
-  redis.call('HSET', key, 'n', tonumber(redis.call('HGET', key, 'h')) + redis.call('LLEN', prefix .. 'q:' .. cid))
 end
 
 -- Remove the entries of a queue from its first one to `head`, and those after it that are marked as done. `bytes` and

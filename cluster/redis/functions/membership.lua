@@ -101,6 +101,25 @@ register({function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = func
   return result
 end})
 
+-- args: prefix, node, number of the process of Redis that the node is up to date with, 0 = not known. The node has a
+-- new link: it lives, but is not up to date. It brings that number back, since Redis may have lost the heartbeats with
+-- it: else it would seem that the node has missed processes. Returns {seq, last change, calls counted}, or {'gone'}.
+register({function_name = 'flockmq_resume', flags = {'allow-oom'}, callback = function(args)
+  local prefix, node, process = args[1], args[2], tonumber(args[3])
+  local seq = live(prefix, node) and seq_of(prefix, node)
+  if not seq then
+    return {'gone'}
+  end
+  redis.call('HINCRBY', prefix .. 'nodes', node, 1)
+  starts.count(prefix)
+  local key = prefix .. 'node:' .. node
+  local state = redis.call('HMGET', key, 'calls', 'starts')
+  if process > (tonumber(state[2]) or 0) then
+    redis.call('HSET', key, 'starts', process)
+  end
+  return {seq, tonumber(redis.call('GET', prefix .. 'change') or 0), tonumber(state[1]) or 0}
+end})
+
 -- args: prefix, node, milliseconds since the node's last heartbeat or call of this function. Returns the clock.
 register({function_name = 'flockmq_clock', flags = {'allow-oom'}, callback = function(args)
   return advance_clock(args[1], tonumber(args[3]))
@@ -242,20 +261,23 @@ register({function_name = 'flockmq_tidy', flags = {'allow-oom'}, callback = func
   end
   each(#found, function(i)
     local cid = found[i]:match('^(.*)%z[^%z]*$')
-    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'p', 'i', 'x', 'w')
+    local key = prefix .. 's:' .. cid
+    local state = redis.call('HMGET', key, 'o', 'p', 'i', 'x', 'w')
+    local waits = earlier.without(state[5] or '', node)
     if state[4] == '0' then
-      if live_waits(prefix, state[5]) == '' then
-        redis.call('DEL', prefix .. 's:' .. cid)
+      if earlier.living(prefix, waits) == '' then
+        redis.call('DEL', key)
       end
+    elseif state[1] == node and (state[2] ~= '1' or state[3] == '0') then
+      end_session(prefix, '', cid, state[4], state[2])
     elseif state[1] == node then
-      if state[2] == '1' and state[3] ~= '0' then
-        redis.call('HSET', prefix .. 's:' .. cid, 'o', '')
-        all_sent(prefix, cid)
-        begin_expiry(prefix, cid, state[3] or '')
-        begin_grace(prefix, cid)
-      else
-        end_session(prefix, '', cid, state[4], state[2])
-      end
+      redis.call('HSET', key, 'o', '', 'w', waits)
+      earlier.have_died(prefix, cid)
+      begin_expiry(prefix, cid, state[3] or '')
+      begin_grace(prefix, cid)
+    elseif state[4] and waits ~= state[5] then
+      redis.call('HSET', key, 'w', waits)
+      earlier.have_died(prefix, cid)
     end
   end, function(i, reason)
     note_damage(prefix, CLIENT, found[i]:match('^(.*)%z[^%z]*$'), reason)

@@ -48,16 +48,17 @@ end
 -- args: prefix, node, client id, 1 = persistent, protocol level, will or nothing, max sessions, verified user or
 -- nothing, 1 = clean start, Session Expiry Interval in seconds or nothing = as configured, 1 = the client was admitted
 -- without Redis. Nodes of revision 8 send no clean start: theirs is the opposite of persistent.
--- Returns {epoch, 1 = the session was there, its incarnation, epochs and nodes to wait for, fights, will to be
--- published first or nothing}, or {'gone'} or {'full'}, or {'denied'}: the session is another user's, or {'taken'}:
--- the client may have connected to another node since it was admitted without Redis.
+-- Returns {epoch, 1 = the session was there, 2 = and a will is held, its incarnation, epochs and nodes to wait for,
+-- fights, will to be published first or nothing, the epoch of that or of the held one}, or {'gone'} or {'full'}, or
+-- {'denied'}: the session is another user's, or {'taken'}: the client may have connected to another node since it was
+-- admitted without Redis.
 register('flockmq_claim', function(args)
   local prefix, node, cid, persistent = args[1], args[2], args[3], args[4]
   if not live(prefix, node) then
     return {'gone'}
   end
   local key = prefix .. 's:' .. cid
-  local state = redis.pcall('HMGET', key, 'o', 'e', 'x', 'p', 'w', 'f', 't', 'u', 'i', 'd')
+  local state = redis.pcall('HMGET', key, 'o', 'e', 'x', 'p', 'w', 'f', 't', 'u', 'i', 'd', 'held')
   if state.err then
     return refusal(key, state.err)
   end
@@ -107,18 +108,21 @@ register('flockmq_claim', function(args)
     end
   end
   if died then
-    attempt(prefix, CLIENT, cid, all_sent, prefix, cid)
+    attempt(prefix, CLIENT, cid, earlier.have_died, prefix, cid)
   end
   if old_will ~= '' then
     redis.call('HSET', prefix .. 'wills:' .. node, last, old_will)
   end
-  if (state[10] or '') ~= '' then
-    -- The will of an ended connection waits for its delay: the client is back, or its session ends.
+  local holds = present and not died and held.parts(state[11])
+  if (state[10] or '') ~= '' and present then
+    holds = held.hold(prefix, cid, state[10]) and state[10]
+  elseif (state[10] or '') ~= '' then
+    -- The will of an ended connection waits for its delay, and its session ends.
     local will = redis.call('HGET', prefix .. 'delayed:wills', state[10])
     redis.call('HDEL', prefix .. 'delayed:wills', state[10])
     redis.call('ZREM', prefix .. 'delayed', state[10])
     redis.call('HDEL', key, 'd')
-    if will and not present then
+    if will then
       old_will, last = will, state[10]
       redis.call('HSET', prefix .. 'wills:' .. node, last, will)
     end
@@ -144,7 +148,8 @@ register('flockmq_claim', function(args)
   if args[6] ~= '' then
     redis.call('HSET', prefix .. 'wills:' .. node, epoch, args[6])
   end
-  return {epoch, present and 1 or 0, tonumber(incarnation), waited, fights, old_will, tonumber(last or 0)}
+  return {epoch, holds and 2 or present and 1 or 0, tonumber(incarnation), waited, fights, old_will,
+    tonumber(holds or last or 0)}
 end)
 
 -- args: prefix, client id, first queue number, max entries
@@ -345,7 +350,7 @@ register({function_name = 'flockmq_expire', flags = {'allow-oom'}, callback = fu
       redis.call('ZADD', prefix .. 'sessions', seconds, cid)   -- its time offline begins now, when the end is noticed
       if not live(prefix, state[1]) then
         redis.call('HSET', prefix .. 's:' .. cid, 'o', '')
-        all_sent(prefix, cid)
+        earlier.have_died(prefix, cid)
       end
     end
   end, function(i, reason)
