@@ -15,6 +15,7 @@ from cluster.redis.link import LinkLost, Reply, ReplyError
 from cluster.sessions.claim import Claim
 
 AT_ONCE = 500  # queued messages read with one call
+WITH_HELD_WILL = 1
 MAX_CALLS = 8  # such calls under way: Redis closes a link with too much pending output
 
 log = logs.get("flockmq.connect")
@@ -57,7 +58,7 @@ class Loading:
             if not claim.connection.closed:
                 self._calls += 1
                 then = partial(self._loaded, claim, session, first == 1)
-                self._link.function(then, "load", claim.client_id, first, AT_ONCE, as_node=False)
+                self._link.function(then, "load", claim.client_id, first, AT_ONCE, WITH_HELD_WILL, as_node=False)
 
     def _loaded(self, claim: Claim, session: Session, begins: bool, reply: Reply) -> None:
         self._calls -= 1
@@ -76,7 +77,7 @@ class Loading:
         if isinstance(reply, (LinkLost, ReplyError)):
             claim.connection.close(close_reasons.REDIS_AWAY)
             return
-        head, sent, first, entries, tail, states, awaited = reply
+        head, sent, first, entries, tail, states, awaited, claim.held_will = reply
         if begins:
             session.restore(head, sent)
         for number, message in enumerate(entries, first):

@@ -33,7 +33,6 @@ from cluster.sessions.unfinished import Unfinished
 from cluster.sessions.wills import Wills, encode_will
 
 TAKEOVERS = COUNTERS.index("takeovers")
-HOLDS_WILL = 2  # in the reply to a claim: the session is present, and has a delayed will
 FREE_FIGHTS = 4  # take-overs in quick succession before the new connection has to wait
 FIGHT_SECONDS = 0.1  # for the first that waits; twice as long for each further one ...
 MAX_FIGHT_SECONDS = 2.0  # ... up to this
@@ -129,7 +128,6 @@ class TakeOver:
             return
         epoch, present, incarnation, waits, fights, old_will, last = reply
         claim.present, claim.incarnation = bool(present), incarnation
-        claim.held_will = last if present == HOLDS_WILL else 0
         self._claims.grant(claim, epoch)
         if old_will:  # of the previous node, which is dead
             self._wills.publish(last, old_will)

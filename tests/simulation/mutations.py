@@ -40,14 +40,12 @@ ALL_SENT = (
 )
 APPLY = "  if apply_record(job.prefix, job.node, record, job.retained) then\n"
 GIVEN = "        append(finished, group, place)\n      else\n        return_lease(prefix"
-HELD_DROPPED = "    if state[4] == '' then\n      held.settle(prefix, cid, false)"
 SENT = "    redis.call('HSET', key, 'o', '', 'n', first_unsent)\n"
 NAMED = (
     "      result[#result + 1] = tonumber(epoch)\n      result[#result + 1] = will\n    end\n  end\n  return result\n"
 )
-DELAYED_OF_DEAD = (
-    "        redis.call('ZADD', prefix .. 'delayed', string.format('%.0f', clock(prefix) + seconds * 1000), epoch)\n"
-)
+HELD_OF_DEAD = "        held.hold(prefix, cid, tonumber(epoch), due)\n"
+DELAYED_OF_DEAD = "        redis.call('ZADD', prefix .. 'delayed', due, epoch)\n"
 RESTS = "  return time < (starts.rest_ends[prefix] or 0)\n"
 EXPIRED = "      end_session(prefix, '', cid, state[2], state[3])\n      result[1] = result[1] + 1\n"
 
@@ -438,15 +436,13 @@ ALL = (
         "delayed will at once",
         "G6",
         "a delayed will is due when its connection has ended",
-        lua=(
-            ("string.format('%.0f', clock(prefix) + delay * 1000), id)", "string.format('%.0f', clock(prefix)), id)"),
-        ),
+        lua=(("string.format('%.0f', clock(prefix) + delay * 1000)", "string.format('%.0f', clock(prefix))"),),
     ),
     Mutation(
         "delayed will stays",
         "G6",
         "a delayed will is published although its client is back",
-        lua=(("    holds = held.hold(prefix, cid, state[10]) and state[10]\n", "    holds = nil\n"),),
+        lua=(("  if (state[10] or '') ~= '' then\n", "  if false then\n"),),
     ),
     Mutation(
         "delayed wills of the dead",
@@ -599,7 +595,19 @@ ALL = (
         "never admitted",
         "G6",
         "a claim discards the delayed will of its session, also if its client is never admitted",
-        lua=(("    if state[4] == '' then\n      held.settle(prefix, cid, true)", HELD_DROPPED),),
+        lua=(("    if state[4] == '' then\n      held.resume(prefix, cid)\n", "    if false then\n"),),
+    ),
+    Mutation(
+        "waited for one that stood still",
+        "G6",
+        "the release of a connection drops its delayed will if another one waits for that, or has waited and ended",
+        lua=(("    held.hold(prefix, cid, epoch, due)\n", "    redis.call('HDEL', prefix .. 'delayed:wills', id)\n"),),
+    ),
+    Mutation(
+        "waited for one that had died",
+        "G6",
+        "the burial of a node drops the delayed will of a connection if another one waits for the node, or has waited",
+        lua=((HELD_OF_DEAD, "        redis.call('HDEL', prefix .. 'delayed:wills', epoch)\n"),),
     ),
     Mutation(
         "sent and not released",

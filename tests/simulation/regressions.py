@@ -395,6 +395,36 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
+    # I6: the same with the will of a connection whose node stood still, or was dead: another connection of the client
+    # waited for that node, and ended.
+    "waited for one that stood still": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n1"),
+            ClientPlan("subscriber 0", "subscriber", 5, node="n1"),
+            ClientPlan("guest 0", "guest", 5, node="n0", delay=2),
+        ),
+        (
+            Step(2000, "freeze", ("n0", 900)),
+            Step(2100, "move", ("guest 0", "n1")),
+            Step(2300, "vanish", ("guest 0",)),
+        ),
+        frozenset(),
+    ),
+    "waited for one that had died": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n1"),
+            ClientPlan("subscriber 0", "subscriber", 5, node="n1"),
+            ClientPlan("guest 0", "guest", 5, node="n0", delay=2),
+        ),
+        (
+            Step(2000, "kill", ("n0", 3500)),
+            Step(2100, "move", ("guest 0", "n1")),
+            Step(2400, "vanish", ("guest 0",)),
+        ),
+        frozenset(),
+    ),
     # S3: a client moved from a node without a link to another one, and went. Then its queue was full, and dropped its
     # oldest messages, which the first node had sent, and had not released.
     "sent and not released": Plan(

@@ -49,6 +49,12 @@ class Life:
     present: bool = False
     after: "Life | None" = None
 
+    def later(self) -> Iterator["Life"]:
+        """All connections of the client after it."""
+        if self.after is not None:
+            yield self.after
+            yield from self.after.later()
+
 
 def served(timeline: Timeline, clients: set[str]) -> Iterator[tuple[int, int]]:
     """From when to when one of these clients had a connection, after its first SUBACK."""
@@ -103,7 +109,8 @@ def _will(life: Life, taken: Times, is_due: Callable[[int], bool], healed: int, 
     after = life.after
     if after is not None and after.present and times and after.admitted < earliest - early:
         yield f"I6 the will {life.will!r} came although its client has resumed its session"
-    if life.ended and not times and after is None:
+    # A later connection without CONNACK may have been admitted, and ended with a will of its own.
+    if life.ended and not times and not any(each.admitted or each.will in taken for each in life.later()):
         yield f"I6 the delayed will {life.will!r} never came"
     due = life.ended + seconds * NS
     is_away = life.ended > 0 and (after is None or after.came > due + PROMPT)

@@ -254,20 +254,23 @@ local function apply(prefix, node, block, list)
 end
 
 -- The connection of an epoch has ended, and its will has a delay: keep the will until it is due, whoever publishes it
--- then. It is dropped if the session goes on with another connection by now, and due at once if the session has ended.
+-- then. It is held if another connection has claimed the session by now, and due at once if the session has ended.
 local function delay_will(prefix, node, cid, epoch, delay, state)
   local id = string.format('%.0f', epoch)
   local will = redis.call('HGET', prefix .. 'wills:' .. node, id)
   redis.call('HDEL', prefix .. 'wills:' .. node, id)
-  if not will or (state[2] and tonumber(state[2]) ~= epoch and epoch >= tonumber(state[6])) then
+  if not will then
     return
   end
   redis.call('HSET', prefix .. 'delayed:wills', id, will)
-  if state[2] and tonumber(state[2]) == epoch then
-    redis.call('ZADD', prefix .. 'delayed', string.format('%.0f', clock(prefix) + delay * 1000), id)
+  local due = string.format('%.0f', clock(prefix) + delay * 1000)
+  if not state[2] or epoch < tonumber(state[6]) then
+    redis.call('ZADD', prefix .. 'delayed', 0, id)
+  elseif tonumber(state[2]) == epoch then
+    redis.call('ZADD', prefix .. 'delayed', due, id)
     redis.call('HSET', prefix .. 's:' .. cid, 'd', id)
   else
-    redis.call('ZADD', prefix .. 'delayed', 0, id)
+    held.hold(prefix, cid, epoch, due)
   end
 end
 
@@ -287,7 +290,7 @@ local function release(prefix, node, told, cid, epoch, sent, interval, delay)
   end
   local of_this_life = epoch >= tonumber(state[6])
   if sent and of_this_life then
-    held.settle(prefix, cid, false)
+    held.drop(prefix, cid, epoch)
   end
   local first_unsent = math.max(of_this_life and sent or 0, tonumber(state[5]))
   if tonumber(state[2]) == epoch then
@@ -298,7 +301,7 @@ local function release(prefix, node, told, cid, epoch, sent, interval, delay)
     end
     redis.call('HSET', key, 'o', '', 'n', first_unsent)
     if state[4] == '' then
-      held.settle(prefix, cid, true)
+      held.resume(prefix, cid)
     end
     if state[3] == '1' and seconds ~= '0' then
       begin_expiry(prefix, cid, seconds)
@@ -322,7 +325,7 @@ local function release(prefix, node, told, cid, epoch, sent, interval, delay)
   if state[1] ~= '' then
     tell(prefix, state[1], 'released', cid, epoch)
   elseif waits == '' then
-    held.settle(prefix, cid, true)               -- the connection that waited for this has ended before
+    held.resume(prefix, cid)                     -- the connection that waited for this has ended before
     begin_grace(prefix, cid, told)
   end
 end

@@ -459,40 +459,43 @@ local wake                    -- in members.lua: a member's queue is shorter, so
 local give_back               -- in shares.lua: messages in a session's queue go back to their groups
 local leave_groups            -- likewise: a session that ends leaves its groups
 
--- A delayed will is held while a later connection has claimed the session, and is not admitted yet: if it never is, the
--- will waits again. The will stays in `delayed:wills`; the field `held` of the session has its epoch and the time at
--- which it is due. If the client is admitted, its node settles the will; the field stays until the connection ends.
+-- The delayed will of an ended connection is held while a later one has claimed the session: if its client is never
+-- admitted, the will waits again. The will is in `delayed:wills`; the field `held` of the session has its epoch and the
+-- time at which it is due. The node that admits the client settles it; the field stays until that connection ends.
 local held = {}
 
--- The epoch of a field, and the time.
+-- The epoch and the time in a field; nil: no will is held.
 function held.parts(field)
-  return (type(field) == 'string' and field or ''):match('^(%d+) (%S+)$')
+  local epoch, due = (type(field) == 'string' and field or ''):match('^(%d+) (%S+)$')
+  return tonumber(epoch), due
 end
 
--- The will of this epoch waits, and is held from now on. Returns whether it is there.
-function held.hold(prefix, cid, epoch)
-  local due = redis.call('ZSCORE', prefix .. 'delayed', epoch)
-  redis.call('ZREM', prefix .. 'delayed', epoch)
-  redis.call('HDEL', prefix .. 's:' .. cid, 'd')
-  if due then
-    redis.call('HSET', prefix .. 's:' .. cid, 'held', epoch .. ' ' .. due)
-  end
-  return due
+-- Hold a will. `due`: a text.
+function held.hold(prefix, cid, epoch, due)
+  held.drop(prefix, cid, epoch)
+  redis.call('HSET', prefix .. 's:' .. cid, 'held', string.format('%.0f ', epoch) .. due)
 end
 
--- The connection has ended. `waits`: the will waits again, since the client was never admitted; else it is dropped.
-function held.settle(prefix, cid, waits)
+-- A connection before which the will of the session was held may have been admitted: drop the will. `epoch`: of that
+-- connection; nil: the session ends.
+function held.drop(prefix, cid, epoch)
   local key = prefix .. 's:' .. cid
-  local epoch, due = held.parts(redis.pcall('HGET', key, 'held'))
-  if not epoch then
-    return
+  local of = held.parts(redis.pcall('HGET', key, 'held'))
+  if of and of < (epoch or math.huge) then
+    redis.call('HDEL', key, 'held')
+    redis.call('HDEL', prefix .. 'delayed:wills', string.format('%.0f', of))
   end
-  redis.call('HDEL', key, 'held')
-  if waits and redis.call('HEXISTS', prefix .. 'delayed:wills', epoch) == 1 then
-    redis.call('ZADD', prefix .. 'delayed', due, epoch)
-    redis.call('HSET', key, 'd', epoch)
-  else
-    redis.call('HDEL', prefix .. 'delayed:wills', epoch)
+end
+
+-- The session has no connection any more, and none was admitted since the will is held: it waits again.
+function held.resume(prefix, cid)
+  local key = prefix .. 's:' .. cid
+  local epoch, due = held.parts(redis.call('HGET', key, 'held'))
+  if epoch then
+    local id = string.format('%.0f', epoch)
+    redis.call('HDEL', key, 'held')
+    redis.call('ZADD', prefix .. 'delayed', due, id)
+    redis.call('HSET', key, 'd', id)
   end
 end
 
@@ -501,7 +504,7 @@ local function forget(prefix, cid)
   if type(delayed) == 'string' and delayed ~= '' then
     redis.call('ZADD', prefix .. 'delayed', 0, delayed)    -- the session ends: its will is due
   end
-  held.settle(prefix, cid, false)
+  held.drop(prefix, cid)
   redis.call('ZREM', prefix .. 'expiring', cid)
   local tenant = tenants.of(cid)
   if tenant then
@@ -551,10 +554,10 @@ function earlier.may_have_sent(prefix, waits)
 end
 
 -- The node of a connection is dead: it may have admitted the client, and have sent every message in the queue.
-function earlier.have_died(prefix, cid)
+function earlier.has_died(prefix, cid, epoch)
   local key = prefix .. 's:' .. cid
   redis.call('HSET', key, 'n', tonumber(redis.call('HGET', key, 'h')) + redis.call('LLEN', prefix .. 'q:' .. cid))
-  held.settle(prefix, cid, false)
+  held.drop(prefix, cid, epoch)
 end
 
 -- A session has ended while nodes still had earlier connections of its client. The next connection has to wait for

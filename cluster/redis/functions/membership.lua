@@ -199,13 +199,17 @@ register({function_name = 'flockmq_bury', flags = {'allow-oom'}, callback = func
     local cid = client_of(will)
     local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e', 'p', 'x', 'i')
     local owner, delay = state[1], delay_of(will)
-    if delay > 0 and state[2] and state[3] == '1' and tonumber(epoch) >= tonumber(state[4]) and state[5] ~= '0' then
-      -- The session outlives its connection: the will waits, unless another connection has the session by now.
+    if delay > 0 and state[2] and state[3] == '1' and tonumber(epoch) >= tonumber(state[4])
+        and not (state[2] == epoch and state[5] == '0') then
+      -- The session outlives its connection: the will waits, or is held if another connection has claimed the session.
+      local seconds = (state[5] or '') == '' and delay or math.min(delay, tonumber(state[5]))
+      local due = string.format('%.0f', clock(prefix) + seconds * 1000)
+      redis.call('HSET', prefix .. 'delayed:wills', epoch, will)
       if state[2] == epoch then
-        local seconds = (state[5] or '') == '' and delay or math.min(delay, tonumber(state[5]))
-        redis.call('HSET', prefix .. 'delayed:wills', epoch, will)
-        redis.call('ZADD', prefix .. 'delayed', string.format('%.0f', clock(prefix) + seconds * 1000), epoch)
+        redis.call('ZADD', prefix .. 'delayed', due, epoch)
         redis.call('HSET', prefix .. 's:' .. cid, 'd', epoch)
+      else
+        held.hold(prefix, cid, tonumber(epoch), due)
       end
     elseif owner and owner ~= '' and owner ~= dead and owner ~= node and live(prefix, owner) then
       redis.call('HSET', prefix .. 'wills:' .. owner, epoch, will)
@@ -261,7 +265,7 @@ register({function_name = 'flockmq_tidy', flags = {'allow-oom'}, callback = func
   end
   each(#found, function(i)
     local cid = found[i]:match('^(.*)%z[^%z]*$')
-    local key = prefix .. 's:' .. cid
+    local key, epoch = prefix .. 's:' .. cid, tonumber(found[i]:match('[^%z]*$'))
     local state = redis.call('HMGET', key, 'o', 'p', 'i', 'x', 'w')
     local waits = earlier.without(state[5] or '', node)
     if state[4] == '0' then
@@ -272,12 +276,15 @@ register({function_name = 'flockmq_tidy', flags = {'allow-oom'}, callback = func
       end_session(prefix, '', cid, state[4], state[2])
     elseif state[1] == node then
       redis.call('HSET', key, 'o', '', 'w', waits)
-      earlier.have_died(prefix, cid)
+      earlier.has_died(prefix, cid, epoch)
       begin_expiry(prefix, cid, state[3] or '')
       begin_grace(prefix, cid)
     elseif state[4] and waits ~= state[5] then
       redis.call('HSET', key, 'w', waits)
-      earlier.have_died(prefix, cid)
+      earlier.has_died(prefix, cid, epoch)
+      if state[1] == '' and waits == '' then
+        held.resume(prefix, cid)
+      end
     end
   end, function(i, reason)
     note_damage(prefix, CLIENT, found[i]:match('^(.*)%z[^%z]*$'), reason)

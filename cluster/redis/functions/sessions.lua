@@ -18,8 +18,8 @@ local function entries(queue, head, from, count, bytes)
   return found
 end
 
-local function load(prefix, cid, from, count)
-  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'n', 'b', 'c')
+local function load(prefix, cid, from, count, with_held)
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'n', 'b', 'c', 'held')
   local head = tonumber(state[1] or 1)
   local queue = prefix .. 'q:' .. cid
   from = math.max(from, head)
@@ -28,7 +28,7 @@ local function load(prefix, cid, from, count)
   local last = from + #found >= tail
   return {head, tonumber(state[2] or 1), from, found, tail,
     last and redis.call('HGETALL', prefix .. 'st:' .. cid) or {},
-    last and redis.call('HGETALL', prefix .. 'in:' .. cid) or {}}
+    last and redis.call('HGETALL', prefix .. 'in:' .. cid) or {}, with_held and (held.parts(state[5]) or 0) or nil}
 end
 
 -- The client of a will as it is kept: its id is the text before a zero byte, after which is the author of the will.
@@ -48,17 +48,16 @@ end
 -- args: prefix, node, client id, 1 = persistent, protocol level, will or nothing, max sessions, verified user or
 -- nothing, 1 = clean start, Session Expiry Interval in seconds or nothing = as configured, 1 = the client was admitted
 -- without Redis. Nodes of revision 8 send no clean start: theirs is the opposite of persistent.
--- Returns {epoch, 1 = the session was there, 2 = and a will is held, its incarnation, epochs and nodes to wait for,
--- fights, will to be published first or nothing, the epoch of that or of the held one}, or {'gone'} or {'full'}, or
--- {'denied'}: the session is another user's, or {'taken'}: the client may have connected to another node since it was
--- admitted without Redis.
+-- Returns {epoch, 1 = the session was there, its incarnation, epochs and nodes to wait for, fights, will to be
+-- published first or nothing}, or {'gone'} or {'full'}, or {'denied'}: the session is another user's, or {'taken'}:
+-- the client may have connected to another node since it was admitted without Redis.
 register('flockmq_claim', function(args)
   local prefix, node, cid, persistent = args[1], args[2], args[3], args[4]
   if not live(prefix, node) then
     return {'gone'}
   end
   local key = prefix .. 's:' .. cid
-  local state = redis.pcall('HMGET', key, 'o', 'e', 'x', 'p', 'w', 'f', 't', 'u', 'i', 'd', 'held')
+  local state = redis.pcall('HMGET', key, 'o', 'e', 'x', 'p', 'w', 'f', 't', 'u', 'i', 'd')
   if state.err then
     return refusal(key, state.err)
   end
@@ -79,7 +78,7 @@ register('flockmq_claim', function(args)
   end
   local epoch = redis.call('INCR', prefix .. 'epoch')
   count_call(prefix, node)
-  local waits, waited, old_will, died = '', {}, '', false
+  local waits, waited, old_will, died = '', {}, '', 0   -- the last epoch whose node is dead
   for old, where in (state[5] or ''):gmatch('([^=,]+)=([^,]*),') do
     if live(prefix, where) then
       waits = waits .. old .. '=' .. where .. ','
@@ -87,7 +86,7 @@ register('flockmq_claim', function(args)
       waited[#waited + 1] = where
       tell(prefix, where, 'taken', cid, tonumber(old))      -- repeated: the node may have had no link
     else
-      died = true
+      died = math.max(died, tonumber(old))
     end
   end
   local fights, seconds = tonumber(state[6] or 0), now()
@@ -104,25 +103,25 @@ register('flockmq_claim', function(args)
       if present and delay_of(old_will) > 0 then
         old_will = ''
       end
-      died = true
+      died = tonumber(last)
     end
   end
-  if died then
-    attempt(prefix, CLIENT, cid, earlier.have_died, prefix, cid)
+  if died > 0 then
+    attempt(prefix, CLIENT, cid, earlier.has_died, prefix, cid, died)
   end
   if old_will ~= '' then
     redis.call('HSET', prefix .. 'wills:' .. node, last, old_will)
   end
-  local holds = present and not died and held.parts(state[11])
-  if (state[10] or '') ~= '' and present then
-    holds = held.hold(prefix, cid, state[10]) and state[10]
-  elseif (state[10] or '') ~= '' then
-    -- The will of an ended connection waits for its delay, and its session ends.
+  if (state[10] or '') ~= '' then
+    -- The will of an ended connection waits for its delay: the client is back, or its session ends.
+    local due = redis.call('ZSCORE', prefix .. 'delayed', state[10])
     local will = redis.call('HGET', prefix .. 'delayed:wills', state[10])
-    redis.call('HDEL', prefix .. 'delayed:wills', state[10])
     redis.call('ZREM', prefix .. 'delayed', state[10])
     redis.call('HDEL', key, 'd')
-    if will then
+    if present and will and due then
+      held.hold(prefix, cid, tonumber(state[10]), due)
+    elseif will then
+      redis.call('HDEL', prefix .. 'delayed:wills', state[10])
       old_will, last = will, state[10]
       redis.call('HSET', prefix .. 'wills:' .. node, last, will)
     end
@@ -148,15 +147,16 @@ register('flockmq_claim', function(args)
   if args[6] ~= '' then
     redis.call('HSET', prefix .. 'wills:' .. node, epoch, args[6])
   end
-  return {epoch, holds and 2 or present and 1 or 0, tonumber(incarnation), waited, fights, old_will,
-    tonumber(holds or last or 0)}
+  return {epoch, present and 1 or 0, tonumber(incarnation), waited, fights, old_will, tonumber(last or 0)}
 end)
 
--- args: prefix, client id, first queue number, max entries
--- Returns {head, sent below, number of the first entry, entries, next number of the queue, states, awaited};
--- the last two are empty while the queue has more entries. An error names the key that is damaged.
+-- args: prefix, client id, first queue number, max entries, perhaps 1 = with the held will
+-- Returns {head, sent below, number of the first entry, entries, next number of the queue, states, awaited, epoch of
+-- the held will, 0 = none}; states and awaited are empty while the queue has more entries. An error names the key that
+-- is damaged.
 register({function_name = 'flockmq_load', flags = {'no-writes', 'allow-oom'}, callback = function(args)
-  local fine, result = attempt(args[1], CLIENT, args[2], load, args[1], args[2], tonumber(args[3]), tonumber(args[4]))
+  local fine, result = attempt(args[1], CLIENT, args[2], load, args[1], args[2], tonumber(args[3]), tonumber(args[4]),
+    args[5] == '1')
   return fine and result or refusal(damaged[3], damaged[4])
 end})
 
@@ -338,7 +338,7 @@ register({function_name = 'flockmq_expire', flags = {'allow-oom'}, callback = fu
     args[4])
   each(#found, function(i)
     local cid = found[i]
-    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p', 'i')
+    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p', 'i', 'e')
     if not state[2] then
       redis.call('ZREM', prefix .. 'sessions', cid)
     elseif (state[4] or '') ~= '' then
@@ -350,7 +350,7 @@ register({function_name = 'flockmq_expire', flags = {'allow-oom'}, callback = fu
       redis.call('ZADD', prefix .. 'sessions', seconds, cid)   -- its time offline begins now, when the end is noticed
       if not live(prefix, state[1]) then
         redis.call('HSET', prefix .. 's:' .. cid, 'o', '')
-        earlier.have_died(prefix, cid)
+        earlier.has_died(prefix, cid, tonumber(state[5]))
       end
     end
   end, function(i, reason)
