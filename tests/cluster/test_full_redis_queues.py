@@ -72,6 +72,28 @@ def test_an_absent_client_loses_nothing_that_was_sent(start_cluster: StartCluste
         assert client.ping() == []
 
 
+@pytest.mark.parametrize("end", ["released", "dead"])
+def test_a_queue_that_an_earlier_connection_may_have_read(redis_server: RedisProcess, end: str) -> None:
+    """The client has left its second node, and the first has not released it: drop-old dropped what that had sent."""
+    caller = Caller(redis_server.port)
+    first = caller.call("claim", b"n2", b"a", 1, 5, b"", 100, b"", 0, 1000)[0]
+    caller.commit(pushes=caller.push(b"a", b"a"))
+    second = caller.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000)[0]
+    caller.commit(releases=[[b"a", second]])
+    pushes = [[b"a", caller.incarnation(b"a"), 1, 1, 1]]
+    assert caller.commit(pushes=pushes, most=2, drop_oldest=True)[1] == 3
+    assert caller.redis.hget("mq:s:a", "h") == b"1"
+    if end == "released":
+        assert caller.send(1, node=b"n2", releases=[[b"a", first, 2]])
+    else:
+        caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"))
+        assert caller.commit(pushes=pushes, most=2, drop_oldest=True)[1] == 3
+        caller.call("tidy", 100)
+    assert caller.redis.hmget("mq:s:a", "h", "n", "w") == [b"1", b"2" if end == "released" else b"3", b""]
+    assert caller.redis.llen("mq:q:a") == 2
+    caller.redis.close()
+
+
 def test_the_node_of_a_slow_client_names_its_session(start_cluster: StartCluster) -> None:
     """With drop-old the node of a connected client drops the oldest messages that it has not sent."""
     limits = {"limits.max_queued_messages": 3, "limits.max_inflight": 1, "limits.queue_policy": "drop-old"}

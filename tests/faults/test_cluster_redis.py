@@ -1,5 +1,6 @@
 """Redis away, empty, full, failed over: what clients notice, and that nodes neither crash, spin nor grow (G8, G9)."""
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,6 +160,21 @@ def test_a_redis_that_has_lost_everything(cluster: ClusterProcess) -> None:
         assert isinstance(packet, Publish)
         assert (packet.topic_name, packet.payload) == ("t", b"x")
     cluster.settle()
+
+
+def test_a_node_finds_while_it_stops_that_redis_has_lost_everything(cluster: ClusterProcess) -> None:
+    """It waited for the end of its ten seconds, and reported that Redis did not answer."""
+    node = cluster["a"]
+    with SocketClient(node.port, "p") as publisher:
+        cluster.redis.kill()
+        node.wait_for_log("Redis is away")
+        publisher.send(Publish("t", b"x", qos=1, packet_id=1, retain=True))
+        node.signal(signal.SIGTERM)
+        node.wait_for_log("stopping")
+    cluster.redis.wipe()
+    node.wait()
+    assert node.wait_for_log("fenced while stopping")["reason"]
+    assert "Redis does not answer" not in node.log_text()
 
 
 def wait_for_rewrite(server: RedisProcess) -> None:

@@ -264,7 +264,7 @@ local function delay_will(prefix, node, cid, epoch, delay, state)
   end
   redis.call('HSET', prefix .. 'delayed:wills', id, will)
   local due = string.format('%.0f', clock(prefix) + delay * 1000)
-  if not state[2] or epoch < tonumber(state[6]) then
+  if not state[2] or state[6] == '0' or epoch < tonumber(state[6]) then
     redis.call('ZADD', prefix .. 'delayed', 0, id)
   elseif tonumber(state[2]) == epoch then
     redis.call('ZADD', prefix .. 'delayed', due, id)

@@ -470,10 +470,15 @@ function held.parts(field)
   return tonumber(epoch), due
 end
 
--- Hold a will. `due`: a text.
+-- Hold a will, unless that of a later connection is held. `due`: a text.
 function held.hold(prefix, cid, epoch, due)
-  held.drop(prefix, cid, epoch)
-  redis.call('HSET', prefix .. 's:' .. cid, 'held', string.format('%.0f ', epoch) .. due)
+  local of = held.parts(redis.call('HGET', prefix .. 's:' .. cid, 'held'))
+  if of and of > epoch then
+    redis.call('HDEL', prefix .. 'delayed:wills', string.format('%.0f', epoch))
+  else
+    held.drop(prefix, cid, epoch)
+    redis.call('HSET', prefix .. 's:' .. cid, 'held', string.format('%.0f ', epoch) .. due)
+  end
 end
 
 -- A connection before which the will of the session was held may have been admitted: drop the will. `epoch`: of that
