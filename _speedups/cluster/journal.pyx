@@ -138,6 +138,11 @@ cdef class ClusterJournal(Journal):
         self.wills.append(epoch)
         self.note(RETAINED)
 
+    def drop_held_will(self, uint64_t epoch):
+        """Record that the delayed will of the connection with this epoch is discarded: its client is back."""
+        self.wills.append((epoch,))
+        self.note(RETAINED)
+
     def release(self, bytes client_id not None, uint64_t epoch, sent=None, interval=None, delay=None):
         """Record that a connection has ended and that this node releases the session.
 

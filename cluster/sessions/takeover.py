@@ -192,7 +192,7 @@ class TakeOver:
         admission.admit(claim.connection, claim.packet, session)
         claim.admitted = True
         if claim.held_will:
-            self._wills.settle(claim.held_will)
+            self._journal.drop_held_will(claim.held_will)
         welcome = partial(admission.welcome, claim.connection, claim.packet, session, present=claim.present)
         if session.kind == SessionKind.SHARED:
             claim.filters = dict(plane.router.filters.subscriptions_of(session))

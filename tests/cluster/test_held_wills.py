@@ -59,7 +59,7 @@ def test_a_client_that_is_admitted_discards_it(caller: Caller) -> None:
     first = claimed(caller, b"n1")
     ended(caller, first)
     second = claimed(caller, b"n1")
-    caller.commit(wills=[held_by_load(caller)])
+    caller.commit(wills=[[held_by_load(caller)]])
     assert not caller.redis.exists("mq:delayed:wills")
     ended(caller, second)
     assert waiting(caller) == [second]
@@ -74,6 +74,17 @@ def test_a_node_of_an_earlier_version_discards_it_with_the_release(caller: Calle
     caller.commit(wills=[second], releases=[[b"c1", second, 1]])
     assert waiting(caller) == []
     assert not caller.redis.exists("mq:delayed:wills")
+
+
+def test_a_release_that_is_repeated_discards_nothing(caller: Caller) -> None:
+    """The node has released the connection just before it is asked to, as another one has the session."""
+    first = claimed(caller, b"n2")
+    second = claimed(caller, b"n1")
+    ended(caller, first, node=b"n2", seq=1)
+    assert caller.send(2, node=b"n2", wills=[first], releases=[[b"c1", first]])
+    caller.commit(wills=[second], releases=[[b"c1", second]])
+    assert waiting(caller) == [first]
+    assert caller.redis.hkeys("mq:delayed:wills") == [b"%d" % first]
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["gone before", "gone later"])

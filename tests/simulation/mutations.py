@@ -613,7 +613,7 @@ ALL = (
         "sent and not released",
         "G1",
         "drop-old drops messages that a node has sent, and whose client is at no other node",
-        lua=(("      if drop_old and absent then\n", "      if drop_old and owner == '' then\n"),),
+        lua=(("      if drops_oldest then\n", "      if drop_old and owner == '' then\n"),),
     ),
     *PUT_BACK,
 )

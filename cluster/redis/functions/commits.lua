@@ -82,8 +82,9 @@ local function push_one(number, job)
       note_tail(key, incarnation, head + length - #values)
     end
     if is_over(length, bytes, most, most_bytes, quota) then
-      local absent = owner == '' and not earlier.may_have_sent(prefix, redis.call('HGET', key, 'w') or '')
-      if drop_old and absent then
+      local drops_oldest = drop_old and owner == ''
+        and not earlier.may_have_sent(prefix, redis.call('HGET', key, 'w') or '')
+      if drops_oldest then
         local kept = math.max(redis.call('HGET', key, 'n') - head, 0)  -- entries that may have been sent
         if kept > 0 then
           length, bytes, marks, dropped = drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes,
@@ -363,15 +364,17 @@ local function await_no_more(i, job)
   end
 end
 
--- A will is settled, or a part of its receivers have it: {epoch, progress}. A held one is settled when its client is
--- admitted.
+-- A will is settled; or a part of its receivers have it: {epoch, progress}; or it is held, and its client is admitted:
+-- {epoch}.
 local function settle_will(prefix, node, will)
   local key = prefix .. 'wills:' .. node
-  local epoch = string.format('%.0f', type(will) == 'number' and will or will[1])
   if type(will) == 'number' then
-    if redis.call('HDEL', key, epoch) == 0 then
-      redis.call('HDEL', prefix .. 'delayed:wills', epoch)
-    end
+    redis.call('HDEL', key, string.format('%.0f', will))
+    return
+  end
+  local epoch = string.format('%.0f', will[1])
+  if not will[2] then
+    redis.pcall('HDEL', prefix .. 'delayed:wills', epoch)
     return
   end
   local stored = redis.call('HGET', key, epoch)

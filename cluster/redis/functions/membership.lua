@@ -266,7 +266,7 @@ register({function_name = 'flockmq_tidy', flags = {'allow-oom'}, callback = func
   each(#found, function(i)
     local cid = found[i]:match('^(.*)%z[^%z]*$')
     local key, epoch = prefix .. 's:' .. cid, tonumber(found[i]:match('[^%z]*$'))
-    local state = redis.call('HMGET', key, 'o', 'p', 'i', 'x', 'w')
+    local state = redis.call('HMGET', key, 'o', 'p', 'i', 'x', 'w', 'e')
     local waits = earlier.without(state[5] or '', node)
     if state[4] == '0' then
       if earlier.living(prefix, waits) == '' then
@@ -276,7 +276,7 @@ register({function_name = 'flockmq_tidy', flags = {'allow-oom'}, callback = func
       end_session(prefix, '', cid, state[4], state[2])
     elseif state[1] == node then
       redis.call('HSET', key, 'o', '', 'w', waits)
-      earlier.has_died(prefix, cid, epoch)
+      earlier.has_died(prefix, cid, tonumber(state[6]))
       begin_expiry(prefix, cid, state[3] or '')
       begin_grace(prefix, cid)
     elseif state[4] and waits ~= state[5] then
