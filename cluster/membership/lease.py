@@ -73,6 +73,10 @@ class Lease:
     def _serve_until(self, end: float) -> None:
         self._reactor.set_lease(min(end, self.valid_until) - time.monotonic())
 
+    def is_confirmed_by(self, sent_at: float) -> bool:
+        """Whether a heartbeat that was sent at this time, and had its reply, still confirms the membership."""
+        return time.monotonic() < sent_at + self.seconds * USED
+
     def refused(self, error: str) -> None:
         """Redis has replied to a heartbeat with an error, so the lease was not renewed."""
         self._refusal = error
@@ -157,12 +161,14 @@ class Lease:
 
     def _decide(self, sent_at: float, reply: Reply) -> bool:
         """Whether to process the replies and pushes that arrived while the node stood still."""
-        if isinstance(reply, list) and reply[0] != b"gone":
+        if not isinstance(reply, list):
+            self._link.hang_up(str(reply))
+        elif reply[0] == b"gone":
+            self._on_fenced("it stood still, and another node declared it dead")
+        elif not self.is_confirmed_by(sent_at):
+            self._link.hang_up("the confirmation of the membership came too late")
+        else:
             self.renew(sent_at)
             self.resume()
             return True
-        if isinstance(reply, list):
-            self._on_fenced("it stood still, and another node declared it dead")
-        else:
-            self._link.hang_up(str(reply))
         return False

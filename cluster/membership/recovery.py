@@ -170,6 +170,12 @@ class Recovery:
         await replica.reader.read_logs([*replica.members.departed, *replica.members])
         await replica.reader.read_queues(self._claims.shared_sessions())
         results = await replica.reader.ask_hash("HGETALL", link.keys.analytics_results)
+        while not self._lease.is_confirmed_by(sent_at):  # that took long, or this node stood still
+            sent_at = time.monotonic()
+            reply = await link.ask_function("beat")
+            if reply[0] == b"gone":
+                self._on_fenced(GONE)
+                return
         if link.closed:
             return
         if not link.connection.open:  # it ended after the last reply, and `start` leaves that to this task

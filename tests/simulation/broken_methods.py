@@ -204,6 +204,11 @@ def always(_property: Any) -> Any:
     return property(lambda _self: True)
 
 
+def agrees(_method: Any) -> Any:
+    """Of any class: a method that does nothing, and returns True."""
+    return lambda *_arguments: True
+
+
 def not_noted(flow: Any) -> Any:
     """Of RedisStore: what the next link has shown to be in Redis does not count as confirmed."""
 

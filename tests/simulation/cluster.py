@@ -323,7 +323,8 @@ class Run:
         retained = self._read_retained()
         roles = {role: {client.name for client in self.plan.clients if client.role == role} for role in FILTERS}
         ends = [end for node in self.nodes.values() for end in node.ends]
-        excuses = Excuses(self.history, self.history.times, self.losses, self.plan.replicas, ends)
+        deaths = self.redis.deaths
+        excuses = Excuses(self.history, self.history.times, self.losses, self.plan.replicas, ends, deaths)
         judged = [roles[role] for role in ("visitor", "worker", "helper")]
         found = checker.judge(excuses, *judged, roles["guest"] | roles["latecomer"], retained)
         if not self.losses:

@@ -72,15 +72,23 @@ class Excuses:
         losses: of the run.
         replicas: `cluster.replicas` of the run.
         ends: nanoseconds at which nodes were killed, or found that they had been declared dead.
+        deaths: nanoseconds at which Redis died, with or without a loss.
     """
 
     def __init__(
-        self, history: History, times: list[int], losses: list[Loss], replicas: int, ends: Collection[int] = ()
+        self,
+        history: History,
+        times: list[int],
+        losses: list[Loss],
+        replicas: int,
+        ends: Collection[int] = (),
+        deaths: Collection[int] = (),
     ) -> None:
         self._history = history
         self._losses = losses
         self._replicas = replicas
         self._ends = ends
+        self._deaths = {*deaths, *(loss.until for loss in losses)}
         self._changes: dict[str, list[int]] = {}  # by client: nanoseconds at which its connections began and ended
         self._admitted: dict[str, list[int]] = defaultdict(list)  # by client: nanoseconds of CONNACK
         self._void: list[bool] = []
@@ -154,12 +162,14 @@ class Excuses:
         """Whether no node may have been able to give back what the client had got at this time.
 
         Its connection began or ended within the lost time, so Redis has lost its claim or its release, too. Or a node
-        has died, and may have been that of the client. Or Redis has lost data twice before the client was admitted
-        again: if its node had no link meanwhile, that can't know where the queues ended, and gives nothing back.
+        has died, and may have been that of the client. Or Redis has died twice, once with a loss, before the client was
+        admitted again: if its node had no link meanwhile, that can't know where the queues ended, and gives nothing
+        back.
         """
         admitted = self._admitted[client]
         here, ends = bisect(admitted, at), [*admitted, FOREVER]
-        if here and sum(ends[here - 1] < loss.until < ends[here] for loss in self._losses) > 1:
+        deaths = {death for death in self._deaths if here and ends[here - 1] < death < ends[here]}
+        if len(deaths) > 1 and any(loss.until in deaths for loss in self._losses):
             return True
         return any(
             any(loss.since < change < loss.until for change in self._changes[client])

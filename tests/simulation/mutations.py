@@ -592,6 +592,12 @@ ALL = (
         lua=(("  if process > (tonumber(state[2]) or 0) then\n", "  if false then\n"),),
     ),
     Mutation(
+        "confirmed too late",
+        "G5",
+        "a node takes a reply that it reads after its lease for a confirmation of its membership",
+        methods=((Lease, "is_confirmed_by", broken.agrees),),
+    ),
+    Mutation(
         "never admitted",
         "G6",
         "a claim discards the delayed will of its session, also if its client is never admitted",

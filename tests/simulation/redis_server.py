@@ -146,6 +146,7 @@ class RedisServer:
         self._on_loss = on_loss
         self._kept: tuple[dict[bytes, Any], dict[bytes, float]] | None = None  # what outlives it; None: all
         self._kept_at = 0
+        self.deaths: list[int] = []  # nanoseconds at which it was killed
         self._refusal = ""  # a key of REFUSALS
         self._last: LastCommand | None = None  # of `end_with`
         self._keyspace = Keyspace(world.rng)
@@ -174,6 +175,7 @@ class RedisServer:
             silently: its machine has died, so connections to it stay open without a reply.
         """
         self._world.story.tell(self._world.now, HOST, "is killed")
+        self.deaths.append(self._world.now)
         self.running = False
         self._frozen = None
         self._refusal = ""

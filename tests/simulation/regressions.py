@@ -425,6 +425,23 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
+    # G5: a node had stood still, and asked whether it is a member. It stood still once more before it read the reply,
+    # was declared dead, and then took the reply for a confirmation: it sent its clients what had come from Redis.
+    "confirmed too late": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n1"),
+            ClientPlan("subscriber 0", "subscriber", 4, node="n0"),
+        ),
+        (
+            Step(2000, "freeze", ("n0", 1850)),
+            *(Step(2100 + 200 * i, "publish", ("publisher 0", "t/0", 0, 2)) for i in range(8)),
+            Step(3700, "cut", ("n0", "redis", "back", 300)),
+            Step(3900, "freeze", ("n0", 2300)),
+            Step(4400, "move", ("subscriber 0", "n2")),
+        ),
+        frozenset(),
+    ),
     # S3: a client moved from a node without a link to another one, and went. Then its queue was full, and dropped its
     # oldest messages, which the first node had sent, and had not released.
     "sent and not released": Plan(

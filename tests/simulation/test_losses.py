@@ -133,10 +133,14 @@ def test_a_message_that_is_taken_counts_once() -> None:
     assert history.events.count(Taken("subscriber", b"publisher 0/2")) == 1
 
 
+@pytest.mark.parametrize(
+    "losses", [[Loss(50, 100, frozenset()), Loss(250, 300, frozenset())], [Loss(250, 300, frozenset())]]
+)
 @pytest.mark.parametrize(("admitted", "excused"), [(20, True), (210, False)])
-def test_a_packet_identifier_that_is_used_again_after_two_losses(admitted: int, *, excused: bool) -> None:
-    """A node without a link from one loss to the other gives nothing back; it is not so if the client was admitted."""
-    losses = [Loss(50, 100, frozenset()), Loss(250, 300, frozenset())]
+def test_a_packet_identifier_that_is_used_again_after_two_deaths(
+    losses: list[Loss], admitted: int, *, excused: bool
+) -> None:
+    """A node without a link from one death of Redis to the next gives nothing back; else the client was admitted."""
     events: list[tuple[int, Event]] = [
         (10, Connecting("subscriber", False)),
         (admitted, Connected("subscriber", False, True)),
@@ -146,7 +150,8 @@ def test_a_packet_identifier_that_is_used_again_after_two_losses(admitted: int, 
         (340, Connected("subscriber", False, True)),
         *received(350, b"publisher 0/2", takes=False),
     ]
-    history = Excuses(History([event for _, event in events]), [at for at, _ in events], losses, 1).history()
+    times = [at for at, _ in events]
+    history = Excuses(History([event for _, event in events]), times, losses, 1, deaths=(100, 300)).history()
     assert (Taken("subscriber", b"publisher 0/2") in history.events) == excused
 
 
