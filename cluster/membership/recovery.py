@@ -86,6 +86,7 @@ class Recovery:
         self._on_fenced = on_fenced
         self._task: asyncio.Task[None] | None = None
         self._away_since = 0.0  # when the link was lost, monotonic; 0 = connected
+        self._unreplied = 0  # calls that Redis has executed, and whose replies were lost with earlier links
         self.links_lost = 0
 
     def start(self) -> None:
@@ -216,8 +217,10 @@ class Recovery:
         reader = self._replica.reader
         if seq < self._store.confirmed_seq or change < self._replica.changes.last:
             return LOST_DATA
-        if calls < self._store.acks_executed + self._takeover.claims_executed:
+        replied = self._store.acks_executed + self._takeover.claims_executed
+        if calls < replied + self._unreplied:
             return LOST_DATA  # acknowledgements of clients, or claims of sessions
+        self._unreplied = calls - replied
         if not await reader.is_same_history():
             return "Redis has lost changes, and has used their numbers for others"
         # Numbers of queues and places of groups would be used again, for other messages.

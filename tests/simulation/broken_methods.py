@@ -204,6 +204,16 @@ def always(_property: Any) -> Any:
     return property(lambda _self: True)
 
 
+def forget_unreplied(what_is_lost: Any) -> Any:
+    """Of Recovery: calls whose replies were lost count as replied."""
+
+    async def judges(self: Any, *arguments: int) -> str:
+        self._unreplied = 0
+        return str(await what_is_lost(self, *arguments))
+
+    return judges
+
+
 def agrees(_method: Any) -> Any:
     """Of any class: a method that does nothing, and returns True."""
     return lambda *_arguments: True

@@ -4,6 +4,7 @@ from cluster.membership.clock import ClusterClock
 from cluster.membership.heartbeat import Heartbeat
 from cluster.membership.inbox import Inbox
 from cluster.membership.lease import Lease
+from cluster.membership.recovery import Recovery
 from cluster.peers.members import Members
 from cluster.peers.node_link import NodeLink
 from cluster.redis.store import RedisStore
@@ -590,6 +591,12 @@ ALL = (
         "G3",
         "a node whose link is back forgets the process of Redis that it was up to date with",
         lua=(("  if process > (tonumber(state[2]) or 0) then\n", "  if false then\n"),),
+    ),
+    Mutation(
+        "lost acknowledgements, not missed",
+        "G1",
+        "a node compares its count of calls with one that has also calls whose replies it has never had",
+        methods=((Recovery, "_what_is_lost", broken.forget_unreplied),),
     ),
     Mutation(
         "confirmed too late",

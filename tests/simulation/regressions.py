@@ -51,6 +51,19 @@ REGRESSIONS = {
         Step(2000, "publish", ("publisher 0", "t/0", 1, 1)),
         Step(2010, "redis_loses", (500, 20)),
     ),
+    # S1: the same, and the reply to an earlier call had been lost with a link: Redis had executed that twice, so its count
+    # of calls was not smaller than that of the node, which did not notice the loss.
+    "lost acknowledgements, not missed": Plan(
+        1,
+        APART,
+        (
+            Step(1900, "lose_reply", ("subscriber 0", "flockmq_acks", 1)),
+            Step(1901, "publish", ("publisher 0", "t/0", 1, 1)),
+            Step(3000, "publish", ("publisher 0", "t/0", 1, 1)),
+            Step(3010, "redis_loses", (500, 20)),
+        ),
+        frozenset(),
+    ),
     # I1: Redis had lost messages that a node had received, and gave their queue numbers to others before that node was
     # back. Its client's acknowledgements of the former ended the latter, which the client had never got.
     "used numbers": Plan(
