@@ -51,8 +51,8 @@ REGRESSIONS = {
         Step(2000, "publish", ("publisher 0", "t/0", 1, 1)),
         Step(2010, "redis_loses", (500, 20)),
     ),
-    # S1: the same, and the reply to an earlier call had been lost with a link: Redis had executed that twice, so its count
-    # of calls was not smaller than that of the node, which did not notice the loss.
+    # S1: the same, and the reply to an earlier call had been lost with a link. Redis had executed that twice, so it had
+    # not counted fewer calls than the node, which did not notice the loss.
     "lost acknowledgements, not missed": Plan(
         1,
         APART,
