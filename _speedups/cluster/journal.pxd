@@ -40,7 +40,7 @@ cdef class ClusterJournal(Journal):
     cdef Forward* forwards
     cdef Py_ssize_t forward_count, forward_capacity
     cdef list changes                  # for all nodes, in order of occurrence: tuples
-    cdef list wills                    # epochs of wills published or discarded; (epoch, progress): under way; (epoch,): held
+    cdef list wills                    # epochs: published or discarded; (epoch, progress): under way; (epoch,): held
     cdef bint is_part                  # as of the Block
     cdef tuple half_published          # as it is packed among AWAITING, with its progress; None: there is none
     cdef list releases                 # of sessions: see `release`
