@@ -130,6 +130,7 @@ class ClusterCoordinator(Coordinator):
         self.users = Users(self._link)
         self._message_log = RedisLog(self._address)
         self._settled = asyncio.Event()  # all is committed, or the node is fenced: a stop need not wait
+        self._leaves = False  # it has committed all, and leaves the cluster
 
     # ---- composition ----
 
@@ -383,6 +384,7 @@ class ClusterCoordinator(Coordinator):
             except TimeoutError:
                 log.error("Redis does not answer: unconfirmed messages were not acknowledged, and may be lost")
         if link.joined and not link.closed:
+            self._leaves = True
             with contextlib.suppress(LinkLost, LinkError, TimeoutError):
                 await asyncio.wait_for(link.ask_function("leave"), STOP_SECONDS / 5)
         self._recovery.stop()
@@ -559,7 +561,8 @@ class ClusterCoordinator(Coordinator):
 
     def _on_member_left(self, node: bytes) -> None:
         if node == self._link.node_id:
-            self._on_fenced(DECLARED_DEAD)
+            if not self._leaves:
+                self._on_fenced(DECLARED_DEAD)
             return
         if self._replica.members.get(node) is not None:
             log.info("node left", node=node.decode())
