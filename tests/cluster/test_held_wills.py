@@ -127,6 +127,17 @@ def test_the_node_of_a_client_that_may_have_been_admitted_dies(caller: Caller) -
     assert caller.redis.hkeys("mq:delayed:wills") == [b"%d" % second]
 
 
+def test_a_session_that_ends_before_its_dead_node_is_tidied(caller: Caller) -> None:
+    first = claimed(caller, b"n2")
+    second = claimed(caller, b"n1")
+    caller.commit(wills=[second], releases=[[b"c1", second]])
+    caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"))
+    assert waiting(caller) == []
+    caller.call("purge", b"c1")
+    assert caller.redis.zrange("mq:delayed", 0, -1, withscores=True) == [(b"%d" % first, 0)]
+    assert caller.redis.hget("mq:delayed:wills", first) == WILL
+
+
 def test_only_the_will_of_the_last_connection_is_held(caller: Caller) -> None:
     """Two nodes are dead: that of the later connection is buried first."""
     caller.call("join", b"n3", 2)

@@ -148,8 +148,9 @@ class Excuses:
                     found.append(Connecting(event.client, True))  # of its session nothing is known
                     found.append(Ended(event.client, "lost"))
             elif isinstance(event, Connected) and not event.clean:
-                ended = made.get(event.client, 0)
-                if began.get(event.client, 0) < ended <= at:  # the session was lost while CONNECT was on its way
+                ended, start = made.get(event.client, 0), began.get(event.client, 0)
+                crosses = forgets_sent and any(start < loss.until <= at for loss in self._losses)
+                if start < ended <= at or crosses:  # the session was lost while CONNECT was on its way
                     found += [Connecting(event.client, True), Ended(event.client, "lost")]
                     found.append(Connecting(event.client, False, event.will))
                 # If it is present, CONNACK was on its way: the session is lost all the same.

@@ -492,6 +492,25 @@ function held.drop(prefix, cid, epoch)
   end
 end
 
+-- The session ends: the will is due, unless a later connection may have been admitted.
+function held.finish(prefix, cid)
+  local key = prefix .. 's:' .. cid
+  local state = redis.pcall('HMGET', key, 'held', 'o', 'w')
+  local epoch = held.parts(state[1])
+  if not epoch then
+    return
+  end
+  local is_last = state[2] == ''
+  for old in (state[3] or ''):gmatch('([^=,]+)=') do
+    is_last = is_last and tonumber(old) <= epoch
+  end
+  if is_last then
+    held.resume(prefix, cid)
+  else
+    held.drop(prefix, cid)
+  end
+end
+
 -- The session has no connection any more, and none was admitted since the will is held: it waits again.
 function held.resume(prefix, cid)
   local key = prefix .. 's:' .. cid
@@ -505,11 +524,11 @@ function held.resume(prefix, cid)
 end
 
 local function forget(prefix, cid)
+  held.finish(prefix, cid)
   local delayed = redis.pcall('HGET', prefix .. 's:' .. cid, 'd')
   if type(delayed) == 'string' and delayed ~= '' then
     redis.call('ZADD', prefix .. 'delayed', 0, delayed)    -- the session ends: its will is due
   end
-  held.drop(prefix, cid)
   redis.call('ZREM', prefix .. 'expiring', cid)
   local tenant = tenants.of(cid)
   if tenant then
