@@ -122,7 +122,8 @@ class Leases:
         ended = {*self._journal.ended_leases, *self._store.ended_leases()}
         leases = zip(items[::3], items[1::3], items[2::3], strict=True)
         for name, place, message in sorted(leases, key=lambda lease: lease[:2]):
-            if (name, place) not in ended and (name not in groups or place not in groups[name].places):
+            is_new = (name, place) not in ended and (name not in groups or place not in groups[name].places)
+            if is_new or not place:
                 self.receive([name, place, message])
         for group in groups.values():
             group.resume()

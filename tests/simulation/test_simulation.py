@@ -65,6 +65,11 @@ def test_a_node_that_is_declared_dead_while_it_joins_joins_again() -> None:
     judged(simulate("--seeds", "3683..3683"))
 
 
+def test_a_node_notes_its_number_of_leases_when_its_link_is_back() -> None:
+    """With this seed a block under way asked for a key, and the node ignored the number: Redis found no room there."""
+    judged(simulate("--seeds", "20001178..20001178"))
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_seeds_for_long() -> None:

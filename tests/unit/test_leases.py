@@ -1,4 +1,4 @@
-"""The ticks of the groups of a cluster."""
+"""The groups of a cluster at a node: their ticks, and what they get when the link is back."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -39,3 +39,18 @@ def test_a_tick_visits_only_groups_that_have_put_messages_aside() -> None:
         leases.tick()
     assert not journal.to_tick
     assert (short.left, long.left) == (0, 0)
+
+
+def test_the_number_of_leases_is_noted_although_a_block_under_way_has_a_step_without_a_place() -> None:
+    """The block asked for a key. So the node ignored the number, and Redis found no room there for ever."""
+    group, totals, asked = b"$share/g/t", list[int](), list[Any]()
+    found = SimpleNamespace(places={4}, note_total=totals.append, resume=lambda: None, forget_room=lambda: None)
+    filters = SimpleNamespace(set_group_type=lambda kind: None, groups={group: found})
+    plane: Any = SimpleNamespace(router=SimpleNamespace(filters=filters), sessions=None)
+    link: Any = SimpleNamespace(function=lambda then, name: asked.append(then))
+    store: Any = SimpleNamespace(ended_leases=lambda: iter([(group, 0), (group, 3)]))
+    nothing: Any = None
+    leases = Leases(plane, link, nothing, ClusterJournal(lambda: b""), store)
+    leases.recover()
+    asked[0]([group, 3, b"ends", group, 4, b"is here", group, 0, 20])
+    assert totals == [20]
