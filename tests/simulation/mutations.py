@@ -39,7 +39,7 @@ ALL_SENT = (
     "  redis.call('HSET', key, 'n', tonumber(redis.call('HGET', key, 'h')) + "
     "redis.call('LLEN', prefix .. 'q:' .. cid))\n"
 )
-APPLY = "  if apply_record(job.prefix, job.node, record, job.retained) then\n"
+APPLY = "  if apply_record(job.prefix, job.node, record, job.retained, (job.routed[record[2]] or 0) > i) then\n"
 GIVEN = "        append(finished, group, place)\n      else\n        return_lease(prefix"
 SENT = "    redis.call('HSET', key, 'o', '', 'n', first_unsent)\n"
 NAMED = (

@@ -70,6 +70,11 @@ def test_a_node_notes_its_number_of_leases_when_its_link_is_back() -> None:
     judged(simulate("--seeds", "20001178..20001178"))
 
 
+def test_a_member_that_comes_when_the_last_one_leaves_gets_messages() -> None:
+    """With this seed Redis forgot the room of the new member, as the node left the group within the same block."""
+    judged(simulate("--seeds", "21033130..21033130"))
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_seeds_for_long() -> None:

@@ -175,9 +175,10 @@ local function deadline_of(message)
   end
 end
 
--- Apply a record of a change; `retained`: messages by topic name that are not written yet, '' = to be removed. Returns
--- whether it is valid, so that the other nodes have to apply it too.
-local function apply_record(prefix, node, record, retained)
+-- Apply a record of a change; `retained`: messages by topic name that are not written yet, '' = to be removed;
+-- `comes_back`: a later record of the block has the route that this one removes. Returns whether it is valid, so that
+-- the other nodes have to apply it too.
+local function apply_record(prefix, node, record, retained, comes_back)
   local kind, name = record[1], record[2]
   if kind == 'subscribed' or kind == 'unsubscribed' then
     local cid, filter = name, record[4]
@@ -200,7 +201,7 @@ local function apply_record(prefix, node, record, retained)
     end
   elseif kind == 'unroute' then
     redis.call('HDEL', prefix .. 'routes:' .. node, name)
-    if is_group(name) then
+    if is_group(name) and not comes_back then    -- else the room that the node has announced with this block stays
       attempt(prefix, GROUP, name, leave_group, prefix, name, 'n:' .. node, node)
     end
   elseif kind == 'expired' then
@@ -218,7 +219,7 @@ end
 
 local function apply_one(i, job)
   local record = job.list[i]
-  if apply_record(job.prefix, job.node, record, job.retained) then
+  if apply_record(job.prefix, job.node, record, job.retained, (job.routed[record[2]] or 0) > i) then
     local is_value = record[1] == 'retained'
     job.has_values = job.has_values or is_value
     job.kept[#job.kept + 1] = record
@@ -233,7 +234,13 @@ end
 -- Apply the changes of a block. `list`: its records; the last one is the mark of the change, but for nodes before
 -- revision 18. Returns the number of the change; 0 if no record of it is valid.
 local function apply(prefix, node, block, list)
-  local job = {prefix = prefix, node = node, list = list, kept = {}, slim = {}, has_values = false, retained = {}}
+  local job = {prefix = prefix, node = node, list = list, kept = {}, slim = {}, has_values = false, retained = {},
+    routed = {}}
+  for i = 1, #list do
+    if list[i][1] == 'route' then
+      job.routed[list[i][2]] = i
+    end
+  end
   each(#list, apply_one, apply_failed, job)
   local kept, written, removed = job.kept, {}, {}
   for topic, message in pairs(job.retained) do
