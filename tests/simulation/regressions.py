@@ -14,6 +14,11 @@ APART = (  # each at a node of its own
     ClientPlan("publisher 1", "publisher", 4, node="n2"),
     ClientPlan("subscriber 0", "subscriber", 4, node="n0"),
 )
+WITH_GUEST = (  # its will has a delay
+    ClientPlan("publisher 0", "publisher", 4, node="n1"),
+    ClientPlan("subscriber 0", "subscriber", 5, node="n1"),
+    ClientPlan("guest 0", "guest", 5, node="n0", delay=2),
+)
 
 
 def _plan(*steps: Step) -> Plan:
@@ -394,11 +399,7 @@ REGRESSIONS = {
     # connection was never admitted. But its claim discarded the delayed will, which then never came.
     "never admitted": Plan(
         1,
-        (
-            ClientPlan("publisher 0", "publisher", 4, node="n1"),
-            ClientPlan("subscriber 0", "subscriber", 5, node="n1"),
-            ClientPlan("guest 0", "guest", 5, node="n0", delay=2),
-        ),
+        WITH_GUEST,
         (
             Step(2000, "freeze", ("n2", 1300)),
             Step(2010, "move", ("guest 0", "n2")),
@@ -412,11 +413,7 @@ REGRESSIONS = {
     # waited for that node, and ended.
     "waited for one that stood still": Plan(
         1,
-        (
-            ClientPlan("publisher 0", "publisher", 4, node="n1"),
-            ClientPlan("subscriber 0", "subscriber", 5, node="n1"),
-            ClientPlan("guest 0", "guest", 5, node="n0", delay=2),
-        ),
+        WITH_GUEST,
         (
             Step(2000, "freeze", ("n0", 900)),
             Step(2100, "move", ("guest 0", "n1")),
@@ -426,11 +423,7 @@ REGRESSIONS = {
     ),
     "waited for one that had died": Plan(
         1,
-        (
-            ClientPlan("publisher 0", "publisher", 4, node="n1"),
-            ClientPlan("subscriber 0", "subscriber", 5, node="n1"),
-            ClientPlan("guest 0", "guest", 5, node="n0", delay=2),
-        ),
+        WITH_GUEST,
         (
             Step(2000, "kill", ("n0", 3500)),
             Step(2100, "move", ("guest 0", "n1")),
