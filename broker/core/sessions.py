@@ -21,6 +21,7 @@ class Sessions:
         self.connected_at = dict.fromkeys(LEVELS, 0)  # clients that got CONNACK, by protocol level
         self.max_connected = 0
         self._ended: Callable[[Session], None] | None = None
+        self._over: set[Session] = set()  # they end here with their connections
 
     def __len__(self) -> int:
         return len(self._by_client_id)
@@ -52,8 +53,17 @@ class Sessions:
             session.tenant.sessions += 1
         return session
 
+    def end_with_connection(self, session: Session) -> None:
+        """A session of the cluster has ended; its connection here is still to be closed."""
+        self._over.add(session)
+
+    def outlives_connection(self, session: Session) -> bool:
+        """Whether a session of the cluster stays here when its connection has ended: for its subscriptions."""
+        return session.subscriptions_held > 0 and session not in self._over
+
     def end(self, session: Session) -> None:
         """End a session: its subscriptions, queue and handshakes."""
+        self._over.discard(session)
         self._filters.unsubscribe_all(session)
         session.record_gone()
         del self._by_client_id[session.client_id]

@@ -115,14 +115,14 @@ class Changes:
                 self._plane.sessions.end(session)
 
     def _apply_ended(self, client_id: bytes, incarnation: int) -> None:
-        session = self._plane.sessions.get(client_id)
-        if (
-            session is not None
-            and session.kind == SessionKind.SHARED
-            and session.session_id == incarnation
-            and session.owner is None
-        ):
-            self._plane.sessions.end(session)
+        sessions = self._plane.sessions
+        session = sessions.get(client_id)
+        if session is None or session.kind != SessionKind.SHARED or session.session_id != incarnation:
+            return
+        if session.owner is None:
+            sessions.end(session)
+        else:  # another connection has claimed it while this node had no link: `Reclaim` closes this one
+            sessions.end_with_connection(session)
 
     def apply_route(self, node: bytes, topic_filter: bytes, value: int) -> None:
         """A node has clients for a topic filter."""

@@ -253,7 +253,7 @@ class TakeOver:
             self._routes.remove(claim.filters.items(), clean=False)
             messages = unfinished(session)
             sent = session.unload()
-            if not session.subscriptions_held:
+            if not sessions.outlives_connection(session):
                 sessions.end(session)
         else:
             self._routes.remove(filters.subscriptions_of(session), clean=True)

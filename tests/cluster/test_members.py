@@ -335,3 +335,17 @@ def test_a_member_with_a_maximum_packet_size_gets_leases(cluster: ClusterProcess
         publish(publisher, b"1", b"2")
         assert sorted(gathered([worker], 2)) == [b"1", b"2"]
     assert direct(cluster, "w") == 0
+
+
+@pytest.mark.parametrize("call", [("tidy", 10), ("expire", b"n1", 0, 10)])
+def test_messages_of_a_dead_nodes_member_go_to_others_after_a_while(nodes: Nodes, call: tuple[object, ...]) -> None:
+    """Also if its session, which does not expire by itself, is found to be offline before the node is tidied up."""
+    epoch = nodes.call("claim", b"n2", b"c", 1, 5, b"", 100, b"", 0)[0]
+    nodes.commit(b"n2", changes=pack([["subscribed", b"c", epoch, GROUP, 2], ["mark", 2]]))
+    nodes.announce(b"c", 1, epoch=epoch)
+    nodes.share(message(b"x"))
+    assert len(nodes.queue(b"c")) == 1
+    nodes.call("bury", b"n1", b"n2", nodes.redis.hget("mq:nodes", "n2"))
+    nodes.call(*call)
+    assert nodes.redis.hget(b"mq:s:c", "o") == b""
+    assert nodes.redis.zscore("mq:grace", "c") is not None

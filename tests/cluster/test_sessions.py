@@ -7,11 +7,12 @@ import time
 import pytest
 
 from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connect, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from _speedups.codec.packets import Connack, Connect, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient
+from tests.web.http_client import HttpClient
 
 
 def publish(cluster: ClusterProcess, name: str, *payloads: bytes, qos: int = 1, topic: str = "t") -> None:
@@ -148,6 +149,27 @@ def test_two_connects_at_once_at_two_nodes(cluster: ClusterProcess, clean: bool)
             assert len(left) == 1, number
             for client in clients.values():
                 client.close()
+
+
+def test_a_session_ends_while_its_node_has_no_link(start_cluster: StartCluster) -> None:
+    """Another node has taken it over with Clean Start: its first node has it no more when the link is back."""
+    cluster = start_cluster({"http.listen": "127.0.0.1:0", "cluster.lease": "20s"}, nodes="ab", proxies=True)
+    api = HttpClient(cluster["a"])
+    with (
+        SocketClient(cluster["a"].port, "s", clean_start=False) as client,
+        SocketClient(cluster["b"].port, None) as next_one,
+    ):
+        client.subscribe(("t", 1), ("$share/g/t", 1))
+        assert len(api.get("/subscriptions")["items"]) == 2
+        cluster["a"].proxy.partition()
+        cluster["a"].wait_for_log("Redis is away: messages for persistent sessions and other nodes wait")
+        next_one.send(connect_packet("s", True))
+        with cluster.redis.client() as redis:
+            until(lambda: redis.hget("mq:s:s", "w"), "it waits for the release")
+        cluster["a"].proxy.resume()
+        assert isinstance(next_one.receive(), Connack)
+        assert client.receive() is None
+        until(lambda: not api.get("/subscriptions")["items"])
 
 
 def connect_packet(client_id: str, clean: bool) -> bytes:

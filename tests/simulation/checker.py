@@ -16,6 +16,7 @@
 | L1 | all clients are served again after the faults, and all nodes have a link: `cluster.py` finds it |
 | L2 | before the first fault all CONNECTs are answered at once: `cluster.py` finds it |
 | L3 | no node rejoins for a loss of data that Redis has not had: `cluster.py` finds it |
+| R1 | each node has what Redis has: members, routes, subscriptions, epochs, wills, rooms: `replicated.py` finds it |
 | T1 | delayed messages are neither early nor late: `timed.py` finds it |
 | E0 | no node ends, and none has an internal error |
 """

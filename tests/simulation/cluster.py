@@ -19,6 +19,7 @@ from redis.utils import get_lib_version
 
 from _speedups.cluster.journal import ClusterJournal
 from broker.core.data_plane import DataPlane
+from cluster.coordinator import ClusterCoordinator
 from cluster.membership.recovery import STARTED_TWICE
 from cluster.redis.link import DECLARED_DEAD
 from loadtest.prove.client import NEVER
@@ -33,6 +34,7 @@ from tests.simulation.network import Network
 from tests.simulation.nodes import ClientSocket, SimulatedNode
 from tests.simulation.plan import LAST, NODES, ClientPlan, Plan
 from tests.simulation.redis_server import RedisServer
+from tests.simulation.replicated import differences
 from tests.simulation.story import Line, Story
 from tests.simulation.world import MILLI, World
 
@@ -320,6 +322,8 @@ class Run:
                 self.found(f"L1 {name} has no link to Redis long after the faults")
         for name in sorted(self._expired):
             self.clients[name].forget()
+        for finding in differences(self._coordinators(), self.redis.keys, self.plan.is_ordered):
+            self.found(finding)
         retained = self._read_retained()
         roles = {role: {client.name for client in self.plan.clients if client.role == role} for role in FILTERS}
         ends = [end for node in self.nodes.values() for end in node.ends]
@@ -350,6 +354,12 @@ class Run:
             for finding in checker.miscounted(self.redis.keys):
                 self.found(finding)
         self._judge_bytes()
+
+    def _coordinators(self) -> dict[str, ClusterCoordinator]:
+        """Those of the nodes that serve clients."""
+        nodes = {name: node.node for name, node in self.nodes.items() if node.serves and not node.is_away}
+        found = {name: node.coordinator for name, node in nodes.items() if node is not None}
+        return {name: each for name, each in found.items() if isinstance(each, ClusterCoordinator)}
 
     def _judge_bytes(self) -> None:
         self._drops.judge(self.redis.keys)

@@ -550,6 +550,12 @@ ALL = (
         plan="due by an old clock",
     ),
     Mutation(
+        "route stays",
+        "R1",
+        "Redis keeps the route to a node without clients for it, and nodes that join send it messages",
+        lua=(("    redis.call('HDEL', prefix .. 'routes:' .. node, name)\n", ""),),
+    ),
+    Mutation(
         "no limit",
         "G1",
         "the queue of a session takes more than its limit",

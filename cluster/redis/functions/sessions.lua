@@ -351,6 +351,7 @@ register({function_name = 'flockmq_expire', flags = {'allow-oom'}, callback = fu
       if not live(prefix, state[1]) then
         redis.call('HSET', prefix .. 's:' .. cid, 'o', '')
         earlier.has_died(prefix, cid, tonumber(state[5]))
+        begin_grace(prefix, cid)
       end
     end
   end, function(i, reason)

@@ -1,0 +1,127 @@
+"""Rule R1: at the end of a run each node has what Redis has, and Redis has nothing of nodes that are gone.
+
+The clients of a run might never notice a difference: a message that would go the wrong way, or wait, comes too late.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from _speedups.codec.topics import is_shared
+from _speedups.session.subscriber import SessionKind
+from broker.core.subscription_options import MAXIMUM_QOS
+from cluster.coordinator import ClusterCoordinator
+from cluster.replication.routes import options_of
+
+Keys = Mapping[bytes, Any]
+OF_NODES = (b"node", b"routes", b"wills", b"owned", b"gl", b"gn")  # beginnings of their keys
+NOTHING: dict[bytes, bytes] = {}
+
+
+def differences(nodes: Mapping[str, ClusterCoordinator], keys: Keys, ordered: bool) -> Iterator[str]:
+    """The findings.
+
+    Args:
+        nodes: those that serve clients, by name.
+        keys: of Redis.
+        ordered: whether groups have an order.
+    """
+    for text in (*_of_ended_nodes(keys), *_of_owners(keys), *_of_groups(keys)):
+        yield f"R1 {text}"
+    for name, node in nodes.items():
+        for text in (*_of_members(node, keys), *_of_sessions(node, keys), *_of_claims(node, keys, ordered)):
+            yield f"R1 {name} {text}"
+
+
+def _items(keys: Keys, kind: bytes) -> Iterator[tuple[bytes, Any]]:
+    """The values of the keys of a kind, by what follows it."""
+    return ((key[len(kind) :], value) for key, value in keys.items() if key.startswith(kind))
+
+
+def _of_ended_nodes(keys: Keys) -> Iterator[str]:
+    live = keys.get(b"mq:nodes", NOTHING)
+    for kind in OF_NODES:
+        for of, _ in _items(keys, b"mq:" + kind + b":"):
+            if of.split(b" ")[0] not in live:
+                yield f"mq:{kind.decode()}:{of.decode()} is there, and its node is not"
+    if b"mq:dead" in keys:
+        yield "mq:dead has nodes whose sessions are not released"
+
+
+def _of_owners(keys: Keys) -> Iterator[str]:
+    """The epochs of sessions, and those of nodes."""
+    owned = {(*each.split(b"\0"), node) for node, entries in _items(keys, b"mq:owned:") for each in entries}
+    claimed = set()
+    for client_id, fields in _items(keys, b"mq:s:"):
+        if fields[b"o"]:
+            claimed.add((client_id, fields[b"e"], fields[b"o"]))
+        claimed |= {(client_id, *each.split(b"=")) for each in fields[b"w"].split(b",") if each}
+    for client_id, epoch, node in sorted(owned ^ claimed):
+        only = "owned by the node" if (client_id, epoch, node) in owned else "in the session"
+        yield f"epoch {epoch.decode()} of {client_id.decode()} at {node.decode()} is only {only}"
+
+
+def _of_groups(keys: Keys) -> Iterator[str]:
+    expected = {(group, b"d:") for group in keys.get(b"mq:groups", NOTHING)}
+    for sort, kind in ((b"c:", b"mq:subs:"), (b"n:", b"mq:routes:")):
+        expected |= {(name, sort + of) for of, names in _items(keys, kind) for name in names if is_shared(name)}
+    found = {(group, member) for group, members in _items(keys, b"mq:gs:") for member in members}
+    for group, member in sorted(found ^ expected):
+        yield f"{member.decode()} is {'a' if (group, member) in found else 'no'} member of {group.decode()}"
+
+
+def _of_members(node: ClusterCoordinator, keys: Keys) -> Iterator[str]:
+    """The other nodes, and the routes to them."""
+    filters, own = node.data_plane.router.filters, node.node_id.encode()
+    members = {member.node: member for member in node._replica.members}
+    if {own, *members} != set(keys.get(b"mq:nodes", NOTHING)):
+        yield f"knows the nodes {sorted(members)}"
+    attended = set()
+    for name, member in members.items():
+        routes = keys.get(b"mq:routes:" + name, NOTHING)
+        attended |= set(filter(is_shared, routes))
+        wanted = {each: options_of(each, int(value)) for each, value in routes.items() if not is_shared(each)}
+        if (found := dict(filters.subscriptions_of(member.peer))) != wanted:
+            yield f"has the routes {found} to {name.decode()}; Redis: {wanted}"
+    announced = {name: b"%d" % route.announced for name, route in node._routes._known.items()}
+    if announced != (routes := keys.get(b"mq:routes:" + own, NOTHING)):
+        yield f"has announced {announced}; Redis: {routes}"
+    attended |= set(filter(is_shared, announced))
+    if (found := {name for name, group in filters.groups.items() if group.is_attended}) != attended:
+        yield f"has the groups {found}; Redis: {attended}"
+
+
+def _of_sessions(node: ClusterCoordinator, keys: Keys) -> Iterator[str]:
+    """The subscriptions of persistent sessions."""
+    filters, sessions = node.data_plane.router.filters, node.data_plane.sessions
+    stored = {
+        client_id: (int(fields[b"x"]), keys.get(b"mq:subs:" + client_id, NOTHING))
+        for client_id, fields in _items(keys, b"mq:s:")
+        if fields[b"p"] == b"1"
+    }
+    here = {session.client_id: session for session in sessions if session.kind == SessionKind.SHARED}
+    for client_id in sorted(stored.keys() | here.keys()):
+        number, subscriptions = stored.get(client_id, (0, NOTHING))
+        wanted = {name: int(value.partition(b";")[0]) for name, value in subscriptions.items()}
+        session = here.get(client_id)
+        found = dict(filters.subscriptions_of(session)) if session is not None else {}
+        if found != wanted or (session is not None and session.session_id != number):
+            yield f"has the session {session and session.session_id} of {client_id.decode()} with {found}; Redis: " + (
+                f"{number} with {wanted}"
+            )
+
+
+def _of_claims(node: ClusterCoordinator, keys: Keys, ordered: bool) -> Iterator[str]:
+    """The epochs of its connections, their wills, and the room of those that are members of groups."""
+    filters, own = node.data_plane.router.filters, node.node_id.encode()
+    epochs = node._claims.epochs
+    if epochs != (owned := {int(each.split(b"\0")[1]) for each in keys.get(b"mq:owned:" + own, ())}):
+        yield f"has the epochs {epochs}; Redis: {owned}"
+    if others := set(map(int, keys.get(b"mq:wills:" + own, ()))) - epochs:
+        yield f"has wills of no connection: {others}"
+    for claim in node._claims:
+        for name, options in filters.subscriptions_of(claim.session) if claim.session is not None else ():
+            is_direct = claim.persistent and not ordered and options & MAXIMUM_QOS
+            taker = b"c:" + claim.client_id if is_direct else own
+            rotation = keys.get(b"mq:gr:" + name)
+            if is_shared(name) and (rotation is None or taker not in rotation.scores):
+                yield f"has room for {name.decode()} with {claim.client_id.decode()}; Redis: nothing"
