@@ -361,7 +361,7 @@ class ClusterCoordinator(Coordinator):
     async def drain(self, references: tuple[str, ...]) -> None:
         link = self._link
         if link.connected:
-            link.call(ignore, "HSET", link.keys.node(link.node_id), "state", "leaving")
+            link.function(ignore, "beat", "state", "leaving")  # changes nothing if this node was declared dead
         connections = list(self.data_plane.reactor)
         step = max(1, -(-len(connections) // DRAIN_STEPS))
         reason = close_reasons.NODE_STOPS.leading_to(references)
