@@ -1,22 +1,11 @@
 """Claims of clients that were admitted without Redis: they take no session from a connection that may be later (G5)."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
-from tests.cluster.test_damaged_keys import Caller
-from tests.harness.redis_process import RedisProcess
+from tests.harness.function_caller import Caller
 
 CLEAN = (0, 5, b"", 100, b"", 1)  # arguments of a claim: a clean session
 WITHOUT_REDIS = (*CLEAN, 0, 1)
-
-
-@pytest.fixture
-def caller(redis_server: RedisProcess) -> Iterator[Caller]:
-    made = Caller(redis_server.port)
-    yield made
-    made.redis.close()
 
 
 def claimed(caller: Caller, node: bytes) -> Any:

@@ -1,71 +1,19 @@
 """Damaged keys in Redis: a call of a function is applied but for the step that meets one, or not at all."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 
 from _speedups.base.msgpack import pack
-from _speedups.cluster.message_codec import encode_message
 from _speedups.codec.packets import Puback, Publish, Pubrec, Suback, Subscribe
-from cluster.redis.connector import function_library
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
-from tests.harness.redis_process import RedisProcess
+from tests.harness.function_caller import MESSAGE, Caller
 from tests.harness.socket_client import SocketClient
 
 GROUP, OTHER_GROUP = b"$share/g/t", b"$share/h/t"
-MESSAGE = encode_message(b"t", b"x", 1, False)
-
-
-class Caller:
-    """Calls the functions as node `n1`; there are the sessions `a`, `b` and `c`, whose clients are at no node."""
-
-    def __init__(self, port: int) -> None:
-        self.redis = redis.Redis(port=port)
-        self.redis.function_load(function_library(), replace=True)
-        self.seq = 0
-        self.call("join", b"n1", 2)
-        self.call("join", b"n2", 2)
-        for cid in (b"a", b"b", b"c"):
-            epoch = self.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000)[0]
-            assert epoch == self.incarnation(cid)
-            self.commit(releases=[[cid, epoch, 0]])
-
-    def incarnation(self, cid: bytes) -> int:
-        return int(self.redis.hget(b"mq:s:" + cid, "x") or 0)
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        return self.redis.fcall("flockmq_" + name, 0, "mq:", *arguments)
-
-    def commit(self, **parts: Any) -> Any:
-        self.seq += 1
-        return self.send(self.seq, **parts)
-
-    def send(self, seq: int, node: bytes = b"n1", *, most: int = 100, drop_oldest: bool = False, **parts: Any) -> Any:
-        defaults = {"messages": [MESSAGE], "pushes": [], "log": b"", "header": b"", "targets": [], "changes": b""}
-        lists: dict[str, Any] = {"awaiting": [], "released": [], "wills": [], "releases": []}
-        block = {**defaults, **lists, "shares": [100, 1 << 20, 0], "moves": []} | parts
-        batch = [b"batch"] if block["log"] else []
-        limits = (most, 1 << 20, int(drop_oldest))
-        return self.call("commit", node, seq, pack(list(block.values())), *limits, "0-0", *batch)
-
-    def push(self, *cids: bytes) -> list[Any]:
-        """Pushes of the message to these sessions."""
-        return [[cid, self.incarnation(cid), 1] for cid in cids]
-
-    def dump(self) -> dict[bytes, Any]:
-        """All that Redis has."""
-        return {key: self.redis.dump(key) for key in self.redis.scan_iter()}
-
-
-@pytest.fixture
-def caller(redis_server: RedisProcess) -> Iterator[Caller]:
-    made = Caller(redis_server.port)
-    yield made
-    made.redis.close()
 
 
 def damage(caller: Caller, key: bytes, *, field: str = "") -> None:

@@ -1,20 +1,8 @@
 """A session that has ended leaves the epochs that are not released: the next connection waits for them."""
 
-from collections.abc import Iterator
-
-import pytest
-
-from tests.cluster.test_damaged_keys import Caller
-from tests.harness.redis_process import RedisProcess
+from tests.harness.function_caller import Caller
 
 CLEAN = (0, 5, b"", 100, b"", 1)  # arguments of a claim: a clean session
-
-
-@pytest.fixture
-def caller(redis_server: RedisProcess) -> Iterator[Caller]:
-    made = Caller(redis_server.port)
-    yield made
-    made.redis.close()
 
 
 def left(caller: Caller) -> tuple[int, int]:

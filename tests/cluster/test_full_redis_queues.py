@@ -3,9 +3,9 @@
 import pytest
 
 from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
-from tests.cluster.test_damaged_keys import Caller
 from tests.conftest import StartCluster
 from tests.harness.cluster_process import ClusterProcess
+from tests.harness.function_caller import Caller
 from tests.harness.redis_process import RedisProcess
 from tests.harness.socket_client import SocketClient
 
@@ -103,15 +103,26 @@ def test_the_node_of_a_slow_client_names_its_session(start_cluster: StartCluster
         SocketClient(cluster["b"].port, "publisher") as publisher,
     ):
         client.subscribe(("t", 1))
-        for number in range(1, 6):
-            publisher.send(Publish(topic_name="t", payload=b"%d" % number, qos=1, packet_id=number))
-            assert publisher.receive() == Puback(packet_id=number)
-        line = cluster.wait_for_log("queue is full", node="a")
-        assert (line["client_id"], line["policy"]) == ("slow", "drop-old")
-        for payload in (b"1", b"4", b"5"):
+
+        def publish(first: int, last: int) -> None:
+            for number in range(first, last + 1):
+                publisher.send(Publish(topic_name="t", payload=b"%d" % number, qos=1, packet_id=number))
+                assert publisher.receive() == Puback(packet_id=number)
+
+        def taken(payload: bytes) -> int:
             packet = client.receive()
             assert isinstance(packet, Publish) and packet.payload == payload
-            client.send(Puback(packet_id=packet.packet_id))
+            return packet.packet_id
+
+        publish(1, 1)
+        packet_id = taken(b"1")  # it is sent before others come
+        publish(2, 5)
+        line = cluster.wait_for_log("queue is full", node="a")
+        assert (line["client_id"], line["policy"]) == ("slow", "drop-old")
+        for payload in (b"4", b"5"):
+            client.send(Puback(packet_id=packet_id))
+            packet_id = taken(payload)
+        client.send(Puback(packet_id=packet_id))
         assert client.ping() == []
 
 

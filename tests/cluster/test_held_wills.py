@@ -1,23 +1,13 @@
 """The delayed will of a session is held while a later connection has claimed it: a client that is admitted drops it."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from broker.core.will import Will
 from cluster.sessions.wills import encode_will
-from tests.cluster.test_damaged_keys import Caller
-from tests.harness.redis_process import RedisProcess
+from tests.harness.function_caller import Caller
 
 DELAY = 100  # seconds
 WILL = encode_will(b"c1", Will(b"will", b"x", 1, False, b"", DELAY, b""))
-
-
-@pytest.fixture
-def caller(redis_server: RedisProcess) -> Iterator[Caller]:
-    made = Caller(redis_server.port)
-    yield made
-    made.redis.close()
 
 
 def claimed(caller: Caller, node: bytes) -> int:

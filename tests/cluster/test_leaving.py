@@ -1,20 +1,8 @@
 """A node leaves: nothing that only it was to do is lost."""
 
-from collections.abc import Iterator
-
-import pytest
-
-from tests.cluster.test_damaged_keys import Caller
-from tests.harness.redis_process import RedisProcess
+from tests.harness.function_caller import Caller
 
 WILL = b"\x01\x00c" + b"\x11\x01\x00wgone"  # client id, message
-
-
-@pytest.fixture
-def caller(redis_server: RedisProcess) -> Iterator[Caller]:
-    made = Caller(redis_server.port)
-    yield made
-    made.redis.close()
 
 
 def test_wills_that_it_has_just_got_from_a_dead_node_are_due_for_any_other(caller: Caller) -> None:

@@ -1,7 +1,5 @@
 """How a node that comes back notices that Redis lacks what it has seen: counts of calls, ends of queues and groups."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from _speedups.base.msgpack import pack
@@ -9,15 +7,7 @@ from _speedups.cluster.message_codec import encode_message
 from broker.core.will import Will
 from cluster.redis.connector import function_library
 from cluster.sessions.wills import encode_will
-from tests.cluster.test_damaged_keys import Caller
-from tests.harness.redis_process import RedisProcess
-
-
-@pytest.fixture
-def caller(redis_server: RedisProcess) -> Iterator[Caller]:
-    made = Caller(redis_server.port)
-    yield made
-    made.redis.close()
+from tests.harness.function_caller import Caller
 
 
 def lost(caller: Caller, node: bytes, expected: int, incarnation: int = 0) -> list[bytes]:

@@ -1,0 +1,44 @@
+"""A node that calls the functions in Redis, with sessions of clients that are at no node."""
+
+from typing import Any
+
+from _speedups.base.msgpack import pack
+from _speedups.cluster.message_codec import encode_message
+from tests.harness.function_nodes import FunctionNodes
+
+MESSAGE = encode_message(b"t", b"x", 1, False)
+
+
+class Caller(FunctionNodes):
+    """Calls the functions as node `n1`; there are the sessions `a`, `b` and `c`, whose clients are at no node."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.seq = 0
+        for cid in (b"a", b"b", b"c"):
+            epoch = self.claim(cid, b"n1")
+            assert epoch == self.incarnation(cid)
+            self.commit(releases=[[cid, epoch, 0]])
+
+    def incarnation(self, cid: bytes) -> int:
+        return int(self.redis.hget(b"mq:s:" + cid, "x") or 0)
+
+    def commit(self, **parts: Any) -> Any:
+        self.seq += 1
+        return self.send(self.seq, **parts)
+
+    def send(self, seq: int, node: bytes = b"n1", *, most: int = 100, drop_oldest: bool = False, **parts: Any) -> Any:
+        defaults = {"messages": [MESSAGE], "pushes": [], "log": b"", "header": b"", "targets": [], "changes": b""}
+        lists: dict[str, Any] = {"awaiting": [], "released": [], "wills": [], "releases": []}
+        block = {**defaults, **lists, "shares": [100, 1 << 20, 0], "moves": []} | parts
+        batch = [b"batch"] if block["log"] else []
+        limits = (most, 1 << 20, int(drop_oldest))
+        return self.call("commit", node, seq, pack(list(block.values())), *limits, "0-0", *batch)
+
+    def push(self, *cids: bytes) -> list[Any]:
+        """Pushes of the message to these sessions."""
+        return [[cid, self.incarnation(cid), 1] for cid in cids]
+
+    def dump(self) -> dict[bytes, Any]:
+        """All that Redis has."""
+        return {key: self.redis.dump(key) for key in self.redis.scan_iter()}
