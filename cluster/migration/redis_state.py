@@ -54,9 +54,9 @@ class RedisState(State):
         self._client = client
         self._keys = keys
         self._config = config
-        self._redis_time = redis_milliseconds(client)
+        time = redis_milliseconds(client)
         last, wall = (int(float(value)) if value else None for value in self._client.hmget(keys.clock, "t", "w"))
-        now = self._redis_time if last is None or wall is None else last + max(0, self._redis_time - wall)
+        now = time if last is None or wall is None else last + max(0, time - wall)
         self._offset = now - wall_clock()
         self._declared: dict[bytes, bytes] = self._client.hgetall(keys.declared_groups)
         self._groups: dict[bytes, None] = dict.fromkeys(self._declared)  # in the order in which they are found
@@ -126,8 +126,7 @@ class RedisState(State):
         if interval:
             session.interval = int(interval)
         elif self._config.mqtt.session_expiry and not owner:
-            away = self._redis_time - int(since) * 1000
-            session.deadline = self.clock - away + int(self._config.mqtt.session_expiry * 1000)
+            session.deadline = int(since) * 1000 + int(self._config.mqtt.session_expiry * 1000)
         return session
 
     def _read_queue(self, session: StoredSession, states: dict[bytes, bytes]) -> None:
@@ -212,7 +211,6 @@ class KeyWriter:
         self._keys = keys
         self._config = config
         self._state = state
-        self._redis_time = redis_milliseconds(client)
         self._declared = state.declarations()
         self._intervals: dict[bytes, int | None] = {}  # of the sessions
         self._bindings: dict[bytes, dict[int, tuple[int, bytes]]] = {}  # group -> key -> place, client id
@@ -304,7 +302,7 @@ class KeyWriter:
         client_id, interval, deadline = session.client_id, session.interval, session.deadline
         since = LATE
         if interval is None:
-            since = self._redis_time // 1000
+            since = self._state.clock // 1000
             if deadline and self._config.mqtt.session_expiry:
                 left = (deadline - self._state.clock) / 1000
                 since -= max(0, round(self._config.mqtt.session_expiry - left))

@@ -55,6 +55,16 @@ def test_a_node_that_has_come_back_has_the_numbers_of_this_process(caller: Calle
     assert lost(caller, b"n1", 3) == [b"a"]
 
 
+def test_numbers_are_compared_for_two_minutes_by_the_clock_of_the_cluster(caller: Caller) -> None:
+    """A step of the wall clock, as after the start of a machine, does not end that time."""
+    caller.redis.function_load(function_library(), replace=True)
+    caller.commit(pushes=caller.push(b"a", b"a"))
+    time = float(caller.redis.hget("mq:clock", "t") or 0)
+    for seconds, found in ((110, [b"a"]), (130, [])):
+        caller.redis.hset("mq:clock", "t", time + seconds * 1000)
+        assert lost(caller, b"n2", 3) == found
+
+
 def test_acknowledged_messages_are_not_lost(caller: Caller) -> None:
     """The queue is empty, and ends where it ended."""
     caller.commit(pushes=caller.push(b"a", b"a"))

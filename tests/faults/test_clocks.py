@@ -149,11 +149,16 @@ def test_clocks_of_a_cluster_are_stepped(start_cluster: StartCluster, tmp_path: 
     lives = Lives([node.port for node in cluster.nodes])
     cluster.settle()
     lives.begin()
+    SocketClient(cluster["a"].port, "as configured", clean_start=False).close()
+    with cluster.redis.client() as redis:
+        until(lambda: redis.hget("mq:s:as configured", "o") == "")
     for name, other in {"redis": hours, "a": -hours, "b": 2 * hours}.items():
         if whose in (name, "all"):
             clocks[name].step(other)
     lives.check()
     check_clocks(cluster, whose, hours)
+    with cluster.redis.client() as redis:  # what nodes with an expiry in their configuration call
+        assert redis.fcall("flockmq_expire", 0, "mq:", "", LONG, 100) == 0
     assert [line for line in cluster.log if "dead" in line["event"] or "is away" in line["event"]] == []
 
 

@@ -154,7 +154,7 @@ end
 -- dropped messages, ...}.
 local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, firsts, limits)
   local job = {prefix = prefix, node = node, messages = messages, list = pushes, most = most, most_bytes = most_bytes,
-    drop_old = drop_old, firsts = firsts, others = {}, dropped = 0, full = {}, notes = noted_tails() ~= nil,
+    drop_old = drop_old, firsts = firsts, others = {}, dropped = 0, full = {}, notes = noted_tails(prefix) ~= nil,
     limits = limits, unlimited = math.huge}
   each(#pushes, push_one, push_failed, job)
   for owner, told in pairs(job.others) do

@@ -171,14 +171,35 @@ local function seq_of(prefix, node)
   return tonumber(last)
 end
 
-local function now()
-  return tonumber(redis.call('TIME')[1])
-end
-
 -- Count a call of a node that is no commit, and that would be missed: a node whose link is back compares this with the
 -- replies that it has had. The call takes effect also if the count is damaged.
 local function count_call(prefix, node)
   redis.pcall('HINCRBY', prefix .. 'node:' .. node, 'calls', 1)
+end
+
+-- The wall clock of Redis in milliseconds.
+local function wall()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+local CLOCK_AHEAD = 3000      -- milliseconds: how far the clock runs ahead of the last heartbeat
+local NEVER = '4294967295'    -- a Session Expiry Interval
+local LATE = 9007199254740991 -- score of a session whose end is not decided by how long it has been offline
+
+-- The clock of the cluster, in milliseconds. It is that of the last heartbeat, plus the time since then by the wall
+-- clock, within bounds: steps of the wall clock and a promoted replica don't move it.
+local function clock(prefix)
+  local state = redis.call('HMGET', prefix .. 'clock', 't', 'w')
+  if not state[1] then
+    return wall()
+  end
+  return tonumber(state[1]) + math.min(math.max(wall() - tonumber(state[2]), 0), CLOCK_AHEAD)
+end
+
+-- The same in seconds.
+local function now(prefix)
+  return math.floor(clock(prefix) / 1000)
 end
 
 -- A process of Redis may begin with less than the nodes have seen: a replica that was behind, a disk that was. Numbers
@@ -186,9 +207,9 @@ end
 -- push, and each group. A node that comes back compares its own numbers with that, not with the queue of now, which
 -- other nodes may have filled again. These are variables of the process, not keys: a promoted replica has none, since
 -- it has executed no function.
-local TAILS_SECONDS = 120     -- for which it notes them: after that no node still has clients of before
+local TAILS = 120000          -- milliseconds for which it notes them: after that no node still has clients of before
 local MAX_TAILS = 20000
-local born, noted = nil, 0
+local born, noted = {}, 0     -- `born`: by prefix, the time of the first call
 local tails = {}              -- key of a session or group -> {incarnation or 0, end}; nil: nothing is noted any more
 local known = {}              -- prefix and id of nodes that joined with this process, or compared their numbers with it
 
@@ -231,11 +252,11 @@ function starts.rests(prefix, time)
 end
 
 -- The table of the noted ends; nil if there is none any more.
-local function noted_tails()
+local function noted_tails(prefix)
   if tails and not timed then
-    local time = now()
-    timed, born = true, born or time
-    if math.abs(time - born) > TAILS_SECONDS then
+    local fine, time = pcall(clock, prefix)        -- it may be damaged
+    timed, born[prefix] = true, born[prefix] or fine and time
+    if fine and time - born[prefix] > TAILS then
       tails, known = nil, nil
     end
   end
@@ -253,7 +274,7 @@ end
 -- numbers with this process may have had other messages from there on.
 local function common_end(prefix, node, cid, incarnation, head)
   local tail = head + redis.call('LLEN', prefix .. 'q:' .. cid)
-  local before = noted_tails() and not known[prefix .. node] and tails[prefix .. 's:' .. cid]
+  local before = noted_tails(prefix) and not known[prefix .. node] and tails[prefix .. 's:' .. cid]
   return before and before[1] == incarnation and math.min(tail, before[2]) or tail
 end
 
@@ -294,26 +315,6 @@ local function topic_place(message, at)
   return at + head, at + head + length - 1
 end
 
--- The wall clock of Redis in milliseconds.
-local function wall()
-  local time = redis.call('TIME')
-  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-end
-
-local CLOCK_AHEAD = 3000      -- milliseconds: how far the clock runs ahead of the last heartbeat
-local NEVER = '4294967295'    -- a Session Expiry Interval
-local LATE = 9007199254740991 -- score of a session whose end is not decided by how long it has been offline
-
--- The clock of the cluster, in milliseconds. It is that of the last heartbeat, plus the time since then by the wall
--- clock, within bounds: steps of the wall clock and a promoted replica don't move it.
-local function clock(prefix)
-  local state = redis.call('HMGET', prefix .. 'clock', 't', 'w')
-  if not state[1] then
-    return wall()
-  end
-  return tonumber(state[1]) + math.min(math.max(wall() - tonumber(state[2]), 0), CLOCK_AHEAD)
-end
-
 -- Set the clock forward by the time since the last heartbeat, at most by `most` milliseconds (nil: any time).
 local function advance_clock(prefix, most)
   local time = wall()
@@ -329,7 +330,7 @@ end
 
 -- Begin to count the time of a session without a connection. `interval`: in seconds; '' = as the nodes are configured.
 local function begin_expiry(prefix, cid, interval)
-  redis.call('ZADD', prefix .. 'sessions', interval == '' and now() or LATE, cid)
+  redis.call('ZADD', prefix .. 'sessions', interval == '' and now(prefix) or LATE, cid)
   if interval ~= '' and interval ~= NEVER then
     redis.call('ZADD', prefix .. 'expiring', string.format('%.0f', clock(prefix) + tonumber(interval) * 1000), cid)
   end

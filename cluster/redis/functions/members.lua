@@ -165,7 +165,7 @@ local function fill_queue(prefix, group, taker, told)
     taker.bytes = taker.bytes - taker.before     -- as in `push_one`
   end
   write_bytes(taker.tenant, key, taker.before, taker.bytes, 'g', '1', counter_of(group), item[5])
-  if noted_tails() then
+  if noted_tails(prefix) then
     note_tail(key, taker.incarnation, item[2])
   end
   append(told.given, taker.node, item)

@@ -89,7 +89,7 @@ register('flockmq_claim', function(args)
       died = math.max(died, tonumber(old))
     end
   end
-  local fights, seconds = tonumber(state[6] or 0), now()
+  local fights, seconds = tonumber(state[6] or 0), now(prefix)
   if last and owner ~= '' then
     if math.abs(seconds - tonumber(state[7])) < FLAP_SECONDS then fights = fights + 1 else fights = 0 end
     if live(prefix, owner) then
@@ -244,7 +244,7 @@ local function restore_one(i, job)
   in_parts('RPUSH', queue, values)
   in_parts('HSET', states, marked, 2)
   redis.call('HSET', key, 'n', math.max(tonumber(state[7]), number))
-  if noted_tails() and tails[key] then
+  if noted_tails(prefix) and tails[key] then
     tails[key] = {incarnation, first + #values}  -- the node may repeat this call
   end
   head = math.min(head, first)
@@ -329,7 +329,7 @@ end)
 -- args: prefix, node, seconds, max. Ends persistent sessions whose clients have been offline that long.
 -- Returns how many.
 register({function_name = 'flockmq_expire', flags = {'allow-oom'}, callback = function(args)
-  local prefix, seconds = args[1], now()
+  local prefix, seconds = args[1], now(args[1])
   local ended = 0
   if starts.rests(prefix, clock(prefix)) then
     return 0

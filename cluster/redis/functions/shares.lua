@@ -20,7 +20,7 @@ local function state_of(prefix, group, list, count, limits)
   if bytes > 0 then
     back, listed = waiting_in(prefix, group)
   end
-  if noted_tails() then
+  if noted_tails(prefix) then
     note_tail(key, 0, place)
   end
   return {
@@ -606,7 +606,7 @@ register({function_name = 'flockmq_lost_places', flags = {'no-writes', 'allow-oo
   if starts.are_missed(prefix, args[2]) then
     return {''}
   end
-  local earlier = noted_tails() and not known[prefix .. args[2]] and tails or {}
+  local earlier = noted_tails(prefix) and not known[prefix .. args[2]] and tails or {}
   each((#args - 2) / 2, function(i)
     local group, key = args[1 + 2 * i], prefix .. 'g:' .. args[1 + 2 * i]
     local last = tonumber(redis.call('HGET', key, 'n') or redis.call('HGET', prefix .. 'shared', 'n') or math.huge)
