@@ -260,8 +260,8 @@ class SimulatedClient(RecordedClient):
         self._stays_away_then = stays_away
 
     def stay_away(self) -> None:
-        """Lose the connection, and do not connect until `come_back`."""
-        self.stays_away = True
+        """Lose the connection, also one that is being opened, and do not connect until `come_back`."""
+        self.stays_away, self._trying = True, 0
         self.lose()
 
     def come_back(self, node: str = "") -> None:
