@@ -46,6 +46,7 @@ class Claims:
     def __init__(self) -> None:
         self._by_connection: dict[Connection, Claim] = {}
         self._by_epoch: dict[int, Claim] = {}
+        self.releasing: set[int] = set()  # epochs of ended connections, until Redis has confirmed the release
 
     def __iter__(self) -> Iterator[Claim]:
         return iter(list(self._by_connection.values()))

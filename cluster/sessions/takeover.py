@@ -263,7 +263,7 @@ class TakeOver:
             if had_will and delay is None:
                 self._wills.settle(claim.epoch)
             interval = session.expiry if session.kind == SessionKind.SHARED else None
-            self._journal.release(claim.client_id, claim.epoch, sent, interval, delay)
+            self._release(claim.client_id, claim.epoch, sent, interval, delay)
             self._claims.remove(claim)
             if messages is not None:
                 self._unfinished.keep(session, sent, messages)
@@ -279,7 +279,20 @@ class TakeOver:
                 self._plane.sessions.end(session)
         if claim.packet.will_topic is not None:
             self._wills.settle(claim.epoch)
-        self._journal.release(claim.client_id, claim.epoch)
+        self._release(claim.client_id, claim.epoch)
+
+    def _release(
+        self,
+        client_id: bytes,
+        epoch: int,
+        sent: int | None = None,
+        interval: int | None = None,
+        delay: int | None = None,
+    ) -> None:
+        """Record, in the block of this turn, that a connection has ended; see `ClusterJournal.release`."""
+        self._claims.releasing.add(epoch)
+        self._journal.release(client_id, epoch, sent, interval, delay)
+        self._plane.turn.after_commit(partial(self._claims.releasing.discard, epoch))
 
     def discard_will(self, connection: Connection) -> None:
         """The client has sent DISCONNECT."""
@@ -296,10 +309,12 @@ class TakeOver:
 
     def taken(self, client_id: bytes, epoch: int) -> None:
         """Another connection has claimed the session of this epoch."""
+        if epoch in self._claims.releasing:
+            return  # the block with its release has its will, too, which may have a delay
         claim = self._claims.with_epoch(epoch)
         if claim is None:  # it is released already, or the reply to the claim was lost: no connection has it
             self._wills.settle(epoch)
-            self._journal.release(client_id, epoch)
+            self._release(client_id, epoch)
         elif claim.delayed:  # its delay applies although it has lost: else a fight would never be slowed down
             claim.overtaken = True
         else:

@@ -111,9 +111,13 @@ class Wills:
     def _listed(self, reply: Reply) -> None:
         if isinstance(reply, list):
             for epoch in map(int, reply):
-                if self._claims.with_epoch(epoch) is None and epoch not in self._settling:
+                if self._is_missed(epoch):
                     self._link.call(partial(self._read, epoch), "HGET", self._key, epoch)
 
     def _read(self, epoch: int, reply: Reply) -> None:
-        if isinstance(reply, bytes) and epoch not in self._settling:
+        if isinstance(reply, bytes) and self._is_missed(epoch):
             self.publish(epoch, reply)
+
+    def _is_missed(self, epoch: int) -> bool:
+        claims = self._claims
+        return claims.with_epoch(epoch) is None and epoch not in claims.releasing and epoch not in self._settling

@@ -274,6 +274,16 @@ def none_departed(_property: Any) -> Any:
     return property(lambda _self: [])
 
 
+def released_twice(taken: Any) -> Any:
+    """Of TakeOver: an epoch whose release is not confirmed counts as one without a connection."""
+
+    def ended(self: TakeOver, client_id: bytes, epoch: int) -> None:
+        self._claims.releasing.discard(epoch)
+        taken(self, client_id, epoch)
+
+    return ended
+
+
 def without_timer(suspend: Any) -> Any:
     """Of Lease: nothing ends the wait for the confirmation."""
 

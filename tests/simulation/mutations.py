@@ -623,6 +623,12 @@ ALL = (
         lua=(("    held.hold(prefix, cid, epoch, due)\n", "    redis.call('HDEL', prefix .. 'delayed:wills', id)\n"),),
     ),
     Mutation(
+        "waited for twice",
+        "G6",
+        "a node that is releasing an epoch discards its delayed will when another connection claims the session",
+        methods=((TakeOver, "taken", broken.released_twice),),
+    ),
+    Mutation(
         "waited for one that had died",
         "G6",
         "the burial of a node drops the delayed will of a connection if another one waits for the node, or has waited",

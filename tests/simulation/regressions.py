@@ -421,6 +421,20 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
+    # I6: the same with two connections that waited, one after the other. For the second the node took the epoch, whose
+    # release was in its block, for one without a connection, and discarded the delayed will.
+    "waited for twice": Plan(
+        1,
+        WITH_GUEST,
+        (
+            Step(2000, "freeze", ("n0", 900)),
+            Step(2100, "move", ("guest 0", "n1")),
+            Step(2300, "away", ("guest 0", 4000)),
+            Step(2350, "come_back", ("guest 0", "n1")),
+            Step(2600, "vanish", ("guest 0",)),
+        ),
+        frozenset(),
+    ),
     "waited for one that had died": Plan(
         1,
         WITH_GUEST,
