@@ -290,9 +290,14 @@ class SimulatedClient(RecordedClient):
             self._end_life()
             self.come(node)
 
-    def start_anew(self, node: str) -> None:
-        """Connect to a node with Clean Start, and leave the old connection open: the session begins again (level 5)."""
+    def start_anew(self, node: str, *, subscribes: bool = True) -> None:
+        """Connect to a node with Clean Start, and leave the old connection open: the session begins again (level 5).
+
+        Args:
+            subscribes: whether it subscribes to its topic filters again.
+        """
         self.clean = self._starts_anew = True
+        self._filters = self._filters if subscribes else ()
         self.abandon(node)
 
     def on_end(self, *, reset: bool) -> None:

@@ -24,6 +24,7 @@ OF_CLIENTS = {
     "come_back",
     "come_back_away_from",
     "start_anew",
+    "start_empty",
     "leave",
     "away",
     "away_at_packet",
@@ -158,6 +159,10 @@ class Actions:
     def start_anew(self, name: str, node: str) -> None:
         """A client connects to this node with Clean Start, and leaves its earlier connection open."""
         self._clients[name].start_anew(node)
+
+    def start_empty(self, name: str, node: str) -> None:
+        """The same, and it subscribes to nothing any more."""
+        self._clients[name].start_anew(node, subscribes=False)
 
     def leave(self, name: str) -> None:
         """A client sends DISCONNECT."""

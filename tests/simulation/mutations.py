@@ -1,5 +1,6 @@
 """Deliberate faults of the product, one at a time: the simulation has to find each of them."""
 
+from broker.core.sessions import Sessions
 from cluster.membership.clock import ClusterClock
 from cluster.membership.heartbeat import Heartbeat
 from cluster.membership.inbox import Inbox
@@ -494,6 +495,12 @@ ALL = (
         lua=(("math.min(passed, most or passed)", "passed"),),
     ),
     Mutation(
+        "expiry by the wall clock",
+        "I8",
+        "sessions that expire as the nodes are configured do so by Redis' wall clock",
+        lua=(("seconds = args[1], now(args[1])\n", "seconds = args[1], wall() / 1000\n"),),
+    ),
+    Mutation(
         "clock goes back",
         "G6",
         "the clock of the cluster goes back with Redis' wall clock",
@@ -548,6 +555,12 @@ ALL = (
         "delays and expiries after an outage count from the clock of before",
         methods=((ClusterClock, "advance", broken.nothing),),
         plan="due by an old clock",
+    ),
+    Mutation(
+        "ended without a link",
+        "R1",
+        "a node keeps the subscriptions of a session that ended while its client was connected there",
+        methods=((Sessions, "end_with_connection", broken.nothing),),
     ),
     Mutation(
         "route stays",

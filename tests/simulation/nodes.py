@@ -27,6 +27,7 @@ SETTINGS: dict[str, str] = {
     "log.level": "info",
     "limits.max_inflight": "20",
     "limits.max_queued_messages": "100000",
+    "mqtt.session_expiry": "3000",  # longer than a run, shorter than the longest step of a wall clock
     "mqtt.sys_interval": "0",
     "shared.redispatch": "3",
 }

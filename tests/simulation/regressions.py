@@ -445,6 +445,28 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
+    # R1: a client took its session over with Clean Start while its node had no link, and did not subscribe again. The
+    # node kept the subscriptions of the session that had ended.
+    "ended without a link": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n1"),
+            ClientPlan("subscriber 0", "subscriber", 5, node="n0"),
+        ),
+        (
+            Step(1999, "cut", ("n0", "redis", "both", 1000)),
+            Step(2000, "reset_link", ("n0",)),
+            Step(2300, "start_empty", ("subscriber 0", "n1")),
+        ),
+        frozenset(),
+    ),
+    # I1, I8: the wall clock of Redis stepped forward while a client was away, whose session expires as the nodes are
+    # configured: it ended.
+    "expiry by the wall clock": _plan(
+        Step(2000, "away", ("subscriber 0", 6000)),
+        Step(2200, "publish", ("publisher 0", "t/0", 1, 3)),
+        Step(2500, "step_clock", ("redis", 3_600_000)),
+    ),
     # G5: a node had stood still, and asked whether it is a member. It stood still once more before it read the reply,
     # was declared dead, and then took the reply for a confirmation: it sent its clients what had come from Redis.
     "confirmed too late": Plan(
