@@ -79,7 +79,7 @@ def test_a_link_out_sends_what_the_other_broker_has_subscribers_for(start_broker
         assert carried(here) == 2
         reader.subscribe(("plant/sensors/a/1", 1), ("#", 0))  # the first is covered
         until(is_asked(here, "sensors/#", "other/#"))
-        assert HttpClient(here).get("/links")["items"][0]["wanted"] == {"here": 0, "there": 2}
+        until(lambda: HttpClient(here).get("/links")["items"][0]["wanted"] == {"here": 0, "there": 2})
         text = HttpClient(here).ask("GET", "//metrics").data.decode()
         assert 'flockmq_link_wanted{link="far",direction="out"' in text
     until(is_asked(here))

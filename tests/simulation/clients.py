@@ -70,6 +70,11 @@ class Wire:
         if self._client.socket is self:
             self._client.on_end(reset=reset)
 
+    @property
+    def has_left(self) -> bool:
+        """Whether DISCONNECT has arrived."""
+        return self.leaving and not self._connection.to_b.has_lost
+
     def sendall(self, data: bytes) -> None:
         """Send."""
         self._connection.to_b.send(data)
@@ -302,10 +307,10 @@ class SimulatedClient(RecordedClient):
 
     def on_end(self, *, reset: bool) -> None:
         """The node has closed the connection."""
-        left = self.socket.leaving and not reset
+        left = self.socket.has_left and not reset
         self.socket = None
         self.accepted = False
-        # A node in trouble closes connections whether or not it has read DISCONNECT; so does one that it did not reach.
+        # A node in trouble closes connections whether or not it has read DISCONNECT; so does one that reads it late.
         steady = self._troubles(self.node) == self._troubles_before and self._world.now - self._left_at < ARRIVES
         self.history.add(Ended(self.client_id, "disconnect" if left and steady else "lost"))
         self._end_life()

@@ -43,6 +43,7 @@ class Direction:
         self._due = 0  # of the last item under way
         self._waiting = False  # for the cut to heal
         self._stalled = False
+        self.has_lost = False  # something was under way when the receiver ended
 
     def send(self, item: bytes | bool) -> None:
         """Send bytes, or the end: True is a reset."""
@@ -107,7 +108,7 @@ class Direction:
 
     def discard(self) -> None:
         """Nobody receives any more."""
-        self.end = None
+        self.end, self.has_lost = None, bool(self._items)
         self._items.clear()
 
 
