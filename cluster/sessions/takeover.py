@@ -281,17 +281,10 @@ class TakeOver:
             self._wills.settle(claim.epoch)
         self._release(claim.client_id, claim.epoch)
 
-    def _release(
-        self,
-        client_id: bytes,
-        epoch: int,
-        sent: int | None = None,
-        interval: int | None = None,
-        delay: int | None = None,
-    ) -> None:
-        """Record, in the block of this turn, that a connection has ended; see `ClusterJournal.release`."""
+    def _release(self, client_id: bytes, epoch: int, *more: int | None) -> None:
+        """Record, in the block of this turn, that a connection has ended; arguments as of `ClusterJournal.release`."""
         self._claims.releasing.add(epoch)
-        self._journal.release(client_id, epoch, sent, interval, delay)
+        self._journal.release(client_id, epoch, *more)
         self._plane.turn.after_commit(partial(self._claims.releasing.discard, epoch))
 
     def discard_will(self, connection: Connection) -> None:

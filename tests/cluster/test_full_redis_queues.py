@@ -6,7 +6,6 @@ from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.conftest import StartCluster
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.function_caller import Caller
-from tests.harness.redis_process import RedisProcess
 from tests.harness.socket_client import SocketClient
 
 
@@ -73,9 +72,8 @@ def test_an_absent_client_loses_nothing_that_was_sent(start_cluster: StartCluste
 
 
 @pytest.mark.parametrize("end", ["released", "dead"])
-def test_a_queue_that_an_earlier_connection_may_have_read(redis_server: RedisProcess, end: str) -> None:
+def test_a_queue_that_an_earlier_connection_may_have_read(caller: Caller, end: str) -> None:
     """The client has left its second node, and the first has not released it: drop-old dropped what that had sent."""
-    caller = Caller(redis_server.port)
     first = caller.call("claim", b"n2", b"a", 1, 5, b"", 100, b"", 0, 1000)[0]
     caller.commit(pushes=caller.push(b"a", b"a"))
     second = caller.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000)[0]
@@ -91,7 +89,6 @@ def test_a_queue_that_an_earlier_connection_may_have_read(redis_server: RedisPro
         caller.call("tidy", 100)
     assert caller.redis.hmget("mq:s:a", "h", "n", "w") == [b"1", b"2" if end == "released" else b"3", b""]
     assert caller.redis.llen("mq:q:a") == 2
-    caller.redis.close()
 
 
 def test_the_node_of_a_slow_client_names_its_session(start_cluster: StartCluster) -> None:
@@ -126,9 +123,8 @@ def test_the_node_of_a_slow_client_names_its_session(start_cluster: StartCluster
         assert client.ping() == []
 
 
-def test_marks_go_with_the_messages_that_are_dropped(redis_server: RedisProcess) -> None:
+def test_marks_go_with_the_messages_that_are_dropped(caller: Caller) -> None:
     """A message that went back to its group is marked, and stands behind one that was never sent."""
-    caller = Caller(redis_server.port)
     caller.commit(pushes=[[b"a", caller.incarnation(b"a"), 1, 1, 1]])
     caller.redis.hset("mq:st:a", 2, "d")
     caller.redis.hset("mq:s:a", "z", 1)
@@ -136,4 +132,3 @@ def test_marks_go_with_the_messages_that_are_dropped(redis_server: RedisProcess)
     assert caller.redis.llen("mq:q:a") == 2
     assert caller.redis.hget("mq:s:a", "z") == b"0"
     assert caller.redis.hlen("mq:st:a") == 0
-    caller.redis.close()
