@@ -133,7 +133,7 @@ class Node:
         self.broker.add_methods(methods(self) | shared_address.methods(self))
         self.broker.data_plane.reactor.attach(Dispatcher(self.broker))
         if self.coordinator.users is not None:
-            self.coordinator.users.attach(self._users_changed)
+            self.coordinator.users.attach(self._users_changed, self.broker.connected_users.names)
         self._sys_topics = SysTopics(self.broker, self.version)
         self._ticket_keys = TicketKeys(self.broker.data_plane, self.listeners.ticket_keys)
 

@@ -604,9 +604,8 @@ class ClusterCoordinator(Coordinator):
                 read_tail(self._link, session)
 
     def _purge(self, client_id: bytes) -> None:
-        """An operator ends a session whose client is here: close the client, then call the function again."""
-        if self._claims.close(client_id, close_reasons.PURGED_BY_OPERATOR):
-            self.data_plane.turn.after_commit(lambda: self._link.function(ignore, "purge", client_id, as_node=False))
+        """An operator ends a session whose client is here; in Redis it ends with its connection from now on."""
+        self._claims.close(client_id, close_reasons.PURGED_BY_OPERATOR)
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ def arrive(Session session not None, uint64_t n, bytes data not None, bint given
     try:
         session.arrive(n, m, entry.message[0] & (QOS | RETAINED_MESSAGE)
                        | (RETAIN_AS_PUBLISHED if entry.flags & AS_PUBLISHED else 0),
-                       entry.identifiers[:entry.identifiers_length], len(data))
+                       entry.identifiers[:entry.identifiers_length], len(data), entry.flags & OF_SHARE != 0)
         if given:
             session.trace("given", m, entry.message[0] & QOS, "by a shared subscription")
         if entry.flags & OF_SHARE:

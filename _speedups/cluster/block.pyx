@@ -49,13 +49,12 @@ cdef class Block:
             while j < self.pushes.count and self.pushes.items[j].session == self.pushes.items[i].session:
                 if first and <uint64_t>(j - i) < count:
                     queued = &self.messages[self.pushes.items[j].number]
+                    of_group = self.of_groups.get(self.pushes.items[j].number) if self.of_groups else None
                     session.arrive(first + (j - i), queued.message, queued.flags,
                                    self.identifiers.get(self.pushes.items[j].number, b""),
-                                   len(<bytes>self.texts[self.pushes.items[j].number]))
-                    if self.of_groups:
-                        of_group = self.of_groups.get(self.pushes.items[j].number)
-                        if of_group is not None:
-                            note_given(session, first + (j - i), of_group[0], of_group[1], False)
+                                   len(<bytes>self.texts[self.pushes.items[j].number]), of_group is not None)
+                    if of_group is not None:
+                        note_given(session, first + (j - i), of_group[0], of_group[1], False)
                 else:
                     self.not_given(session, self.pushes.items[j].number)
                 session.pending -= session.pending > 0

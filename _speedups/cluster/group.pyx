@@ -239,7 +239,8 @@ cdef class ClusterGroup(Group):
         if self.is_mine(place):
             del self.entrusted[place]
             self.leases.add(place)                # Redis leases it to this node again
-            self.note_failure(place, code, session.client_id)
+            if code:
+                self.note_failure(place, code, session.client_id)
             self.come_back(place, message)
             return self.room_changed()
         message_release(message)

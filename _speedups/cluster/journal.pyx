@@ -323,7 +323,10 @@ cdef class ClusterJournal(Journal):
         return self.note(QUEUED)
 
     cdef int refused(self, bytes group, uint64_t place, bytes client_id, uint64_t n, uint8_t code) except -1:
-        """Record that a client refuses the entry `n` of its session's queue, which goes back to its group."""
+        """Record that the entry `n` of a session's queue goes back to its group.
+
+        `code`: of the client's refusal; 0: the client may not read it any more, which is no failure.
+        """
         self.moves += [b"refused", group, place, client_id, n << 8 | code]
         return self.note(QUEUED)
 

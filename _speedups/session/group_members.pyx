@@ -120,7 +120,9 @@ cdef class Member(Membership):
     cdef int rights_changed(self) except -1:
         if self.group.aside or self.group.keys is not None:
             self.group.recall()
-        return 0 if self.session.kind == SHARED else give_back_unsent(self)
+        if self.session.kind == SHARED:           # unsent messages go back when it is their turn, see `withheld`
+            return self.group.room_changed()
+        return give_back_unsent(self)
 
     cdef int finished(self, uint64_t place, uint8_t qos) except -1:
         cdef GroupMembers group = self.group
@@ -144,6 +146,9 @@ cdef class Member(Membership):
             return False                          # it is discarded [5: MQTT-4.8.2-6]
         self.group.take_refused(self, n, code)
         return True
+
+    cdef int withheld(self, uint64_t n) except -1:
+        return self.group.take_refused(self, n, 0)
 
     cdef int returned(self, uint64_t place, Message* message, uint8_t qos) except -1:
         """The session gives the message back, with its reference; it was to be sent with this QoS."""
@@ -366,7 +371,7 @@ cdef class GroupMembers(GroupQueue):
         return self.come_back(place, message)
 
     cdef int take_refused(self, Member member, uint64_t n, uint8_t code) except -1:
-        """The client refuses the entry `n` of its queue: it comes back."""
+        """The client refuses the entry `n` of its queue, or may not read it, with code 0: it comes back."""
         return give_back(member.session, n, queue_entry(member.session.queue, n), code)
 
     # ---- the messages, see group.pyx ----

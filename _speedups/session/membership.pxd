@@ -18,6 +18,7 @@ cdef class Membership:
     cdef int record_given(self, uint64_t place, uint64_t n) except -1
     cdef int finished(self, uint64_t place, uint8_t qos) except -1
     cdef bint refused(self, uint64_t n, uint8_t code) except -1
+    cdef int withheld(self, uint64_t n) except -1
 
 
 cdef class Memberships:

@@ -51,6 +51,10 @@ cdef class Membership:
         """The client has refused the entry `n` of its queue. Whether the group takes it back."""
         return False
 
+    cdef int withheld(self, uint64_t n) except -1:
+        """The client may not read the entry `n` of its queue any more, and has not got it: the group takes it back."""
+        return 0
+
     cdef int record_given(self, uint64_t place, uint64_t n) except -1:
         """Write to the journal that the entry `n` of the session's queue is the group's message with this place."""
         return 0

@@ -22,6 +22,7 @@ cdef class Session(SessionStore):
     cdef public object expiry          # for Python: Session Expiry Interval in seconds; None = as configured
 
     cdef uint32_t room(self) noexcept
+    cdef bint withheld(self, uint64_t n, const Entry* e) except -1
     cdef bint may_not_read(self, Message* m, bint sends=?) except -1
     cdef int send_publish(self, uint64_t n, Entry* e) except -1
     cdef bint put_publish(self, const Message* m, uint8_t first_byte, uint16_t packet_id, bytes identifiers) except -1

@@ -197,6 +197,8 @@ cdef class Session(SessionStore):
                     self.turn.counters[EXPIRED] += 1      # not begun: it is deleted [5: MQTT-3.3.2-5]
                     self.trace("dropped", e.message, e.flags & QOS, "it has expired")
                     self.finish(n)
+                elif self.withheld(n, e):
+                    continue
                 elif self.may_not_read(e.message):
                     self.finish(n)
                 else:
@@ -204,6 +206,15 @@ cdef class Session(SessionStore):
             elif e.state == GOT_PUBREC and self.level < 5:
                 count_inflight(self, 1)
                 outlet.acknowledge(PUBREL, packet_id_of(n), False, 0, 0)
+
+    cdef bint withheld(self, uint64_t n, const Entry* e) except -1:
+        """Whether an entry went back to its group: the client may not read it any more, and has not got it."""
+        cdef Message* m = e.message
+        if (e.flags & (OF_GROUP | DUP) != OF_GROUP or self.rights is None
+                or self.rights.may(m.data, m.topic_length, MAY_READ)):
+            return False
+        (<Membership>self.shares.items[e.identifiers]).withheld(n)
+        return True
 
     cdef bint may_not_read(self, Message* m, bint sends=True) except -1:
         """Whether the client may not read the message; counts a denial. The hook is called only just before sending."""

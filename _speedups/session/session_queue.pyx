@@ -230,11 +230,13 @@ cdef class SessionQueue(Subscriber):
         sets.append(wanted)
         return <uint16_t>(len(sets) - 1)
 
-    cdef int arrive(self, uint64_t n, Message* message, uint8_t flags, bytes identifiers, Py_ssize_t size) except -1:
+    cdef int arrive(self, uint64_t n, Message* message, uint8_t flags, bytes identifiers, Py_ssize_t size,
+                    bint of_group) except -1:
         """Add a message that has queue number `n`; `flags` are EntryFlags. A repeated number is ignored.
 
         `identifiers` are those of the subscriptions that it matched, as properties. `size`: bytes of the entry in
-        Redis.
+        Redis. `of_group`: it is from a shared subscription, whose window is its limit here: dropped, no other member
+        would get it.
         """
         cdef Entry* e
         cdef QueueLimits limits
@@ -249,7 +251,7 @@ cdef class SessionQueue(Subscriber):
                      self.identifier_set(identifiers, len(identifiers)) if identifiers else 0, <uint32_t>size)
         count_queued(self, 1, message_size(message))
         get_limits(self, &limits)
-        if limits.drop_oldest and not self.restoring:
+        if limits.drop_oldest and not self.restoring and not of_group:
             while ((self.queue.queued > limits.messages
                     or (self.queue.queued > 1 and self.queue.queued_bytes > limits.size))
                    and self.drop_one()):

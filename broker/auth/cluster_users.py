@@ -48,8 +48,8 @@ class User(NamedTuple):
 class Source(Protocol):
     """A store of users."""
 
-    def attach(self, changed: Callable[[set[str]], object]) -> None:
-        """Call `changed` with the names of users that have changed."""
+    def attach(self, changed: Callable[[set[str]], object], connected: Callable[[], set[str]]) -> None:
+        """Call `changed` with the names of users that have changed; `connected` returns those with a connection."""
 
     async def find(self, username: str) -> bytes | None:
         """The JSON of a user; None: there is none. Raises Away."""

@@ -59,6 +59,10 @@ class ConnectedUsers:
         """The number of connections of a user without a tenant."""
         return self._connections["", username]
 
+    def names(self) -> set[str]:
+        """The names of the users that have a connection, or claim a session."""
+        return {name for _, name in self._connections}
+
     # ---- connections open and close ----
 
     def lacks_room(self, identity: Identity, client_id: bytes) -> str:

@@ -114,7 +114,7 @@ class ConnectHandler(Admission):
             return
         connection.limit_output(packet.properties.get("maximum_packet_size", 0))
         if connection.listener == LISTENER:
-            connection.identity = LINK
+            connection.identity, connection.connect = LINK, packet
             self._coordinator.claim(self, connection, packet)
             return
         if packet.client_id.startswith((CLIENT_ID_PREFIX, tenants.ROOT)) or not self._has_valid_client_id(packet):
@@ -360,8 +360,7 @@ class ConnectHandler(Admission):
             connection.send(encode(Connack(session_present=present and level > 3), 4))
             connection.accept(session, level, keep_alive, bridge=packet.bridge, **self._capabilities(connection))
         self._data_plane.sessions.on_accepted(level)
-        if session.persistent:
-            self._streams.attached(session, present=present)
+        self._streams.attached(session, present=present)
         self._retained_searches.attached(session, present=present)
         connection.proceed()
         if self._data_plane.config.mqtt.auto_subscribe and connection.session is session:

@@ -68,18 +68,20 @@ class Streams:
 
     def begin(self, session: Session, topic_filter: str, options: int, identifier: int) -> None:
         """Begin a stream, or go on with it with other options, after SUBACK."""
-        message_log = self._message_log()
-        if message_log is None or not session.connected:
-            return
-        streams = self._streams.setdefault(session, {})
-        if (before := streams.pop(topic_filter, None)) is not None:
+        if (before := self._streams.get(session, {}).pop(topic_filter, None)) is not None:
             start = before.reached()
             self._end(before)
         elif stored := self._find(session).get(topic_filter):
             start = Start.from_json(stored)
         else:
             start = _start(topic_filter)
-        streams[topic_filter] = Stream(
+        self._go_on(session, topic_filter, start, options, identifier)
+
+    def _go_on(self, session: Session, topic_filter: str, start: Start, options: int, identifier: int) -> None:
+        message_log = self._message_log()
+        if message_log is None or not session.connected:
+            return
+        self._streams.setdefault(session, {})[topic_filter] = Stream(
             self._plane,
             message_log,
             session,
@@ -110,10 +112,10 @@ class Streams:
             return
         known = {name: rest for name, *rest in self._plane.router.filters.all_of(session)} if present else {}
         alive = {name: start for name, start in stored.items() if name.encode() in known}
-        self._record(session, alive)  # without an expiry, as long as the client is here
-        for name in alive:
-            options, identifier = known[name.encode()]
-            self.begin(session, name, options, identifier)
+        # Without an expiry, as long as the client is here. A session that ends with its connection has no position.
+        self._record(session, alive if session.persistent else {})
+        for name, start in alive.items():
+            self._go_on(session, name, Start.from_json(start), *known[name.encode()])
 
     def detached(self, session: Session) -> None:
         """The client's connection has ended."""

@@ -12,7 +12,7 @@ from broker.auth.cluster_users import Away
 from cluster.peers.node_link import NodeLink
 from cluster.redis.link import LinkLost, Reply, ReplyError
 
-MAX_CACHED = 100_000
+MAX_CACHED = 100_000  # users without a connection; those with one stay
 AT_ONCE = 500  # users read with one command
 
 
@@ -27,10 +27,16 @@ class Users:
         self._link = link
         self._known: OrderedDict[str, bytes] = OrderedDict()  # least recently used first
         self._on_changed: Callable[[set[str]], object] = lambda names: None
+        self._connected: Callable[[], set[str]] = set
+        self._room = MAX_CACHED
 
-    def attach(self, on_changed: Callable[[set[str]], object]) -> None:
-        """Call `on_changed` with the names of cached users that have changed."""
-        self._on_changed = on_changed
+    def attach(self, on_changed: Callable[[set[str]], object], connected: Callable[[], set[str]]) -> None:
+        """Call `on_changed` with the names of cached users that have changed.
+
+        `connected` returns the names of those that have a connection: they stay in the cache, since a change of one
+        that is not there is not noticed.
+        """
+        self._on_changed, self._connected = on_changed, connected
 
     def known(self, username: str) -> bytes | None:
         """The JSON of a cached user."""
@@ -66,9 +72,17 @@ class Users:
         changed = self._known.pop(username, None) != data
         if data is not None:
             self._known[username] = data
-            if len(self._known) > MAX_CACHED:
-                self._known.popitem(last=False)
+            if len(self._known) > self._room:
+                self._trim()
         return changed
+
+    def _trim(self) -> None:
+        """Forget the users without a connection that logged in longest ago."""
+        connected = self._connected()
+        absent = [name for name in self._known if name not in connected]
+        for name in absent[: max(len(absent) - MAX_CACHED, 0)]:
+            del self._known[name]
+        self._room = len(self._known) + MAX_CACHED // 10  # so that not each new user costs a search
 
     def refresh(self, username: bytes) -> None:
         """A user has changed: read it again if it is cached."""

@@ -4,8 +4,10 @@ import pytest
 
 from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.conftest import StartCluster
+from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.function_caller import Caller
+from tests.harness.shared_member import Worker
 from tests.harness.socket_client import SocketClient
 
 
@@ -132,3 +134,23 @@ def test_marks_go_with_the_messages_that_are_dropped(caller: Caller) -> None:
     assert caller.redis.llen("mq:q:a") == 2
     assert caller.redis.hget("mq:s:a", "z") == b"0"
     assert caller.redis.hlen("mq:st:a") == 0
+
+
+@pytest.mark.parametrize("largest", [0, 100_000], ids=["by itself", "by leases"])
+@pytest.mark.parametrize("policy", ["drop-new", "drop-old"])
+def test_a_full_queue_of_a_member_drops_nothing_of_its_group(
+    start_cluster: StartCluster, policy: str, largest: int
+) -> None:
+    """They were acknowledged, and no other member got them: the queue had more than its session's own limit."""
+    cluster = start_cluster({"limits.max_queued_messages": 3, "limits.queue_policy": policy}, nodes="ab")
+    worker = Worker(cluster["a"].port, persistent=True, maximum_packet_size=largest)
+    cluster.settle()
+    jobs = [b"%d" % number for number in range(1, 21)]
+    with SocketClient(cluster["b"].port, "publisher") as publisher:
+        publisher.send(*(Publish("jobs/x", job, 1, packet_id=int(job)) for job in jobs))
+        assert [publisher.receive() for _ in jobs] == [Puback(int(job)) for job in jobs]
+        until(lambda: len(worker.look().seen) >= len(jobs))
+        worker.answer()
+        publisher.send(*(Publish("jobs/x", job, 1, packet_id=int(job)) for job in jobs))
+    worker.wait_for(2 * len(jobs))  # none of the first is counted any more
+    assert worker.seen == 2 * jobs

@@ -190,3 +190,35 @@ def scram_login(node: ClusterNode, user: str, password: str) -> tuple[int, str]:
         connack = one.receive()
         assert isinstance(connack, Connack), connack
         return connack.reason_code, scram.fields["s"]
+
+
+def test_messages_that_a_member_may_not_read_any_more_go_to_others(start_cluster: StartCluster) -> None:
+    """Redis went on to put them into the queue of a persistent session, and its node dropped them."""
+    cluster = start_cluster({**SETTINGS, "auth.allow_anonymous": True}, nodes="ab")
+    for name in ("one", "two", "ada"):
+        users(cluster, "add", name, stdin=f"{name}\n")
+
+    def member(name: str, node: str) -> Wire:
+        line = f"user={name} pass={name} clean=0 session_expiry_interval=1000 receive_maximum=20"
+        wire = Wire(cluster[node].port, 5, name).connect(line)
+        wire.send("subscribe 1 $share/g/jobs/#:1")
+        wire.expect("suback 1 1")
+        return wire
+
+    with member("one", "a") as one, client(cluster["b"], "ada") as ada:
+        one.send("subscribe 2 other:1")
+        one.expect("suback 2 1")
+        cluster.settle()
+        ada.send(
+            *(f"publish other {number} q1 id={number}" for number in range(1, 41)),
+            *(f"publish jobs/secret {number} q1 id={number}" for number in range(41, 51)),
+        )
+        ada.expect(*(f"puback {number}" for number in range(1, 51)))
+        got = [one.packet().payload for _ in range(20)]
+        assert got == [b"%d" % number for number in range(1, 21)]
+        users(cluster, "set-rules", "one", "topic read other", "topic read jobs/open")
+        cluster.settle()
+        with member("two", "b") as two:
+            one.send(*(f"puback {number}" for number in range(1, 21)))
+            two_got = {two.packet().payload for _ in range(10)}
+            assert two_got == {b"%d" % number for number in range(41, 51)}

@@ -578,7 +578,7 @@ ALL = (
         "dropped with room",
         "G1",
         "a full queue drops all new messages of a commit, not as many as needed",
-        lua=(("while count > 0 and is_over(length, bytes, most, most_bytes, quota) do", "while count > 0 do"),),
+        lua=(("while count > least and is_over(length, bytes, most, most_bytes, quota) do", "while count > 0 do"),),
     ),
     Mutation(
         "one dropped more",

@@ -245,14 +245,15 @@ def test_a_session_goes_on_where_it_was_at_another_node(start_logging: StartLogg
     assert receiver.found[-1] == b"later"
 
 
-def test_a_session_that_ends_forgets_its_streams(start_logging: StartLogging) -> None:
+@pytest.mark.parametrize("properties", [{"session_expiry_interval": 100}, {}], ids=["persistent", "clean"])
+def test_a_session_that_ends_forgets_its_streams(start_logging: StartLogging, properties: dict[str, int]) -> None:
     cluster = start_logging(EVERYTHING, nodes="ab")
     publish(SocketClient(cluster["a"].port, "writer"), "t", b"0")
     reader = five(cluster, "a", "reader", **FOREVER)
     subscribe(reader, "$stream/1h/t")
     assert read(reader, 1) == [b"0"]
     leave(reader)
-    anew = five(cluster, "b", "reader", properties={"session_expiry_interval": 100})
+    anew = five(cluster, "b", "reader", properties=properties)
     assert anew.connack is not None and not anew.connack.session_present
     no_more(anew)
     subscribe(anew, "$stream/1h/t")

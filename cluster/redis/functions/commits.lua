@@ -82,7 +82,11 @@ local function push_one(number, job)
       note_tail(key, incarnation, head + length - #values)
     end
     if is_over(length, bytes, most, most_bytes, quota) then
-      local drops_oldest = drop_old and owner == ''
+      local least = #values          -- up to the last one of a group: its lease has ended, no other member would get it
+      while least > 0 and not part_of_group(values[least]) do
+        least = least - 1
+      end
+      local drops_oldest = drop_old and owner == '' and least == 0
         and not earlier.may_have_sent(prefix, redis.call('HGET', key, 'w') or '')
       if drops_oldest then
         local kept = math.max(redis.call('HGET', key, 'n') - head, 0)  -- entries that may have been sent
@@ -103,7 +107,7 @@ local function push_one(number, job)
         redis.call('HSET', key, 'h', head, 'z', marks)
         count = math.min(count, length - kept)
       elseif bytes > quota or not (drop_old and length <= 2 * most and bytes <= 2 * most_bytes) then
-        while count > 0 and is_over(length, bytes, most, most_bytes, quota) do
+        while count > least and is_over(length, bytes, most, most_bytes, quota) do
           bytes = bytes - #redis.call('RPOP', queue)
           length = length - 1
           count = count - 1
@@ -303,7 +307,7 @@ local function release(prefix, node, told, cid, epoch, sent, interval, delay)
   local first_unsent = math.max(of_this_life and sent or 0, tonumber(state[5]))
   if tonumber(state[2]) == epoch then
     local seconds = state[7] or ''
-    if interval then
+    if interval and seconds ~= '0' then          -- [5: 3.14.2.2.2]; or an operator has ended the session
       seconds = interval > 0 and string.format('%.0f', interval - 1) or ''
       redis.call('HSET', key, 'i', seconds)
     end

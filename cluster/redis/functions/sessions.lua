@@ -295,7 +295,8 @@ register('flockmq_kick', function(args)
   return 'told ' .. state[1]
 end)
 
--- args: prefix, client id. Ends a session. If it is connected, its node closes the connection, then purges it.
+-- args: prefix, client id. Ends a session. If it is connected, it ends with its connection from now on, and its node is
+-- to close that. So it ends also if the node dies, has no link, or has closed the connection just before.
 -- Returns the outcome in words.
 register('flockmq_purge', function(args)
   local prefix, cid = args[1], args[2]
@@ -308,6 +309,7 @@ register('flockmq_purge', function(args)
     return 'not found'
   end
   if state[1] ~= '' and live(prefix, state[1]) then
+    redis.call('HSET', prefix .. 's:' .. cid, 'i', 0)
     tell(prefix, state[1], 'purge', cid)
     return 'told ' .. state[1]
   end

@@ -196,8 +196,8 @@ local function take_from(prefix, node, group, place, message)
   end
 end
 
--- A client has refused an entry of its session's queue: its message comes back, with one more failure. An entry that
--- is not there any more, or has another message, has come back in another way.
+-- A client has refused an entry of its session's queue: its message comes back, with one more failure; code 0: it may
+-- not read it any more. An entry that is not there any more, or has another message, has come back in another way.
 local function take_refused(prefix, node, cid, number, group, place, code)
   local head = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'h') or 0)
   if number < head or redis.call('HGET', prefix .. 'st:' .. cid, number) == 'd' then
@@ -207,7 +207,7 @@ local function take_refused(prefix, node, cid, number, group, place, code)
   local of, at, message = part_of_group(value or '')
   if of == group and at == place then
     finish_entries(prefix, cid, {number})
-    take_from(prefix, node, group, place, failed(message, code))
+    take_from(prefix, node, group, place, code > 0 and failed(message, code) or message)
   end
 end
 
@@ -267,7 +267,8 @@ end
 -- 'given', client id, incarnation: the block's pushes put the message into the session's queue;
 -- 'back', '', 0: the node has no use for it; 'put', heads, place in `messages`: the message waits again;
 -- 'failed', failures, 0: it was sent without success, and the node keeps it; 'dead', '', 0: this block has its dead
--- letter; 'refused', client id, queue number * 256 + reason code: a client refuses it;
+-- letter; 'refused', client id, queue number * 256 + reason code: a client refuses it; with code 0 its client may not
+-- read it any more, which is no failure;
 -- with place 0: 'closed', key, number of the last lease that the node has got: see `close_keys`; 'check', key, a number
 -- of the node: see `check_keys`.
 -- Returns the groups to dispatch, and what `check_keys` needs.

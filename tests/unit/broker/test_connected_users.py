@@ -1,6 +1,7 @@
 """Users of connected clients: many credentials that expire at one moment, rights that change, identities as one."""
 
 import asyncio
+import socket
 import time
 from dataclasses import replace
 from typing import Any, cast
@@ -8,11 +9,13 @@ from typing import Any, cast
 import pytest
 
 from _speedups.codec.packets import Publish, Subscribe
+from _speedups.net.listener import Endpoint, Listener
 from _speedups.protocol.close_reasons import PASSWORD_CHANGED
 from _speedups.session.rights import PUBLISH, READ, Rights
 from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 from broker.auth.chain import Chain
 from broker.auth.connected_users import CLOSE_BATCH, RENEW_BATCH
+from broker.config.link import LISTENER
 from tests.harness.inprocess import Client, Node
 
 
@@ -112,6 +115,33 @@ def test_new_rights_act_on_a_delivery_plan_that_is_kept() -> None:
     node.broker.connected_users.renew(lambda identity, client_id: replace(identity, rights=rights))
     publisher.send(Publish("t", b"after"))
     assert reader.take() == []
+
+
+def test_a_link_that_waits_for_its_session_gets_in_the_way_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The renewal of all clients ended at its connection, which has no session yet: in a cluster that takes a while."""
+    node = Node()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("")
+        listening.listen()
+        listening.setblocking(False)
+        node.reactor.listen(Endpoint(Listener(LISTENER), listening))
+        waiting: list[Any] = []
+        monkeypatch.setattr(node.broker.coordinator, "claim", lambda *arguments: waiting.append(arguments))
+        monkeypatch.setattr(node, "address", listening.getsockname())
+        link = Client(node, "$link/hub", level=5)
+        monkeypatch.undo()
+        assert waiting
+        reader = Client(node, "reader")
+        seen = set[str]()
+
+        def renewed(identity: Identity, client_id: str) -> Identity:
+            seen.add(client_id)
+            return identity
+
+        node.broker.connected_users.renew(renewed)
+        assert seen == {"$link/hub", "reader"}
+        reader.close()
+        link.close()
 
 
 def test_clients_with_equal_identities_share_one() -> None:
