@@ -36,7 +36,7 @@ def arrive(Session session not None, uint64_t n, bytes data not None, bint given
         if given:
             session.trace("given", m, entry.message[0] & QOS, "by a shared subscription")
         if entry.flags & OF_SHARE:
-            note_given(session, n, entry.group[:entry.group_length], entry.place, True, entry.heads.key,
+            note_given(session, n, entry.group[:entry.group_length], entry.place, None, entry.heads.key,
                        entry.heads.failures)
     finally:
         message_release(m)

@@ -41,12 +41,12 @@ cdef class Block:
     cdef readonly tuple entry          # of the message log: (id, block); None = no entry
     cdef list sessions                 # Sessions that get messages, in the order of the reply
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
-    cdef dict of_groups                # place of a message -> (group, place in it)
+    cdef dict of_groups                # place of a message -> (group, place in it, the Member that counts it)
     cdef Queued* messages
     cdef Py_ssize_t message_count
     cdef Items pushes                  # by session
 
-    cdef int not_given(self, Session session, uint64_t number) except -1
+    cdef int not_given(self, uint64_t number) except -1
 
 
 cdef list ended_leases(list moves, list done)

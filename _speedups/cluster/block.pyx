@@ -54,19 +54,19 @@ cdef class Block:
                                    self.identifiers.get(self.pushes.items[j].number, b""),
                                    len(<bytes>self.texts[self.pushes.items[j].number]), of_group is not None)
                     if of_group is not None:
-                        note_given(session, first + (j - i), of_group[0], of_group[1], False)
+                        note_given(session, first + (j - i), of_group[0], of_group[1], of_group[2])
                 else:
-                    self.not_given(session, self.pushes.items[j].number)
+                    self.not_given(self.pushes.items[j].number)
                 session.pending -= session.pending > 0
                 j += 1
             i = j
             go_on(session)
 
-    cdef int not_given(self, Session session, uint64_t number) except -1:
+    cdef int not_given(self, uint64_t number) except -1:
         """A message of a group is not in the session's queue, or is counted again when the queue is read."""
         of_group = self.of_groups.get(number) if self.of_groups else None
         if of_group is not None:
-            forget_given(session, of_group[0], of_group[1])
+            forget_given(of_group[2], of_group[1])
         return 0
 
     def unnumbered(self):
@@ -78,7 +78,7 @@ cdef class Block:
             session.pending = 0
             first = i
             while i < self.pushes.count and self.pushes.items[i].session == self.pushes.items[first].session:
-                self.not_given(session, self.pushes.items[i].number)
+                self.not_given(self.pushes.items[i].number)
                 i += 1
             go_on(session)
         return self.sessions

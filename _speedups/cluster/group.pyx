@@ -60,6 +60,7 @@ cdef class ClusterGroup(Group):
         self.entrusted = {}
         self.held = {}
         self.kept = True
+        self.total = <uint64_t>1 << 53            # more than Redis counts: it subtracts no lease under way
 
     cdef int set_strategy(self) except -1:
         if self.settings.strategy_number != (ROTATION if self.keys is None else self.keys.strategy):
@@ -210,7 +211,7 @@ cdef class ClusterGroup(Group):
         session.pending += 1
         self.leases.discard(place)
         self.journal.queue_given(session, message, flags, member.properties, self.client_id, place,
-                                 self.heads_of(place))
+                                 self.heads_of(place), member)
         if self.keys is not None and self.keys.of(place) is not None:
             self.entrusted[place] = member        # with its failures: it may come back here
             return 0
@@ -338,6 +339,8 @@ cdef class ClusterGroup(Group):
         cdef uint64_t room = 0, weight = 0
         cdef Member member
         for member in self.connected:
+            if member.ready and not member.room():
+                self.make_unready(member)         # else it is not noticed that it has room again
             if self.announce_member(member):
                 room += member.room()
                 weight += 1

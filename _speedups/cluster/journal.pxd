@@ -16,7 +16,7 @@ cdef class ClusterJournal(Journal):
     cdef Pool packing
     cdef list sessions                 # Sessions of this block, peers too
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
-    cdef dict of_groups                # place of a message -> (group, place in it)
+    cdef dict of_groups                # place of a message -> (group, place in it, the Member that counts it)
     cdef dict heads                    # place of a message -> heads of a message of a group
     cdef dict shares                   # group -> places of messages
     cdef list moves                    # kind, group, place, and two more, in turn
@@ -52,7 +52,7 @@ cdef class ClusterJournal(Journal):
     cdef int limit(self, Tenant tenant) except -1
     cdef int share(self, bytes group, Tenant tenant, Message* m, uint8_t qos, bytes head) except -1
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
-                         uint64_t place, bytes heads) except -1
+                         uint64_t place, bytes heads, object member) except -1
     cdef int put_back(self, bytes group, uint64_t place, Message* m, bytes heads) except -1
     cdef int key_idle(self, bytes group, uint32_t key, uint64_t number) except -1
     cdef int key_closed(self, bytes group, uint32_t key, uint64_t number) except -1

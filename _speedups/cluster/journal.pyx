@@ -276,12 +276,12 @@ cdef class ClusterJournal(Journal):
         return self.note(QUEUED)
 
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
-                         uint64_t place, bytes heads) except -1:
-        """Record that a leased message goes into the queue of a persistent session."""
+                         uint64_t place, bytes heads, object member) except -1:
+        """Record that a leased message goes into the queue of a persistent session; `member` counts it."""
         cdef uint64_t number
         self.moves += [b"given", group, place, session.client_id, session.session_id]
         number = self.new_place(m, flags, identifiers)
-        self.of_groups[number] = (group, place)
+        self.of_groups[number] = (group, place, member)
         self.heads[number] = heads
         add(&self.pushes, self.index(session), QUEUED, number)
         return self.note(QUEUED)

@@ -81,7 +81,7 @@ cdef list pack_messages(const Queued* messages, Py_ssize_t count, dict identifie
         share = b""
         heads = heads_of.get(i, b"") if heads_of else b""
         if of_groups and i in of_groups:
-            group, place = of_groups[i]
+            group, place, _ = of_groups[i]
             share = struct.pack("<QH", place, len(group)) + group
         if queued.flags & RETAIN_AS_PUBLISHED or length or share:
             head = 1 + len(share) + (2 + length if length else 0)

@@ -17,5 +17,5 @@ cdef struct PropertyScan:
 
 cdef int scan_properties(const uint8_t* block, Py_ssize_t n, int owner, PropertyScan* scan) noexcept nogil
 cdef str property_fault(const PropertyScan* scan)
-cdef dict decode_properties(Cursor* c, int packet_type, int owner)
+cdef dict decode_properties(Cursor* c, int packet_type, int owner, int most=*)
 cdef bytes encode_properties(int packet_type, int owner, dict properties)

@@ -4,6 +4,7 @@
 that do not: it checks a block once, at the entry, and the block then travels as raw bytes.
 """
 
+from libc.limits cimport INT_MAX
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from _speedups.base.cursor cimport Cursor, read_field, read_u8, read_u16, read_u32, read_varint, varint_size
@@ -200,10 +201,10 @@ cdef object decode_value(Cursor* c, object row, int packet_type):
     return value
 
 
-cdef dict decode_properties(Cursor* c, int packet_type, int owner):
+cdef dict decode_properties(Cursor* c, int packet_type, int owner, int most=USER_PROPERTIES_LIMIT):
     """The property block of level 5, by PROPERTIES: name -> value, or -> list of values where it may repeat.
 
-    `owner` is the packet type, or WILL for the will properties inside a CONNECT.
+    `owner` is the packet type, or WILL for the will properties inside a CONNECT. `most`: user properties.
     """
     cdef uint32_t size = decode_varint(c, packet_type, "property length")
     cdef uint32_t identifier
@@ -227,9 +228,9 @@ cdef dict decode_properties(Cursor* c, int packet_type, int owner):
         if row.repeatable & here:
             if row.wire == PAIR:
                 user_properties += 1
-                if user_properties > USER_PROPERTIES_LIMIT:
+                if user_properties > most:
                     raise ProtocolError(
-                        f"{TYPE_NAMES[packet_type]}: more than {USER_PROPERTIES_LIMIT} user properties",
+                        f"{TYPE_NAMES[packet_type]}: more than {most} user properties",
                         CODE_QUOTA_EXCEEDED,
                     )
             properties.setdefault(row.name, []).append(value)
@@ -306,6 +307,8 @@ def encode_block(dict properties not None):
 def decode_block(bytes block not None):
     """The properties in a property block of a PUBLISH that has no length; the inverse of `encode_block`.
 
+    It may have more user properties than a packet may: the broker adds some to the messages of streams.
+
     Raises:
         MalformedPacket: it is not a property block of a PUBLISH.
     """
@@ -313,7 +316,7 @@ def decode_block(bytes block not None):
     cdef Cursor c
     c.p = data
     c.end = c.p + len(data)
-    return decode_properties(&c, PUBLISH, PUBLISH)
+    return decode_properties(&c, PUBLISH, PUBLISH, INT_MAX)
 
 
 index_rules()

@@ -283,6 +283,10 @@ cdef class RetainedSearch(MessageSource):
         """Whether all messages have been found."""
         return self.at == NULL
 
+    def stop(self):
+        """End the search: its subscription has ended."""
+        self.stand(NULL, 0)
+
     cdef int stand(self, Node* node, Py_ssize_t depth) except -1:
         """Move the pin to this node."""
         cdef Node* left = self.at

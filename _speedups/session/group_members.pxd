@@ -68,6 +68,6 @@ cdef list entries_of(Member member)
 cdef Message* take_entry(Session session, uint64_t n, Entry* e) except NULL
 cdef int give_back(Session session, uint64_t n, Entry* e, uint8_t code=*) except -1
 cdef int give_back_unsent(Member member) except -1
-cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, bint counts, int64_t key=*,
+cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, object counted_by, int64_t key=*,
                     uint64_t failures=*) except -1
-cdef int forget_given(Session session, bytes name, uint64_t place) except -1
+cdef int forget_given(Member member, uint64_t place) except -1

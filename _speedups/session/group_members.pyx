@@ -500,11 +500,11 @@ def give_back_sent(Session session not None):
     return count
 
 
-cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, bint counts, int64_t key=-1,
+cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, object counted_by, int64_t key=-1,
                     uint64_t failures=0) except -1:
     """Entry `n` of the queue is from this group, with this place.
 
-    `counts`: its member does not count it yet. `key`: the hash of its key; -1: it has none, or the group knows it.
+    `counted_by`: the member that counts it already, which may have left since; None: there is none. `key`: the hash of its key; -1: it has none, or the group knows it.
     `failures`: as for `restore_failed`.
     """
     cdef Member member
@@ -519,18 +519,13 @@ cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, bin
             e.flags |= OF_GROUP
             e.identifiers = member.index
             session.shares.put(session.queue.head, n, place)
-            member.given += counts
+            member.given += member is not counted_by
             if key >= 0:
                 member.group.note_key_of(member, place, <uint32_t>key, failures)
     return 0
 
 
-cdef int forget_given(Session session, bytes name, uint64_t place) except -1:
-    """A message that was given to the session did not arrive in its queue."""
-    cdef Member member
-    if session.shares is not None:
-        for member in session.shares.items:
-            if member is not None and member.group.client_id == name:
-                member.given -= member.given > 0
-                member.group.hold_key(place)
-    return 0
+cdef int forget_given(Member member, uint64_t place) except -1:
+    """A message that was given to the member did not arrive in the queue of its session."""
+    member.given -= member.given > 0
+    return 0 if member.group is None else member.group.hold_key(place)

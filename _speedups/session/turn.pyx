@@ -181,7 +181,7 @@ cdef class Turn:
     Args:
         journal: collects the records for the store.
         store: called with each block; `confirm` must be called for each, in order.
-        report: called with an exception that a callback of `after_commit` raised; the other callbacks still run.
+        report: called with an exception that a callback of `after_commit`, or a sender, raised; the others still run.
     """
 
     def __init__(self, Journal journal not None, store=None, report=None):
@@ -455,7 +455,10 @@ cdef class Turn:
         for i in range(to_send.count):
             sender = <Sender>to_send.items[i]
             sender.is_scheduled = False
-            sender.send_pending()
+            try:
+                sender.send_pending()
+            except Exception as error:              # the senders behind it have to be served
+                self.report(error)
             Py_DECREF(sender)
         pointers_free(&to_send)
         if self.journal.urgent or buffer_size(&self.journal.records) > LAZY_MAX:

@@ -6,6 +6,7 @@ The payload and the properties are those of the message. User properties with th
 import time
 from dataclasses import dataclass
 
+from _speedups.codec.errors import InvalidPacket
 from _speedups.codec.properties import decode_block, encode_block
 from _speedups.codec.reason_codes import ReasonCode
 from _speedups.codec.topics import split_tenant
@@ -53,7 +54,10 @@ class DeadLetters:
         to = letter.to if letter.to.startswith(prefix) else prefix + letter.to
         if not letter.to or to == letter.topic:
             return
-        properties = with_history(letter)
+        try:
+            properties = with_history(letter)
+        except InvalidPacket:  # it has as many user properties as a message may
+            properties = letter.properties
         if len(to) + len(properties) + len(letter.payload) > LARGEST:
             properties = letter.properties
         self._router.publish(to, letter.payload, letter.qos, False, None, properties)

@@ -9,6 +9,7 @@ tree of retained messages is that of one process.
 
 import json
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from _speedups.routing.retained import RetainedSearch
@@ -34,7 +35,7 @@ class RetainedSearches:
     def __init__(self, data_plane: DataPlane) -> None:
         self._plane = data_plane
         self._notes = HiddenMessages(data_plane, "searches")
-        self._running: dict[Session, Searches] = {}  # of connected sessions; some may be over
+        self._running: dict[Session, Searches] = {}  # of connected sessions, also of clean ones; some may be over
         self._noted: dict[Session, set[str]] = {}  # filters in the notes of connected sessions
         self._kept: dict[str, Searches] = {}  # of absent sessions, by the id of their note, oldest first
 
@@ -53,10 +54,17 @@ class RetainedSearches:
             if not searches:
                 del self._running[session]
                 self._clear(session)
-            elif not searches.keys() <= self._noted.get(session, set()):
+            elif session.persistent and not searches.keys() <= self._noted.get(session, set()):
                 self._noted[session] = set(searches)
                 self._note(session, searches)
         self._plane.end_turn()
+
+    def end(self, session: Session, topic_filters: Iterable[str]) -> None:
+        """UNSUBSCRIBE: send no more retained messages for these filters [MQTT-3.10.4-2] [5: MQTT-3.10.4-2]."""
+        searches = self._running.get(session, {})
+        for topic_filter in topic_filters:
+            if (search := searches.pop(topic_filter, None)) is not None:
+                search.stop()
 
     def attached(self, session: Session, *, present: bool) -> None:
         """A client has connected: go on with the searches of its session, or forget those of an earlier one."""
@@ -81,7 +89,7 @@ class RetainedSearches:
         """The client's connection has ended."""
         searches = self._unfinished(session)
         self._running.pop(session, None)
-        if not searches:
+        if not searches or not session.persistent:
             self._clear(session)
             return
         self._noted.pop(session, None)
@@ -90,9 +98,9 @@ class RetainedSearches:
             del self._kept[next(iter(self._kept))]
 
     def _go_on(self, session: Session, topic_filter: str, search: RetainedSearch) -> None:
+        self.end(session, (topic_filter,))  # the search of a subscription that this one replaces
         session.pull_from(search)
-        if session.persistent:
-            self._running.setdefault(session, {})[topic_filter] = search
+        self._running.setdefault(session, {})[topic_filter] = search
 
     def _unfinished(self, session: Session) -> Searches:
         return {name: search for name, search in self._running.get(session, {}).items() if not search.is_over}

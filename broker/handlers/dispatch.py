@@ -60,7 +60,9 @@ class Dispatcher:
             subscribe.subscribe_configured,
         )
         self.publish = PublishHandler(data_plane, hooks).handle  # a message that hooks decide over
-        unsubscribe = UnsubscribeHandler(data_plane, coordinator, broker.streams, broker.guests)
+        unsubscribe = UnsubscribeHandler(
+            data_plane, coordinator, broker.streams, broker.retained_searches, broker.guests
+        )
         disconnect = DisconnectHandler(data_plane, coordinator)
         # Packets after CONNECT that are not hot. Any other packet is one that only servers send.
         self._handlers: dict[type, Callable[[Connection, Session, Any], None]] = {

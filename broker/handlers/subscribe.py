@@ -278,6 +278,8 @@ class SubscribeHandler:
         if connection.session is not session:
             return
         for name, grant in granted:
+            if not self._coordinator.has_subscription(connection, session, name):
+                continue  # UNSUBSCRIBE followed before SUBACK
             if name.startswith(STREAM):
                 self._streams.begin(session, name.decode(), grant.options, identifier)
                 continue

@@ -11,6 +11,7 @@ from _speedups.session.session import Session
 from broker.coordination.coordinator import Coordinator
 from broker.core import tenants
 from broker.core.data_plane import DataPlane
+from broker.core.retained_searches import RetainedSearches
 from broker.handlers.tenant_filters import qualified
 from broker.interest.guests import Guests
 from broker.streams.since import is_stream
@@ -24,13 +25,22 @@ class UnsubscribeHandler:
         data_plane: of the node.
         coordinator: removes subscriptions.
         streams: of the node.
+        retained_searches: of the node.
         guests: of the node.
     """
 
-    def __init__(self, data_plane: DataPlane, coordinator: Coordinator, streams: Streams, guests: Guests) -> None:
+    def __init__(
+        self,
+        data_plane: DataPlane,
+        coordinator: Coordinator,
+        streams: Streams,
+        retained_searches: RetainedSearches,
+        guests: Guests,
+    ) -> None:
         self._data_plane = data_plane
         self._coordinator = coordinator
         self._streams = streams
+        self._retained_searches = retained_searches
         self._guests = guests
 
     def handle(self, connection: Connection, session: Session, packet: Unsubscribe) -> None:
@@ -44,6 +54,7 @@ class UnsubscribeHandler:
         unsuback = encode(Unsuback(packet_id=packet.packet_id, reason_codes=codes), level)
         if ended := list(filter(is_stream, packet.topic_filters)):
             self._streams.end(session, ended)
+        self._retained_searches.end(session, packet.topic_filters)
         self._guests.unsubscribed(session, packet.topic_filters)
         filters = [topic_filter.encode() for topic_filter in packet.topic_filters]
         self._coordinator.unsubscribe(connection, session, filters, lambda: connection.send(unsuback))

@@ -17,7 +17,7 @@ Others are in `test_shared_subscriptions.py` (here S) and in `tests/faults/test_
 
 import pytest
 
-from _speedups.codec.packets import Publish, Suback, Subscribe
+from _speedups.codec.packets import Puback, Publish, Suback, Subscribe, Unsuback, Unsubscribe
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
@@ -123,3 +123,58 @@ def test_a_message_too_large_for_one_member_goes_to_another_node(cluster: Cluste
         publish(publisher, b"z")
         packet = small.receive()
     assert isinstance(packet, Publish) and packet.payload in (b"y", b"z")
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["clean", "persistent"])
+def test_a_member_whose_session_was_full_of_other_messages_gets_work_again(
+    start_cluster: StartCluster, persistent: bool
+) -> None:
+    """It had no room when it acknowledged its last message of the group. Its node announced that, and never more."""
+    cluster = start_cluster({"limits.max_inflight": 4}, nodes="ab")
+    worker = Worker(cluster["a"].port, persistent=persistent)
+    worker.client.send(Subscribe(2, [("events", 1)]))
+    assert isinstance(worker.client.receive(), Suback)
+    cluster.settle()
+    with SocketClient(cluster["b"].port, "publisher") as publisher:
+        publish(publisher, b"job 1")
+        until(lambda: worker.look().held)
+        job = worker.held.pop()
+        for number in range(10):
+            publish(publisher, b"%d" % number, topic="events")
+        until(lambda: len(worker.look().held) == 3)
+        worker.client.send(Puback(job.packet_id))
+        until(lambda: len(worker.look().held) == 4)
+        worker.wait_for(11)
+        publish(publisher, b"job 2")
+        assert worker.wait_for(12)[-1] == b"job 2"
+
+
+def test_a_member_that_subscribes_anew_at_once_gets_work_again(start_cluster: StartCluster) -> None:
+    """As the last member of its node it left, and was back in the same block: Redis counted its former leases."""
+    cluster = start_cluster(nodes="ab")
+    worker = Worker(cluster["a"].port)
+    with SocketClient(cluster["b"].port, "publisher") as publisher:
+        cluster.settle()
+        for number in range(40):
+            publish(publisher, b"%d" % number)
+        worker.wait_for(40)
+        worker.client.send(Unsubscribe(1, [JOBS]), Subscribe(2, [(JOBS, 1)]))
+        assert [type(worker.client.receive()) for _ in range(2)] == [Unsuback, Suback]
+        cluster.settle()
+        publish(publisher, b"last")
+        assert worker.wait_for(41)[-1] == b"last"
+
+
+def test_a_member_that_subscribes_anew_amid_messages_gets_work_again(start_cluster: StartCluster) -> None:
+    """A message that its former membership had counted made the count of the new one negative."""
+    cluster = start_cluster(nodes="ab")
+    worker = Worker(cluster["a"].port, persistent=True, maximum_packet_size=100_000)
+    with SocketClient(cluster["b"].port, "publisher") as publisher:
+        for number in range(1, 401):
+            publisher.send(Publish("jobs/x", b"%d" % number, 1, packet_id=number))
+            if number % 10 == 0:
+                worker.client.send(Unsubscribe(1, [JOBS]), Subscribe(2, [(JOBS, 1)]))
+                worker.look().answer()
+        assert [publisher.receive() for _ in range(400)] == [Puback(number) for number in range(1, 401)]
+        publish(publisher, b"last")
+        until(lambda: worker.answer() is not None and b"last" in worker.look().seen)

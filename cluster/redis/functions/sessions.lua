@@ -133,6 +133,7 @@ register('flockmq_claim', function(args)
       'i', interval)
   else
     if last then
+      redis.call('HSET', key, 'e', epoch)          -- what it had of groups goes to others, not to its former connection
       end_session(prefix, '', cid, incarnation, state[4])
     end
     incarnation = epoch

@@ -246,3 +246,19 @@ def test_an_episode_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     plane.dead_letters.close()
     (over,) = [record for record in caplog.records if "no more dead letters" in record.getMessage()]
     assert over.levelname == "WARNING"
+
+
+def test_a_message_with_as_many_user_properties_as_it_may_have_becomes_a_dead_letter_without_its_history() -> None:
+    """Its history was one property too many: the exception left the turn, and those behind the group got nothing."""
+    node = new_node(most=1)
+    watcher = member(node, "watcher", 1, DEAD)
+    worker = member(node, "worker")
+    bystander = member(node, "bystander", 1, "t/#")
+    publish(node, b"1", user_property=[("a", "b")] * 128)
+    (packet,) = published(worker)
+    published(bystander)
+    worker.write(refusal(packet))
+    publish(node, b"2")
+    (letter,) = published(watcher)
+    assert (letter.payload, letter.properties["user_property"]) == (b"1", [("a", "b")] * 128)
+    assert [packet.payload for packet in published(bystander)] == [b"2"]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from _speedups.codec.packets import Puback, Publish, Pubrel, Suback, Subscribe
+from _speedups.codec.packets import Puback, Publish, Pubrel, Suback, Subscribe, Unsuback, Unsubscribe
 from _speedups.routing.retained import RetainedTree
 from tests.harness.inprocess import Client, Node
 from tests.model.topics import matches
@@ -172,3 +172,39 @@ def test_retained_messages_go_out_at_the_lower_qos_with_retain_after_suback() ->
         assert sorted((m.topic_name, m.qos, m.retain) for m in messages if isinstance(m, Publish)) == [
             (f"t/{qos}", min(qos, granted), True) for qos in range(3)
         ]
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "persistent"])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_no_retained_message_follows_unsuback(clean: bool, qos: int) -> None:
+    """[MQTT-3.10.4-2] [5: MQTT-3.10.4-2]: its search went on for a client that reads slowly."""
+    node = Node()
+    publisher = Client(node, "publisher")
+    for number in range(300):
+        publisher.send(Publish(f"r/{number}", b"x" * 10_000, 1, retain=True, packet_id=1))
+    client = Client(node, "slow", clean_start=clean)
+    client.connack()
+    client.write(Subscribe(1, [("r/#", qos)]))
+    node.run()  # as much as its socket holds
+    client.write(Unsubscribe(2, ["r/#"]))
+    node.run()
+    packets = client.take()
+    kinds = [type(packet) for packet in packets]
+    assert kinds[0] is Suback
+    assert Publish in kinds
+    end = kinds.index(Unsuback)
+    in_flight = node.broker.data_plane.config.limits.max_inflight if qos else 0
+    assert kinds[end + 1 :].count(Publish) <= in_flight
+    assert kinds.count(Publish) < 300
+
+
+def test_nothing_begins_that_unsubscribe_has_ended_before_suback() -> None:
+    node = Node(auto=False)
+    publisher = Client(node, "publisher")
+    publisher.send(Publish("r", b"x", 0, retain=True))
+    client = Client(node, "hasty", clean_start=False)
+    node.confirm()
+    client.connack()
+    client.send(Subscribe(1, [("r", 0)]), Unsubscribe(2, ["r"]))
+    node.confirm()
+    assert [type(packet) for packet in client.take()] == [Suback, Unsuback]

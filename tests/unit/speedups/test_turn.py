@@ -468,3 +468,24 @@ def test_a_state_that_is_dropped_while_clients_wait_is_freed() -> None:
     del node, publisher
     gc.collect()
     assert plane() is None
+
+
+def test_a_session_that_fails_to_send_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """A hook, or a message that can't be written: those behind it in the turn got nothing any more, for ever."""
+    node = Node()
+    receivers = [subscriber(node, name) for name in ("one", "two", "three")]
+    failing = node.sessions.get(b"two")
+
+    def deliver(session: object, *message: object) -> bool:
+        if session is failing:
+            raise ValueError("no such property")
+        return True
+
+    node.turn.set_hooks(False, deliver)
+    publisher = Client(node, "publisher")
+    for number in (1, 2):
+        publisher.send(Publish("t/a", b"%d" % number, 1, packet_id=number))
+    node.confirm()
+    found = [[packet.payload for packet in client.take() if isinstance(packet, Publish)] for client in receivers]
+    assert found == [[b"1", b"2"], [], [b"1", b"2"]]
+    assert caplog.text.count("internal error") == 2
