@@ -504,7 +504,8 @@ cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, obj
                     uint64_t failures=0) except -1:
     """Entry `n` of the queue is from this group, with this place.
 
-    `counted_by`: the member that counts it already, which may have left since; None: there is none. `key`: the hash of its key; -1: it has none, or the group knows it.
+    `counted_by`: the member that counts it already, which may have left since; None: there is none.
+    `key`: the hash of its key; -1: it has none, or the group knows it.
     `failures`: as for `restore_failed`.
     """
     cdef Member member
