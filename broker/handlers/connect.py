@@ -54,6 +54,7 @@ class _Capabilities(TypedDict, total=False):
 
     maximum_qos: int
     retain_available: bool
+    link: bool
 
 
 class ConnectHandler(Admission):
@@ -403,9 +404,10 @@ class ConnectHandler(Admission):
         properties: dict[str, Any] = {}
         if session.expiry != asked.get("session_expiry_interval", 0):
             properties["session_expiry_interval"] = session.expiry
-        properties["receive_maximum"] = config.limits.receive_maximum
-        properties["maximum_packet_size"] = connection.max_packet_size
         capabilities = self._capabilities(connection)
+        if not capabilities.get("link"):
+            properties["receive_maximum"] = config.limits.receive_maximum
+        properties["maximum_packet_size"] = connection.max_packet_size
         if capabilities.get("maximum_qos", 2) < 2:  # [5: MQTT-3.2.2-9]
             properties["maximum_qos"] = capabilities["maximum_qos"]
         if not capabilities.get("retain_available", True):
@@ -450,7 +452,7 @@ class ConnectHandler(Admission):
         """The messages that are taken from a client; a link has another broker's, which its clients do not choose."""
         mqtt = self._data_plane.config.mqtt
         if connection.listener == LISTENER:
-            return {}
+            return {"link": True}
         return {"maximum_qos": mqtt.maximum_qos, "retain_available": mqtt.retain_available}
 
 

@@ -271,6 +271,7 @@ class Link:
             refused_marks=[_mark(own)],
             remembered=echoes,
             notices=NOTICE.encode() if self.config.wanted_only else b"",
+            keeps_refused=True,
         )
 
     def _make_out(self, own: str, connack: Connack, echoes: Echoes | None) -> LinkRelay:
