@@ -37,6 +37,7 @@ cdef class Channel(Outlet):
     cdef uint8_t refused_flags         # of the first byte of PUBLISH: FLAG_RETAIN if retained messages are refused
     cdef flag handing_up               # the handler is being called
     cdef readonly flag bridge          # the client is a bridge
+    cdef flag link                     # the client is a link of this node
     cdef flag metered                  # its packets are rate limited
     cdef uint8_t gate                  # reasons not to read: bits of read_gate.pxd
     cdef uint32_t own_max_packet_size  # bytes of the largest packet from the client, beside the limit of the turn

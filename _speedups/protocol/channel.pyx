@@ -55,6 +55,7 @@ from _speedups.session.turn import ACK_REASONS
 
 cdef enum:
     TLS_HANDSHAKE = 0x16      # the first byte of a client that begins TLS
+    PACKET_IDS = 65535        # so many messages can be under way
     CONNECT_MAX = 327710      # bytes of the largest CONNECT: header and five fields of 65 535 bytes
 
 
@@ -129,7 +130,7 @@ cdef class Channel(Outlet):
     def accept(self, Session session not None, int level, double keep_alive, *, uint32_t maximum_packet_size=0,
                uint16_t receive_maximum=65535, bint problem_information=True, uint16_t topic_aliases=0,
                bint bridge=False,
-               uint8_t maximum_qos=2, bint retain_available=True):
+               uint8_t maximum_qos=2, bint retain_available=True, bint link=False):
         """Accept CONNECT: packets are handled from now on, and the session's messages are sent.
 
         Args:
@@ -143,6 +144,8 @@ cdef class Channel(Outlet):
             bridge: whether it is a bridge, below level 5.
             maximum_qos: of messages from the client; a PUBLISH with a higher one ends the connection.
             retain_available: whether the client may publish retained messages.
+            link: whether it is a link of this node: the other broker limits what it has under way, and a message that
+                is refused here would be lost there.
         """
         self.level = <uint8_t>level
         self.largest = maximum_packet_size or <uint32_t>-1
@@ -150,6 +153,7 @@ cdef class Channel(Outlet):
         self.problem_information = problem_information
         self.aliases.maximum = topic_aliases
         self.bridge = bridge
+        self.link = link
         self.maximum_qos = maximum_qos
         self.refused_flags = 0 if retain_available else FLAG_RETAIN
         self.keeps_retain = bridge or level == 5
@@ -516,7 +520,7 @@ cdef class Channel(Outlet):
         if qos == 0 or (qos == 2 and self.session.awaits(packet_id)):
             return True
         self.unacknowledged += 1
-        if self.unacknowledged > self.turn.limits.receive_maximum:
+        if self.unacknowledged > (PACKET_IDS if self.link else self.turn.limits.receive_maximum):
             self.protocol_error(close_reasons.RECEIVE_MAXIMUM_EXCEEDED)
             return False
         return True
@@ -541,10 +545,10 @@ cdef class Channel(Outlet):
         if self.session.awaits(packet_id):
             # A duplicate: PUBREC again, but not before the first one may be sent.
             return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded() and self.turn.behind(), 0, 0)
-        if incoming_count(self.session.incoming) >= self.turn.limits.max_awaiting_release or (
+        if not self.link and (incoming_count(self.session.incoming) >= self.turn.limits.max_awaiting_release or (
                 incoming_count(self.session.incoming)
                 and incoming_bytes(self.session.incoming) + publication.topic_length + publication.properties_length
-                    + publication.payload_length > self.turn.limits.max_queued_bytes):
+                    + publication.payload_length > self.turn.limits.max_queued_bytes)):
             if self.level == 5:
                 return self.refuse_publish(publication, packet_id, CODE_QUOTA_EXCEEDED, TOO_MANY_UNRELEASED)
             return self.protocol_error(close_reasons.TOO_MANY_UNRELEASED)

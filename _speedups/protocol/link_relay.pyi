@@ -3,6 +3,8 @@ from typing import final
 
 from _speedups.codec.packets import Packet
 
+class QuotaExceeded(Exception): ...
+
 @final
 class TopicRule:
     topic_filter: bytes
@@ -44,6 +46,7 @@ class LinkRelay:
         to_remember: Echoes | None = ...,
         remembered: Echoes | None = ...,
         notices: bytes = ...,
+        keeps_refused: bool = ...,
     ) -> None: ...
     def feed(self, data: bytes) -> list[Packet]: ...
     def begin(self, *marks: tuple[bytes, bytes]) -> list[Packet]: ...

@@ -19,7 +19,7 @@ from _speedups.base.cursor cimport (
 )
 from _speedups.codec.decode cimport decode_body
 from _speedups.codec.publish cimport FLAG_RETAIN, is_reserved
-from _speedups.codec.tables cimport CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from _speedups.codec.tables cimport CODE_QUOTA_EXCEEDED, CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from _speedups.codec.topics cimport TOPIC_BYTES_MAX, check_topic_name, holds_control_character, match_topic
 
 from _speedups.codec.errors import MalformedPacket
@@ -28,6 +28,10 @@ cdef enum:
     REFUSED = 0x80             # reason codes from this one on are refusals
     USER_PROPERTY = 0x26       # identifier of the property
     ECHOES_MAX = 65_536        # messages that are remembered between two calls of `forget`
+
+
+class QuotaExceeded(Exception):
+    """The source has refused a message that it will take later: whoever has sent it must not get the refusal."""
 
 
 cdef class TopicRule:
@@ -97,6 +101,7 @@ cdef class LinkRelay:
         refused_marks: messages with one of these user properties have been at the target, and end here.
         to_remember: notes what is sent; `remembered`: knows what the source may send back. None: no echoes occur.
         notices: topic name of messages that are for the link itself; `feed` returns them. Empty: there are none.
+        keeps_refused: whether messages that the source refuses for its quota are to be sent again.
 
     Attributes:
         relayed, relayed_bytes: messages that went on, and bytes of their packets.
@@ -122,6 +127,7 @@ cdef class LinkRelay:
     cdef Echoes to_remember
     cdef Echoes remembered
     cdef bytes notices
+    cdef bint keeps_refused
     cdef set ended             # packet identifiers of QoS 2 messages that ended here, until PUBREL
     cdef bint held             # after CONNACK, until `begin`
     cdef set released          # of messages that `release` has released, until PUBCOMP
@@ -138,7 +144,8 @@ cdef class LinkRelay:
     def __init__(self, int source_level, int target_level, rules not None, *, uint32_t max_packet_size,
                  uint32_t target_max_packet_size=<uint32_t>-1, int max_topic_levels=TOPIC_BYTES_MAX,
                  bint control_characters=True, bint retain_available=True, tuple mark=None, refused_marks=(),
-                 Echoes to_remember=None, Echoes remembered=None, bytes notices=b""):
+                 Echoes to_remember=None, Echoes remembered=None, bytes notices=b"",
+                 bint keeps_refused=False):
         self.source_level = source_level
         self.target_level = target_level
         self.rules = list(rules)
@@ -152,6 +159,7 @@ cdef class LinkRelay:
         self.to_remember = to_remember
         self.remembered = remembered
         self.notices = notices
+        self.keeps_refused = keeps_refused
         self.ended = set()
         self.released = set()
 
@@ -171,6 +179,7 @@ cdef class LinkRelay:
 
         Raises:
             MalformedPacket: the bytes are no packets.
+            QuotaExceeded: only with `keeps_refused`; what came before it is there to be taken.
         """
         cdef list others = []
         cdef Cursor at
@@ -350,6 +359,8 @@ cdef class LinkRelay:
         if kind == PUBCOMP and packet_id in self.released:
             self.released.remove(packet_id)
             return 0
+        if code == CODE_QUOTA_EXCEEDED and self.keeps_refused:
+            raise QuotaExceeded
         if code >= REFUSED and (kind == PUBACK or kind == PUBREC):
             self.refused += 1
             self.last_refusal = code

@@ -27,7 +27,7 @@ from broker.config.link import CLIENT_ID_PREFIX, HOP, LISTENER, WANTED
 from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator
 from broker.core import tenants
-from broker.core.data_plane import DataPlane
+from broker.core.data_plane import DataPlane, report
 from broker.core.redirect import Redirect
 from broker.core.retained_searches import RetainedSearches
 from broker.core.secret import Secret
@@ -54,6 +54,7 @@ class _Capabilities(TypedDict, total=False):
 
     maximum_qos: int
     retain_available: bool
+    link: bool
 
 
 class ConnectHandler(Admission):
@@ -346,6 +347,14 @@ class ConnectHandler(Admission):
     def welcome(self, connection: Connection, packet: Connect, session: Session, *, present: bool) -> None:
         if connection.closed or session.owner is not connection:
             return
+        try:
+            self._welcome(connection, packet, session, present)
+        except Exception as error:  # the callers go on: no timer and no input would ever end this connection
+            report(error, address=connection.address)
+            connection.close(close_reasons.INTERNAL_ERROR)
+
+    def _welcome(self, connection: Connection, packet: Connect, session: Session, present: bool) -> None:
+        """Send CONNACK, and let the parts of the node know of the client."""
         level = packet.protocol_level
         keep_alive = float(packet.keep_alive)
         cap = self._data_plane.config.limits.max_keep_alive
@@ -360,6 +369,8 @@ class ConnectHandler(Admission):
             connection.send(encode(Connack(session_present=present and level > 3), 4))
             connection.accept(session, level, keep_alive, bridge=packet.bridge, **self._capabilities(connection))
         self._data_plane.sessions.on_accepted(level)
+        if level == 5 and _is_link(packet):
+            self._guests.attached(connection, session, packet.properties["user_property"])
         self._streams.attached(session, present=present)
         self._retained_searches.attached(session, present=present)
         connection.proceed()
@@ -392,9 +403,10 @@ class ConnectHandler(Admission):
         properties: dict[str, Any] = {}
         if session.expiry != asked.get("session_expiry_interval", 0):
             properties["session_expiry_interval"] = session.expiry
-        properties["receive_maximum"] = config.limits.receive_maximum
-        properties["maximum_packet_size"] = connection.max_packet_size
         capabilities = self._capabilities(connection)
+        if not capabilities.get("link"):
+            properties["receive_maximum"] = config.limits.receive_maximum
+        properties["maximum_packet_size"] = connection.max_packet_size
         if capabilities.get("maximum_qos", 2) < 2:  # [5: MQTT-3.2.2-9]
             properties["maximum_qos"] = capabilities["maximum_qos"]
         if not capabilities.get("retain_available", True):
@@ -413,11 +425,9 @@ class ConnectHandler(Admission):
             properties["authentication_method"] = connection.authentication.method
             if connection.authentication.data:
                 properties["authentication_data"] = connection.authentication.data
-        user_properties = asked.get("user_property", ())
-        is_link = any(name == HOP for name, _ in user_properties)
-        if is_link:
+        if _is_link(packet):
             properties["user_property"] = [(HOP, self._secret.identity)]  # by this another broker's link finds loops
-            if offers(user_properties) and session.persistent:
+            if offers(asked["user_property"]) and session.persistent:
                 properties["user_property"].append((WANTED, "1"))
         largest = asked.get("maximum_packet_size", 0)
         connack = encode(Connack(session_present=present, properties=properties), 5)
@@ -436,15 +446,18 @@ class ConnectHandler(Admission):
             topic_aliases=min(asked.get("topic_alias_maximum", 0), config.mqtt.topic_alias_out),
             **capabilities,
         )
-        if is_link:
-            self._guests.attached(connection, session, user_properties)
 
     def _capabilities(self, connection: Connection) -> _Capabilities:
         """The messages that are taken from a client; a link has another broker's, which its clients do not choose."""
         mqtt = self._data_plane.config.mqtt
         if connection.listener == LISTENER:
-            return {}
+            return {"link": True}
         return {"maximum_qos": mqtt.maximum_qos, "retain_available": mqtt.retain_available}
+
+
+def _is_link(packet: Connect) -> bool:
+    """Whether the client is a link of another broker, by the properties of CONNECT."""
+    return any(name == HOP for name, _ in packet.properties.get("user_property", ()))
 
 
 def _give_prefix(packet: Connect, prefix: str) -> bool:

@@ -15,6 +15,8 @@ from broker.interest.filters import Rows
 from broker.interest.interest import Interest, Watch
 from broker.interest.neighbours import Neighbour
 
+DIGITS = 9  # of a number of rows; of some thousands Python makes no number
+
 
 class Guest:
     """One of them, connected.
@@ -137,4 +139,6 @@ def offers(properties: list[tuple[str, str]]) -> int:
 def number_of(text: str) -> int:
     """The largest number of rows, of the value of that user property."""
     version, _, most = text.partition(" ")
-    return min(int(most), MAX_WANTED) if version == "1" and most.isascii() and most.isdigit() else 0
+    if version != "1" or not most.isascii() or not most.isdigit() or len(most) > DIGITS:
+        return 0
+    return min(int(most), MAX_WANTED)

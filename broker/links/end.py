@@ -16,7 +16,7 @@ from _speedups.codec.packets import Connack, Connect, Disconnect, Packet, Publis
 from _speedups.net.listener import Endpoint, Listener
 from _speedups.net.reactor import Reactor
 from _speedups.protocol.client_events import reason_of
-from _speedups.protocol.link_relay import LinkRelay
+from _speedups.protocol.link_relay import LinkRelay, QuotaExceeded
 from broker.client.connection import ClientConnection
 from broker.client.options import Options
 from broker.config.broker_url import SECURE, WEB
@@ -86,6 +86,10 @@ class End(ClientConnection):
     def _handle(self, read: Callable[[], list[Packet]]) -> None:
         try:
             packets = read()
+        except QuotaExceeded:
+            self.pass_on()  # the acknowledgements before it: else the next attempt gets no further
+            self.abort("it has refused a message (Quota exceeded), which will be sent again")
+            return
         except ValueError as fault:
             self.abort(f"it has sent {fault}")
             return

@@ -6,6 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from _speedups.codec.encode import encode
@@ -55,6 +56,14 @@ class Host(NamedTuple):
     limit_queue: Callable[[bytes, QueueLimits | None], None]  # of a session
 
 
+@dataclass
+class Lost:
+    """Sessions of a link that were lost, until the other side of the link has acted on it."""
+
+    here: bool = False  # this broker's session began anew: that of the other broker must end
+    there: bool = False  # the other broker's session began anew: it sends no PUBREL for what awaits it here
+
+
 class Direction:
     """The figures of one direction, over all its connections."""
 
@@ -89,11 +98,13 @@ class Link:
     Args:
         config: of the link.
         host: its node.
+        lost: its sessions that were lost; outlives changes of the configuration.
     """
 
-    def __init__(self, config: LinkConfig, host: Host) -> None:
+    def __init__(self, config: LinkConfig, host: Host, lost: Lost) -> None:
         self.config = config
         self._host = host
+        self._lost = lost
         self._attempts = 0
         self._bridge_bit = config.level < LOCAL_LEVEL
         self._logged = ""  # the last reason in the log: each is logged once
@@ -185,6 +196,8 @@ class Link:
         remote = await dial(self.config, self.address, relay, lost.set)
         async with _closing(remote):
             connack = await self._greet(remote, plane)
+            if not self._continues(connack):
+                self._lost.there, self._lost.here = True, False
             relay = self._make_out(own, connack, echoes)
             pace = Pace(self.config.max_rate, self.config.max_bytes_rate)
             local = await adopt(plane.reactor, relay, lost.set, pace)
@@ -196,13 +209,15 @@ class Link:
                 exchange = self._make_exchange(plane, session, local, remote, connack)
                 local.begin()
                 remote.begin(*_marks_of(connack))
-                if not present and self._continues(connack):
+                self._lost.here |= not present and self._continues(connack)
+                if self._lost.here:
                     # Packet identifiers begin anew at this side: the other one must not take them for those it knows.
                     await self._end_remote_session()
+                    self._lost.here, self._lost.there = False, True
                     raise LinkError("the session at this broker is new: it begins anew at the other one, too")
-                if not self._continues(connack):
-                    relay.release([packet_id for packet_id, *_ in session.awaited()])
-                    local.pass_on()
+                if self._lost.there:
+                    await self._release(local, session)
+                    self._lost.there = False
                 if exchange is not None:
                     await exchange.begin()
                 else:
@@ -271,6 +286,7 @@ class Link:
             refused_marks=[_mark(own)],
             remembered=echoes,
             notices=NOTICE.encode() if self.config.wanted_only else b"",
+            keeps_refused=True,
         )
 
     def _make_out(self, own: str, connack: Connack, echoes: Echoes | None) -> LinkRelay:
@@ -339,6 +355,13 @@ class Link:
         remote = await dial(self.config, self.address, self._make_in(plane, "", None), lambda: None)
         async with _closing(remote):
             await self._greet(remote, plane, clean=True)
+
+    async def _release(self, local: End, session: Session) -> None:
+        """Publish the QoS 2 messages here whose sender has forgotten them; returns when that is done."""
+        if awaited := [packet_id for packet_id, *_ in session.awaited()]:
+            local.relay.release(awaited)
+            local.pass_on()
+            await local.request(encode(Unsubscribe(1, [NOTICE]), LOCAL_LEVEL))  # UNSUBACK: PUBREL before it was read
 
     async def _subscribe_local(self, local: End, plane: DataPlane, maximum_qos: int) -> None:
         wanted = {rule.local_filter: min(rule.qos, maximum_qos) for rule in reversed(self.config.topics) if rule.is_out}

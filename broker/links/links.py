@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.config.link import LinkConfig
-from broker.links.link import Host, Link
+from broker.links.link import Host, Link, Lost
 
 
 class Links:
@@ -20,6 +20,7 @@ class Links:
         self._host = host
         self._is_ours = is_ours
         self._configs: dict[str, LinkConfig] = {}
+        self._lost: dict[str, Lost] = {}
         self._running: dict[str, tuple[Link, asyncio.Task[None]]] = {}
 
     def configure(self, configs: tuple[LinkConfig, ...]) -> None:
@@ -39,7 +40,7 @@ class Links:
                 self._end(name)
 
     def _start(self, config: LinkConfig) -> None:
-        link = Link(config, self._host)
+        link = Link(config, self._host, self._lost.setdefault(config.name, Lost()))
         task = asyncio.get_running_loop().create_task(link.run())
         self._running[config.name] = link, task
 

@@ -76,3 +76,46 @@ def test_a_link_keeps_within_its_rate_and_its_window(start_broker: StartBroker) 
         publisher.send(*(Publish("a", b"%d" % number, qos=1, packet_id=number) for number in range(1, 61)))
         assert received(reader, 60) == [f"{number}" for number in range(1, 61)]
         assert time.monotonic() - began > 0.9  # 60 messages less the first window, at 50 a second
+
+
+@one_store
+@pytest.mark.parametrize(("version", "qos"), [("3.1.1", 1), ("3.1.1", 2), ("5", 2)])
+def test_the_limits_of_a_client_refuse_nothing_that_a_link_brings(
+    start_broker: StartBroker, version: str, qos: int
+) -> None:
+    """The other broker drops what is refused; and below MQTT 5.0 it does not know how much may be under way."""
+    there = start_broker(HTTP)
+    limits = {"limits.receive_maximum": 10, "limits.max_awaiting_release": 5}
+    plain = {"wanted_only": False, "version": version, "client_id": "x"}
+    here = start_broker(links(far=table(there.port, f"a/# in {qos}", **plain)) | limits)
+    here.wait_for_log("link is connected")
+    with SocketClient(here.port, "reader", clean_start=False) as reader:
+        reader.subscribe(("a/#", 1))
+    here.stop()
+    topics = [f"a/{number}" for number in range(100)]
+    publish(there, topics, qos=qos)
+    here.start()
+    with SocketClient(here.port, "reader", clean_start=False) as reader:
+        assert received(reader, 100) == topics
+    (link,) = HttpClient(here).get("/links")["items"]
+    assert link["state"] == "connected" and link["in"]["messages"] == 100
+
+
+@one_store
+def test_what_the_other_broker_has_no_room_for_now_is_sent_again(start_broker: StartBroker) -> None:
+    there = start_broker(HTTP | {"limits.max_awaiting_release": 5})
+    with SocketClient(there.port, "reader", clean_start=False) as reader:
+        reader.subscribe(("a/#", 1))
+    here = start_broker(links(far=table(there.port, "a/# out 2", wanted_only=False)))
+    here.wait_for_log("link is connected")
+    there.stop()
+    here.wait_for_log("link is not connected")
+    topics = [f"a/{number}" for number in range(20)]
+    publish(here, topics, qos=2)
+    before = len(here.log)
+    there.start()
+    with SocketClient(there.port, "reader", clean_start=False) as reader:
+        assert received(reader, 20) == topics
+    until(lambda: waiting(here) == 0)
+    reasons = [line["reason"] for line in here.log[before:] if line["event"] == "link is not connected"]
+    assert any("Quota exceeded" in reason for reason in reasons)

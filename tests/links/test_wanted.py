@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish
+from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.socket_client import SocketClient
@@ -42,12 +42,15 @@ def carried(broker: BrokerProcess, direction: str = "out", name: str = "far") ->
     )
 
 
-def publish(broker: BrokerProcess, topics: Iterable[str], **more: object) -> None:
-    """Publish a message at QoS 1 to each of these topics; its payload is the topic."""
+def publish(broker: BrokerProcess, topics: Iterable[str], *, qos: int = 1, **more: object) -> None:
+    """Publish a message to each of these topics; its payload is the topic."""
     with SocketClient(broker.port, "publisher") as client:
         for number, topic in enumerate(topics, 1):
-            client.send(Publish(topic, topic.encode(), qos=1, packet_id=number, **more))  # type: ignore[arg-type]
-            assert isinstance(client.receive(), Puback)
+            client.send(Publish(topic, topic.encode(), qos=qos, packet_id=number, **more))  # type: ignore[arg-type]
+            if qos == 2:
+                assert isinstance(client.receive(), Pubrec)
+                client.send(Pubrel(number))
+            assert isinstance(client.receive(), Puback if qos == 1 else Pubcomp)
 
 
 def received(client: SocketClient, number: int) -> list[str]:

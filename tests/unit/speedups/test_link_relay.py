@@ -9,7 +9,7 @@ from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
 from _speedups.codec.errors import MalformedPacket
 from _speedups.codec.packets import Connack, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback
-from _speedups.protocol.link_relay import Echoes, LinkRelay, TopicRule
+from _speedups.protocol.link_relay import Echoes, LinkRelay, QuotaExceeded, TopicRule
 
 LARGEST = 1_000_000
 RULES = [TopicRule(b"a/#", b"a/", b"far/"), TopicRule(b"+/x", b"", b""), TopicRule(b"deep/#", b"", b"longer/")]
@@ -168,3 +168,13 @@ def test_random_bytes_do_no_harm() -> None:
         except ValueError:
             continue
         found.take_output()
+
+
+@pytest.mark.parametrize("refusal", [Puback(2, 0x97), Pubrec(2, 0x97)])
+def test_a_refusal_that_will_pass_does_not_go_on(refusal: Packet) -> None:
+    """The session that has sent the message would drop it."""
+    found = relay(keeps_refused=True)
+    with pytest.raises(QuotaExceeded):
+        found.feed(encode(Pubrec(1), 5) + encode(refusal, 5) + encode(Puback(3), 5))
+    assert [fields(packet) for packet in Decoder(5).feed(found.take_output())] == [fields(Pubrec(1))]
+    assert found.refused == 0
