@@ -41,6 +41,11 @@ cdef class Channel(Outlet):
     cdef flag metered                  # its packets are rate limited
     cdef uint8_t gate                  # reasons not to read: bits of read_gate.pxd
     cdef uint32_t own_max_packet_size  # bytes of the largest packet from the client, beside the limit of the turn
+    # CONNACK has promised the client at least these, whatever the limits of the turn are by now: bytes of its largest
+    # packet, messages without an acknowledgement, topic aliases; 0 below level 5.
+    cdef uint32_t promised_packet_size
+    cdef uint16_t promised_receive_maximum
+    cdef uint16_t promised_aliases
     cdef uint32_t need                 # bytes of the incomplete packet; 0 = unknown or none
     cdef uint32_t last_seen            # tick of the last bytes received
     cdef uint32_t keep_alive_ticks     # ticks without bytes until the client times out; 0 = never
@@ -66,6 +71,7 @@ cdef class Channel(Outlet):
     cdef bint may_delay(self, Publication* publication, uint16_t packet_id) except -1
     cdef int qualify(self, Publication* publication) except -1
     cdef bint is_own_state(self, const uint8_t* name, Py_ssize_t n) except -1
+    cdef int repeat_pubrec(self, const Publication* publication, uint16_t packet_id) except -1
     cdef int refuse_publish(self, Publication* publication, uint16_t packet_id, uint8_t code, uint8_t why) except -1
     cdef int handle_acknowledgement(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1
     cdef bint check_properties(self, const uint8_t* p, const uint8_t* end, int kind) except -1

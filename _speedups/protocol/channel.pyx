@@ -154,6 +154,10 @@ cdef class Channel(Outlet):
         self.aliases.maximum = topic_aliases
         self.bridge = bridge
         self.link = link
+        if level == 5:
+            self.promised_packet_size = self.max_packet_size
+            self.promised_receive_maximum = self.turn.limits.receive_maximum
+            self.promised_aliases = self.turn.limits.topic_alias_maximum
         self.maximum_qos = maximum_qos
         self.refused_flags = 0 if retain_available else FLAG_RETAIN
         self.keeps_retain = bridge or level == 5
@@ -225,6 +229,8 @@ cdef class Channel(Outlet):
             limit = self.turn.limits.max_packet_size
             if limit > self.own_max_packet_size:
                 limit = self.own_max_packet_size
+            if limit < self.promised_packet_size:
+                limit = self.promised_packet_size
             if self.phase != OPEN:
                 if self.phase == EXPECTING and (p[0] >> 4 != CONNECT or p[0] == TLS_HANDSHAKE):
                     self.protocol_error(close_reasons.not_connect(p[:min(<Py_ssize_t>4, end - p)]))
@@ -332,6 +338,9 @@ cdef class Channel(Outlet):
                 return 0
         elif first_byte == PUBLISH_QOS_0 and body - packet == 1 + varint_size(<uint32_t>n):
             publication.packet = packet            # receivers get it as received: no flags, and the shortest header
+        if qos == 2 and self.session.awaits(packet_id):
+            # Before any refusal: after that its identifier would be free [5: MQTT-4.3.3-9], and it awaits PUBREL here.
+            return self.repeat_pubrec(&publication, packet_id)
         name, length = publication.topic, publication.topic_length
         if self.session.tenant is not None:
             fault = self.qualify(&publication)
@@ -373,7 +382,7 @@ cdef class Channel(Outlet):
             return self.deny_publish(&publication, packet_id)
         if publication.invalid_payload:
             return self.refuse_publish(&publication, packet_id, CODE_PAYLOAD_FORMAT_INVALID, PAYLOAD_NOT_UTF_8)
-        if self.turn.has_publish_hook and not (qos == 2 and self.session.awaits(packet_id)):
+        if self.turn.has_publish_hook:
             self.handler.publish(self, publication.topic[:publication.topic_length],
                                  publication.payload[:publication.payload_length], qos, first_byte & 1, packet_id,
                                  first_byte & FLAG_DUP, publication.properties[:publication.properties_length],
@@ -464,7 +473,8 @@ cdef class Channel(Outlet):
 
     cdef bint resolve_alias(self, Publication* publication, uint16_t number) except -1:
         """Set the alias to the publication's topic name, or the topic name to the alias's. False: it is refused."""
-        cdef uint32_t most = self.turn.limits.topic_alias_maximum
+        # [5: MQTT-3.3.2-12]
+        cdef uint32_t most = max(<uint32_t>self.turn.limits.topic_alias_maximum, <uint32_t>self.promised_aliases)
         cdef Alias* alias
         if number > most:                          # 0 is refused by the scan
             self.protocol_error(CloseReason(
@@ -520,7 +530,8 @@ cdef class Channel(Outlet):
         if qos == 0 or (qos == 2 and self.session.awaits(packet_id)):
             return True
         self.unacknowledged += 1
-        if self.unacknowledged > (PACKET_IDS if self.link else self.turn.limits.receive_maximum):
+        if (self.unacknowledged > (PACKET_IDS if self.link else self.turn.limits.receive_maximum)
+                and self.unacknowledged > self.promised_receive_maximum):
             self.protocol_error(close_reasons.RECEIVE_MAXIMUM_EXCEEDED)
             return False
         return True
@@ -542,9 +553,8 @@ cdef class Channel(Outlet):
             if self.router.publish_now_or_later(publication) == 0 and self.level == 5:
                 code = CODE_NO_MATCHING_SUBSCRIBERS
             return self.acknowledge(PUBACK << 4, packet_id, record_position(self.turn) > before, code, 0)
-        if self.session.awaits(packet_id):
-            # A duplicate: PUBREC again, but not before the first one may be sent.
-            return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded() and self.turn.behind(), 0, 0)
+        if self.session.awaits(packet_id):          # it has come again while a hook decided
+            return self.repeat_pubrec(publication, packet_id)
         if not self.link and (incoming_count(self.session.incoming) >= self.turn.limits.max_awaiting_release or (
                 incoming_count(self.session.incoming)
                 and incoming_bytes(self.session.incoming) + publication.topic_length + publication.properties_length
@@ -557,6 +567,13 @@ cdef class Channel(Outlet):
             raise MemoryError
         self.session.await_release(packet_id, message)
         return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded(), 0, 0)
+
+    cdef int repeat_pubrec(self, const Publication* publication, uint16_t packet_id) except -1:
+        """A QoS 2 message has come again: PUBREC again, but not before the first one may be sent."""
+        if self.turn.tracer is not None:
+            self.turn.tracer.note("received", self.session.client_id, publication.topic, publication.topic_length,
+                                  publication.payload, publication.payload_length, 2, "again: it awaits PUBREL")
+        return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded() and self.turn.behind(), 0, 0)
 
     cdef int refuse_publish(self, Publication* publication, uint16_t packet_id, uint8_t code, uint8_t why) except -1:
         """Drop a message. Level 5 gets the reason; below it the only reply is an acknowledgement [MQTT-3.3.5-2]."""

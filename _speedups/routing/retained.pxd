@@ -14,13 +14,16 @@ cdef class RetainedTree:
     cdef readonly uint64_t count       # messages
     cdef readonly uint64_t size        # bytes of their topic names and payloads
     cdef Tenants tenants               # of the node; None: they are not counted
-    cdef list expiring                 # a heap of (time at which it expires, topic name); entries may be out of date
+    # A heap of (time, topic name): each message that expires has a note with that time or an earlier one.
+    cdef list expiring
     cdef readonly uint64_t max_messages          # messages that may be kept
     cdef readonly uint64_t max_bytes     # bytes that may be kept
 
     cdef int count_message(self, const Message* message, int n) except -1
     cdef bint has_room(self, Message* message) except -1
     cdef int put(self, Message* message, bint always=*) except -1
+    cdef int expect(self, int64_t expires, bytes topic) except -1
+    cdef int64_t expiry_of(self, bytes topic) except -1
     cdef bytes take_expired(self, int64_t clock)
     cdef int remove(self, const uint8_t* topic, Py_ssize_t n) except -1
 

@@ -24,7 +24,10 @@ from _speedups.routing.topic_tree cimport (
 )
 
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+
+cdef enum:
+    EXPIRING_FREE = 1024         # notes of messages that are there no more
 
 
 cdef void drop_message(void* message) noexcept:
@@ -60,19 +63,35 @@ cdef class RetainedTree:
     cdef int put(self, Message* message, bint always=False) except -1:
         """Keep the message for its topic name in place of the previous one. 0: there is no room for it."""
         cdef Node* node
+        cdef int64_t before = 0                 # the time at which the previous one expires
         if not always and not self.has_room(message):
             return 0
         node = node_at(self.root, message.data, message.topic_length, True)
         if node == NULL:
             raise MemoryError
         if node.value != NULL:
+            before = (<Message*>node.value).expires
             self.count_message(<Message*>node.value, -1)
             message_release(<Message*>node.value)
         node.value = <void*>message_hold(message)
         self.count_message(message, 1)
-        if message.expires:
-            heappush(self.expiring, (message.expires, message.data[:message.topic_length]))
+        if message.expires and not 0 < before <= message.expires:    # else the note of the previous one is enough
+            self.expect(message.expires, message.data[:message.topic_length])
         return 1
+
+    cdef int expect(self, int64_t expires, bytes topic) except -1:
+        """Note when a message expires. Notes of messages that are there no more go when they are too many."""
+        heappush(self.expiring, (expires, topic))
+        if len(self.expiring) > 2 * self.count + EXPIRING_FREE:
+            topics = {topic for _, topic in self.expiring}
+            self.expiring = [(self.expiry_of(topic), topic) for topic in topics if self.expiry_of(topic)]
+            heapify(self.expiring)
+        return 0
+
+    cdef int64_t expiry_of(self, bytes topic) except -1:
+        """When the message with this topic name expires; 0: there is none, or it does not."""
+        cdef Node* node = node_at(self.root, topic, len(topic), False)
+        return 0 if node == NULL or node.value == NULL else (<Message*>node.value).expires
 
     cdef int count_message(self, const Message* message, int n) except -1:
         """Add a message, or with `n` -1 take one from the totals of the node and of its tenant."""
@@ -88,16 +107,18 @@ cdef class RetainedTree:
     def watch(self, Restored message not None):
         """The message, which may be here, has got the time at which it expires."""
         if message.expires:
-            heappush(self.expiring, (message.expires, message.topic))
+            self.expect(message.expires, message.topic)
 
     cdef bytes take_expired(self, int64_t clock):
         """Remove a message that has expired at `clock`; its topic name, or None if there is no such message."""
-        cdef Node* node
         cdef bytes topic
+        cdef int64_t expires
         while self.expiring and self.expiring[0][0] <= clock:
-            expires, topic = heappop(self.expiring)
-            node = node_at(self.root, topic, len(topic), False)
-            if node != NULL and node.value != NULL and (<Message*>node.value).expires == <int64_t>expires:
+            _, topic = heappop(self.expiring)
+            expires = self.expiry_of(topic)
+            if expires > clock:                     # it has replaced the message of the note
+                heappush(self.expiring, (expires, topic))
+            elif expires:
                 self.remove(topic, len(topic))
                 return topic
         return None

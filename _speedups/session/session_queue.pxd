@@ -32,6 +32,8 @@ cdef class SessionQueue(Subscriber):
     cdef uint16_t identifier_set(self, const uint8_t* identifiers, Py_ssize_t n) except? 0
     cdef bint drop_expired(self) except -1
     cdef bint in_flight(self, uint64_t n, const Entry* e) noexcept
+    cdef int forget_identifier_sets(self) except -1
+    cdef list used_identifier_sets(self)
     cdef int arrive(self, uint64_t n, Message* message, uint8_t flags, bytes identifiers, Py_ssize_t size,
                     bint of_group) except -1
     cdef bint drop_one(self) except -1

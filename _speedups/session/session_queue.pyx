@@ -217,18 +217,43 @@ cdef class SessionQueue(Subscriber):
         """
         cdef bytes wanted = identifiers[:n]
         cdef list sets
-        if self.queue.identifier_sets == NULL or self.queue.head == self.tail:
+        if self.queue.head == self.tail:
+            self.forget_identifier_sets()
+        if self.queue.identifier_sets == NULL:
             sets = [b""]
-            Py_XDECREF(self.queue.identifier_sets)
             Py_INCREF(sets)
             self.queue.identifier_sets = <PyObject*>sets
         sets = <list>self.queue.identifier_sets
         if wanted in sets:
             return <uint16_t>sets.index(wanted)
         if len(sets) >= IDENTIFIER_SETS_MAX:
-            return 0
+            sets = self.used_identifier_sets()
+            if len(sets) >= IDENTIFIER_SETS_MAX:
+                return 0
         sets.append(wanted)
         return <uint16_t>(len(sets) - 1)
+
+    cdef int forget_identifier_sets(self) except -1:
+        """The queue is empty."""
+        Py_XDECREF(self.queue.identifier_sets)
+        self.queue.identifier_sets = NULL
+        return 0
+
+    cdef list used_identifier_sets(self):
+        """Keep only the sets that entries of the queue have, with new numbers."""
+        cdef list sets = <list>self.queue.identifier_sets, used = [b""]
+        cdef dict numbers = {0: 0}
+        cdef uint64_t n
+        cdef Entry* e
+        for n in range(self.queue.head, self.tail):
+            e = queue_entry(self.queue, n)
+            if e.identifiers and not e.flags & OF_GROUP:
+                if e.identifiers not in numbers:
+                    numbers[e.identifiers] = len(used)
+                    used.append(sets[e.identifiers])
+                e.identifiers = <uint16_t>numbers[e.identifiers]
+        sets[:] = used
+        return sets
 
     cdef int arrive(self, uint64_t n, Message* message, uint8_t flags, bytes identifiers, Py_ssize_t size,
                     bint of_group) except -1:
@@ -246,6 +271,8 @@ cdef class SessionQueue(Subscriber):
         if n < self.tail and not (
                 self.restoring and n >= self.queue.head and queue_entry(self.queue, n).message == NULL):
             return 0
+        if self.queue.head == self.tail:
+            self.forget_identifier_sets()
         e = self.restored_entry(n)
         e[0] = Entry(message_hold(message), 0, flags & STORED_FLAGS, WAITING,
                      self.identifier_set(identifiers, len(identifiers)) if identifiers else 0, <uint32_t>size)

@@ -1,5 +1,6 @@
 """Retained messages against the plain model, and searches in a tree that changes while they are under way."""
 
+import gc
 import random
 from typing import Any
 
@@ -208,3 +209,35 @@ def test_nothing_begins_that_unsubscribe_has_ended_before_suback() -> None:
     client.send(Subscribe(1, [("r", 0)]), Unsubscribe(2, ["r"]))
     node.confirm()
     assert [type(packet) for packet in client.take()] == [Suback, Unsuback]
+
+
+def notes_of(tree: RetainedTree) -> int:
+    (notes,) = (each for each in gc.get_referents(tree) if isinstance(each, list))
+    return len(notes)
+
+
+def test_a_message_that_is_renewed_leaves_nothing_behind() -> None:
+    """Each one left a note until its time: of messages that expire in years the node ran out of memory."""
+    tree = RetainedTree()
+    for number in range(20_000):
+        tree.set(b"renewed", b"x", expires=1_000_000 + number)
+    assert notes_of(tree) == 1
+    for number in range(20_000):
+        tree.set(b"sooner", b"x", expires=1_000_000 - number)
+        tree.set(b"cleared", b"x", expires=1_000_000 + number)
+        tree.set(b"cleared", b"")
+    assert notes_of(tree) < 2000
+    assert len(list(tree.matching(b"#"))) == 2
+
+
+def test_a_renewed_message_expires_at_its_own_time() -> None:
+    node = Node()
+    publisher = Client(node, "publisher", level=5)
+    publisher.connack()
+    for seconds in (5, 100, 10):
+        publisher.send(Publish("r", b"%d" % seconds, retain=True, properties={"message_expiry_interval": seconds}))
+    node.advance(6 * 4)
+    assert [payload for _, payload, _ in node.router.retained.matching(b"r")] == [b"10"]
+    node.advance(6 * 4)
+    assert list(node.router.retained.matching(b"r")) == []
+    assert node.router.retained.count == 0

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from _speedups.codec.packets import (
+    Disconnect,
     Puback,
     Pubcomp,
     Publish,
@@ -15,6 +16,7 @@ from _speedups.codec.packets import (
     Suback,
     Subscribe,
 )
+from _speedups.session.rights import PUBLISH, Rights
 from tests.harness.inprocess import Client, KeepingStore, Node
 from tests.unit.speedups.session_machine import state_of
 
@@ -264,3 +266,65 @@ def test_a_compaction_keeps_all_that_is_live() -> None:
     state = state_of(node)
     assert len(state["retained"]) == 2 and state["sessions"][b"subscriber"][1] == 1
     assert state_of(Node(KeepingStore(node.store.after(len(node.store.told))))) == state
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_a_message_of_qos_2_that_is_repeated_is_never_refused(level: int) -> None:
+    """[5: MQTT-4.3.3-9]: the identifier was free for its client; here it stood for the old message."""
+    node = Node()
+    receiver = subscribed(node)
+    publisher = Client(node, "publisher", level=level)
+    publisher.connack()
+    publisher.send(Publish("t/1", b"1", 2, packet_id=1))
+    assert publisher.take() == [Pubrec(1)]
+    session = node.sessions.get(b"publisher")
+    assert session is not None
+    session.set_rights(Rights([(True, PUBLISH, b"t/2")]))
+    publisher.send(Publish("t/1", b"1", 2, packet_id=1, dup=True))
+    assert publisher.take() == [Pubrec(1)]
+    publisher.send(Pubrel(1), Publish("t/2", b"2", 2, packet_id=1), Pubrel(1))
+    assert publisher.take() == [Pubcomp(1), Pubrec(1), Pubcomp(1)]
+    assert [packet.payload for packet in receiver.take() if isinstance(packet, Publish)] == [b"1", b"2"]
+
+
+def test_a_reload_takes_nothing_back_that_connack_has_promised() -> None:
+    """[5: MQTT-3.3.2-12]: a lower limit cut off all clients with more topic aliases, messages or bytes."""
+    node = Node(auto=False, mqtt={"topic_alias_maximum": 16})
+    clients = [Client(node, name, level=5, clean_start=False) for name in ("before", "after")]
+    node.confirm()
+    for client in clients:
+        client.connack()
+    before, after = clients
+    config = node.broker.config
+    limits = replace(config.limits, receive_maximum=2, max_packet_size=1000)
+    node.broker.configure(replace(config, limits=limits, mqtt=replace(config.mqtt, topic_alias_maximum=4)))
+    after.close()
+    after = Client(node, "after", level=5, clean_start=False)
+    node.confirm()
+    assert after.connack().properties["topic_alias_maximum"] == 4
+    aliased = Publish("t", b"x" * 2000, properties={"topic_alias": 10})
+    before.send(aliased, *(Publish("t", b"", 2, packet_id=number) for number in range(1, 6)))
+    node.confirm()
+    assert before.take() == [Pubrec(number, 0) for number in range(1, 6)]
+    after.send(aliased)
+    assert [type(packet) for packet in after.take()] == [Disconnect]
+
+
+def test_identifiers_of_many_subscriptions_stay_with_their_messages() -> None:
+    """[5: MQTT-3.3.4-3]: after 4096 different ones a queue that was never empty had none for others."""
+    node = Node()
+    client = Client(node, "subscriber", level=5, clean_start=False)
+    client.connack()
+    for number in range(1, 4201):
+        client.send(Subscribe(1, [(f"t/{number}", 1)], {"subscription_identifier": number}))
+    client.take()
+    publisher = Client(node, "publisher")
+    held: Publish | None = None
+    for number in range(1, 4201):
+        publisher.send(Publish(f"t/{number}", b"", 1, packet_id=1))
+        (packet,) = client.take()
+        assert isinstance(packet, Publish)
+        assert packet.properties == {"subscription_identifier": [number]}
+        if held is not None:
+            client.send(Puback(held.packet_id))
+        held = packet  # the queue is never empty
