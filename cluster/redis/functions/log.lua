@@ -13,13 +13,13 @@ end)
 
 -- args: prefix, node, bytes of its log of messages that Redis had confirmed. If Redis has lost some of them, as when a
 -- replica takes over, the log continues after the gap, and readers see the gap.
-register('flockmq_log_from', function(args)
+register({function_name = 'flockmq_log_from', flags = {'allow-oom'}, callback = function(args)
   local key = args[1] .. 'node:' .. args[2]
   if live(args[1], args[2]) and tonumber(redis.call('HGET', key, 'logged') or 0) < tonumber(args[3]) then
     redis.call('HSET', key, 'logged', args[3])
   end
   return 'ok'
-end)
+end})
 
 local REMEMBERED = 30 * 86400000   -- milliseconds that the record of a deleted log is kept
 
