@@ -176,8 +176,7 @@ def test_retained_messages_go_out_at_the_lower_qos_with_retain_after_suback() ->
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "persistent"])
-@pytest.mark.parametrize("qos", [0, 1])
-def test_no_retained_message_follows_unsuback(clean: bool, qos: int) -> None:
+def test_no_retained_message_follows_unsuback(clean: bool) -> None:
     """[MQTT-3.10.4-2] [5: MQTT-3.10.4-2]: its search went on for a client that reads slowly."""
     node = Node()
     publisher = Client(node, "publisher")
@@ -185,7 +184,7 @@ def test_no_retained_message_follows_unsuback(clean: bool, qos: int) -> None:
         publisher.send(Publish(f"r/{number}", b"x" * 10_000, 1, retain=True, packet_id=1))
     client = Client(node, "slow", clean_start=clean)
     client.connack()
-    client.write(Subscribe(1, [("r/#", qos)]))
+    client.write(Subscribe(1, [("r/#", 0)]))
     node.run()  # as much as its socket holds
     client.write(Unsubscribe(2, ["r/#"]))
     node.run()
@@ -194,9 +193,7 @@ def test_no_retained_message_follows_unsuback(clean: bool, qos: int) -> None:
     assert kinds[0] is Suback
     assert Publish in kinds
     end = kinds.index(Unsuback)
-    in_flight = node.broker.data_plane.config.limits.max_inflight if qos else 0
-    assert kinds[end + 1 :].count(Publish) <= in_flight
-    assert kinds.count(Publish) < 300
+    assert Publish not in kinds[end:]
 
 
 def test_nothing_begins_that_unsubscribe_has_ended_before_suback() -> None:
