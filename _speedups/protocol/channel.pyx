@@ -340,6 +340,8 @@ cdef class Channel(Outlet):
             publication.packet = packet            # receivers get it as received: no flags, and the shortest header
         if qos == 2 and self.session.awaits(packet_id):
             # Before any refusal: after that its identifier would be free [5: MQTT-4.3.3-9], and it awaits PUBREL here.
+            self.turn.counters[PUBLISH_RECEIVED] += 1
+            self.turn.counters[PUBLISH_BYTES_RECEIVED] += publication.payload_length
             return self.repeat_pubrec(&publication, packet_id)
         name, length = publication.topic, publication.topic_length
         if self.session.tenant is not None:
@@ -422,8 +424,7 @@ cdef class Channel(Outlet):
             self.deny_publish(publication, packet_id)
             return False
         elif self.router.delayed.is_full(topic, n, publication.topic_length + publication.properties_length
-                                         + publication.payload_length) and not (
-                publication.qos == 2 and self.session.awaits(packet_id)):   # a repeated one has its room
+                                         + publication.payload_length):
             code, why = CODE_QUOTA_EXCEEDED, TOO_MANY_DELAYED
         if why != NO_REASON:
             self.turn.counters[DELAYED_REFUSED] += 1

@@ -53,6 +53,8 @@ RECEIVE_MAXIMUM_EXCEEDED = CloseReason(
 TOO_MANY_UNRELEASED = CloseReason(Code.QUOTA_EXCEEDED, "too many QoS 2 messages wait for PUBREL")
 CONNACK_TOO_LARGE = CloseReason(None, "its Maximum Packet Size has no room for CONNACK")
 AUTH_TOO_LARGE = CloseReason(None, "its Maximum Packet Size has no room for AUTH")
+SUBACK_TOO_LARGE = CloseReason(None, "its Maximum Packet Size has no room for SUBACK")
+UNSUBACK_TOO_LARGE = CloseReason(None, "its Maximum Packet Size has no room for UNSUBACK")
 QOS_NOT_SUPPORTED = CloseReason(Code.QOS_NOT_SUPPORTED, "PUBLISH with a QoS above mqtt.maximum_qos [5: MQTT-3.2.2-11]")
 RETAIN_NOT_SUPPORTED = CloseReason(
     Code.RETAIN_NOT_SUPPORTED, "PUBLISH with RETAIN, and mqtt.retain_available is false [5: MQTT-3.2.2-14]"

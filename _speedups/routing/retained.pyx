@@ -84,7 +84,8 @@ cdef class RetainedTree:
         heappush(self.expiring, (expires, topic))
         if len(self.expiring) > 2 * self.count + EXPIRING_FREE:
             topics = {topic for _, topic in self.expiring}
-            self.expiring = [(self.expiry_of(topic), topic) for topic in topics if self.expiry_of(topic)]
+            notes = [(self.expiry_of(topic), topic) for topic in topics]
+            self.expiring = [note for note in notes if note[0]]
             heapify(self.expiring)
         return 0
 

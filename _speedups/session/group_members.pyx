@@ -443,6 +443,7 @@ cdef int release_entry(Session session, Member member, uint64_t n, Entry* e) exc
         member.group.record_done(session.shares.places[n & session.shares.mask])
     member.group.member_done(member, session.shares.places[n & session.shares.mask])
     e.flags &= ~<uint8_t>OF_GROUP
+    e.identifiers = 0                             # it was the number of the membership
     e.identifiers = session.identifier_set(member.properties, size) if size and e.message != NULL else 0
     return 0
 

@@ -247,7 +247,7 @@ cdef class SessionQueue(Subscriber):
         cdef Entry* e
         for n in range(self.queue.head, self.tail):
             e = queue_entry(self.queue, n)
-            if e.identifiers and not e.flags & OF_GROUP:
+            if e.message != NULL and e.identifiers and not e.flags & OF_GROUP:
                 if e.identifiers not in numbers:
                     numbers[e.identifiers] = len(used)
                     used.append(sets[e.identifiers])

@@ -207,8 +207,11 @@ class SubscribeHandler:
             if level == 3:  # has no failure code
                 connection.reject(CloseReason(None, f"SUBSCRIBE: {grant.reason}"))
                 return
-        self._guests.subscribed(session, packet, [name.decode() for name, _ in granted])
         suback = self._suback(connection, packet, grants, refused)
+        if len(suback) > connection.maximum_packet_size:  # [5: MQTT-3.1.2-24]
+            connection.close(close_reasons.SUBACK_TOO_LARGE)
+            return
+        self._guests.subscribed(session, packet, [name.decode() for name, _ in granted])
         identifier = packet.properties.get("subscription_identifier", 0)
         done = partial(self._acknowledge, connection, session, suback, granted, identifier)
         self._add(connection, session, granted, identifier, done)

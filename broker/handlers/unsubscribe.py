@@ -7,6 +7,7 @@ from _speedups.codec.packets import Unsuback, Unsubscribe
 from _speedups.codec.reason_codes import ReasonCode
 from _speedups.codec.topics import validate_topic_filter
 from _speedups.net.connection import Connection
+from _speedups.protocol import close_reasons
 from _speedups.session.session import Session
 from broker.coordination.coordinator import Coordinator
 from broker.core import tenants
@@ -52,6 +53,9 @@ class UnsubscribeHandler:
             packet.topic_filters = [qualified(session.client_id, each) for each in packet.topic_filters]
         codes = self._codes(connection, session, packet.topic_filters) if level == 5 else []
         unsuback = encode(Unsuback(packet_id=packet.packet_id, reason_codes=codes), level)
+        if len(unsuback) > connection.maximum_packet_size:  # [5: MQTT-3.1.2-24]
+            connection.close(close_reasons.UNSUBACK_TOO_LARGE)
+            return
         if ended := list(filter(is_stream, packet.topic_filters)):
             self._streams.end(session, ended)
         self._retained_searches.end(session, packet.topic_filters)

@@ -15,6 +15,7 @@ from _speedups.codec.packets import (
     Pubrel,
     Suback,
     Subscribe,
+    Unsubscribe,
 )
 from _speedups.session.rights import PUBLISH, Rights
 from tests.harness.inprocess import Client, KeepingStore, Node
@@ -310,7 +311,8 @@ def test_a_reload_takes_nothing_back_that_connack_has_promised() -> None:
     assert [type(packet) for packet in after.take()] == [Disconnect]
 
 
-def test_identifiers_of_many_subscriptions_stay_with_their_messages() -> None:
+@pytest.mark.parametrize("keeps_first", [False, True])
+def test_identifiers_of_many_subscriptions_stay_with_their_messages(keeps_first: bool) -> None:
     """[5: MQTT-3.3.4-3]: after 4096 different ones a queue that was never empty had none for others."""
     node = Node()
     client = Client(node, "subscriber", level=5, clean_start=False)
@@ -319,6 +321,10 @@ def test_identifiers_of_many_subscriptions_stay_with_their_messages() -> None:
         client.send(Subscribe(1, [(f"t/{number}", 1)], {"subscription_identifier": number}))
     client.take()
     publisher = Client(node, "publisher")
+    publisher.send(Publish("t/1", b"", 1, packet_id=1))
+    first = client.take_one(Publish)
+    if not keeps_first:
+        client.send(Puback(first.packet_id))
     held: Publish | None = None
     for number in range(1, 4201):
         publisher.send(Publish(f"t/{number}", b"", 1, packet_id=1))
@@ -328,3 +334,19 @@ def test_identifiers_of_many_subscriptions_stay_with_their_messages() -> None:
         if held is not None:
             client.send(Puback(held.packet_id))
         held = packet  # the queue is never empty
+
+
+@pytest.mark.parametrize("subscribes", [True, False])
+def test_an_acknowledgement_that_is_too_large_for_the_client_ends_the_connection(subscribes: bool) -> None:
+    """[5: MQTT-3.1.2-24]; it changes nothing before."""
+    node = Node()
+    properties = {"maximum_packet_size": 50, "session_expiry_interval": 100}
+    client = Client(node, "small", level=5, clean_start=False, properties=properties)
+    client.connack()
+    filters = [f"t/{number}" for number in range(60)]
+    client.send(Subscribe(1, [(name, 1) for name in filters]) if subscribes else Unsubscribe(1, filters))
+    assert client.take() == []
+    assert client.ended
+    session = node.sessions.get(b"small")
+    assert session is not None
+    assert session.subscriptions_held == 0
