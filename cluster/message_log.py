@@ -2,6 +2,7 @@
 messages".
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -10,8 +11,10 @@ from broker.config.schema import AnalyticsConfig
 from broker.core.data_plane import DataPlane
 from broker.streams import logged_messages
 from cluster.peers.node_link import NodeLink
-from cluster.redis.link import ignore
+from cluster.redis.link import Reply, ReplyError
 from cluster.redis.store import RedisStore
+
+REGISTER_AGAIN_SECONDS = 1.0
 
 
 class LoggedMessages(logged_messages.LoggedMessages):
@@ -40,8 +43,15 @@ class LoggedMessages(logged_messages.LoggedMessages):
 
     def configure(self) -> None:
         """Log the messages that match the configured filters; register the log in Redis if the node is connected."""
-        config = self._config()
-        if self._link.connected and config.topics:  # before its first entry
-            record = json.dumps(self._registration | {"seconds": config.log_seconds})
-            self._link.call(ignore, "HSET", self._link.keys.analytics_logs, self._link.node_id, record)
+        self._register()  # before its first entry
         super().configure()
+
+    def _register(self) -> None:
+        config = self._config()
+        if self._link.connected and config.topics:
+            record = json.dumps(self._registration | {"seconds": config.log_seconds})
+            self._link.call(self._registered, "HSET", self._link.keys.analytics_logs, self._link.node_id, record)
+
+    def _registered(self, reply: Reply) -> None:
+        if isinstance(reply, ReplyError):  # it has no memory left: readers would never find the log
+            asyncio.get_running_loop().call_later(REGISTER_AGAIN_SECONDS, self._register)
