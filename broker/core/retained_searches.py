@@ -98,7 +98,6 @@ class RetainedSearches:
             del self._kept[next(iter(self._kept))]
 
     def _go_on(self, session: Session, topic_filter: str, search: RetainedSearch) -> None:
-        self.end(session, (topic_filter,))  # the search of a subscription that this one replaces
         session.pull_from(search)
         self._running.setdefault(session, {})[topic_filter] = search
 

@@ -238,3 +238,13 @@ def test_a_renewed_message_expires_at_its_own_time() -> None:
     node.advance(6 * 4)
     assert list(node.router.retained.matching(b"r")) == []
     assert node.router.retained.count == 0
+
+
+def test_a_filter_that_stands_twice_in_a_packet_gets_the_messages_twice() -> None:
+    """As with two packets [MQTT-3.8.4-3] [MQTT-3.8.4-5]."""
+    node = Node()
+    Client(node, "publisher").send(Publish("r", b"x", retain=True))
+    client = Client(node, "twice")
+    client.connack()
+    client.send(Subscribe(1, [("r", 0), ("r", 0)]))
+    assert [type(packet) for packet in client.take()] == [Suback, Publish, Publish]
