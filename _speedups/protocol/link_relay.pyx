@@ -31,7 +31,7 @@ cdef enum:
 
 
 class QuotaExceeded(Exception):
-    """The source has refused a message that it will take later: whoever has sent it must not get the refusal."""
+    """The source has refused a message for its quota, and may take it later. The sender must not get the refusal."""
 
 
 cdef class TopicRule:

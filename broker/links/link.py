@@ -60,8 +60,8 @@ class Host(NamedTuple):
 class Lost:
     """Sessions of a link that were lost, until the other side of the link has acted on it."""
 
-    here: bool = False  # this broker's session began anew: that of the other broker must end
-    there: bool = False  # the other broker's session began anew: it sends no PUBREL for what awaits it here
+    here: bool = False  # this broker has a new session: the other broker's session must end
+    there: bool = False  # the other broker has a new session: it sends no PUBREL for messages that await it here
 
 
 class Direction:

@@ -1,4 +1,4 @@
-"""A session that an operator ends while a node has its client: it ends, whatever becomes of that node."""
+"""An operator ends a session while a node has its client: the session ends, also if that node dies or has no link."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def test_it_ends_with_a_connection_that_has_just_closed(caller: Caller, interval
 
 
 def test_it_ends_with_a_node_that_dies(caller: Caller) -> None:
-    """Nobody got the request: the session and its queue stayed."""
+    """The node did not receive the request: the session and its queue stayed."""
     purged(caller)
     caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"))
     assert caller.call("tidy", 100) == 1

@@ -16,10 +16,8 @@ class Link:
         self.connected = True
         self.keys = self
         self.users: dict[str, bytes] = {}
-        self.reads = 0
 
     def call(self, reply: Any, command: str, key: object, *names: str) -> None:
-        self.reads += 1
         found = [self.users.get(name) for name in names]
         reply(found[0] if command == "HGET" else found)
 
