@@ -65,7 +65,7 @@ cdef class Channel(Outlet):
     cdef bint take_properties(self, Publication* publication, uint8_t first_byte, const uint8_t* packet) except -1
     cdef bint resolve_alias(self, Publication* publication, uint16_t number) except -1
     cdef bint rename(self, Publication* publication, const uint8_t* name, Py_ssize_t length, bytes topic) except -1
-    cdef bint within_receive_maximum(self, uint8_t qos, uint16_t packet_id) except -1
+    cdef bint within_receive_maximum(self) except -1
     cdef int accept_publish(self, Publication* publication, uint16_t packet_id) except -1
     cdef int deny_publish(self, Publication* publication, uint16_t packet_id) except -1
     cdef bint may_delay(self, Publication* publication, uint16_t packet_id) except -1

@@ -333,8 +333,7 @@ cdef class Channel(Outlet):
         publication.divisible = qos == 1        # its client sends it again until it gets PUBACK
         publication.packet_size = <uint32_t>(end - packet)
         if self.level == 5:
-            if (not self.take_properties(&publication, first_byte, packet)
-                    or not self.within_receive_maximum(qos, packet_id)):
+            if not self.take_properties(&publication, first_byte, packet):
                 return 0
         elif first_byte == PUBLISH_QOS_0 and body - packet == 1 + varint_size(<uint32_t>n):
             publication.packet = packet            # receivers get it as received: no flags, and the shortest header
@@ -343,6 +342,8 @@ cdef class Channel(Outlet):
             self.turn.counters[PUBLISH_RECEIVED] += 1
             self.turn.counters[PUBLISH_BYTES_RECEIVED] += publication.payload_length
             return self.repeat_pubrec(&publication, packet_id)
+        if qos and self.level == 5 and not self.within_receive_maximum():
+            return 0
         name, length = publication.topic, publication.topic_length
         if self.session.tenant is not None:
             fault = self.qualify(&publication)
@@ -526,10 +527,8 @@ cdef class Channel(Outlet):
         publication.packet = publication.packet_5 = NULL    # they have the name as received
         return True
 
-    cdef bint within_receive_maximum(self, uint8_t qos, uint16_t packet_id) except -1:
+    cdef bint within_receive_maximum(self) except -1:
         """Count a PUBLISH that will be acknowledged. False: there are too many, and it is refused [5: MQTT-3.3.4-7]."""
-        if qos == 0 or (qos == 2 and self.session.awaits(packet_id)):
-            return True
         self.unacknowledged += 1
         if (self.unacknowledged > (PACKET_IDS if self.link else self.turn.limits.receive_maximum)
                 and self.unacknowledged > self.promised_receive_maximum):
