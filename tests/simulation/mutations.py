@@ -648,6 +648,12 @@ ALL = (
         lua=((HELD_OF_DEAD, "        redis.call('HDEL', prefix .. 'delayed:wills', epoch)\n"),),
     ),
     Mutation(
+        "died with a due will",
+        "G6",
+        "a will that is due waits for its delay again if the node dies that publishes it",
+        lua=((".. will:sub(message_of_will(will))\n", ".. will:sub(3 + struct.unpack('<H', will))\n"),),
+    ),
+    Mutation(
         "sent and not released",
         "G1",
         "drop-old drops messages that a node has sent, and whose client is at no other node",

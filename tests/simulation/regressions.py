@@ -445,6 +445,17 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
+    # I6: the delay of a will was over, and the node that had to publish it was killed. The will waited once more, and
+    # was held for the next connection of its client, so it never came.
+    "died with a due will": Plan(
+        1,
+        WITH_GUEST,
+        (
+            *(Step(1990, "at_command", (node, "flockmq_due", 1, "kill", node, 3500)) for node in ("n0", "n1", "n2")),
+            Step(2000, "away", ("guest 0", 3000)),
+        ),
+        frozenset(),
+    ),
     # R1: a client took its session over with Clean Start while its node had no link, and did not subscribe again. The
     # node kept the subscriptions of the session that had ended.
     "ended without a link": Plan(

@@ -1,5 +1,5 @@
 #!lua name=flockmq1
--- revision 33
+-- revision 34
 -- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
 -- in deploy/docs/CLUSTER.md.
 --

@@ -405,6 +405,8 @@ register({function_name = 'flockmq_due', flags = {'allow-oom'}, callback = funct
           redis.call('HDEL', prefix .. 's:' .. cid, 'd')
         end
       end)
+      -- Without its delay: if this node dies now, the will is still due, and waits for nothing.
+      will = will:sub(1, 2 + struct.unpack('<H', will)) .. will:sub(message_of_will(will))
       redis.call('HSET', prefix .. 'wills:' .. node, epoch, will)
       result[#result + 1] = tonumber(epoch)
       result[#result + 1] = will
