@@ -246,7 +246,7 @@ def test_a_process_that_follows_another_ends_no_session_at_once(caller: Caller) 
     assert beat(14) == 0
     assert caller.call("expire", b"n1", -1, 100) == 0
     assert beat(16) == 1
-    assert caller.call("due", b"n1", 100) == [1, epoch, will]
+    assert caller.call("due", b"n1", 100) == [1, epoch, encode_will(b"b", Will(b"t", b"x", 1, False))]
 
 
 def test_a_process_that_finds_no_session_ends_new_ones_in_time(caller: Caller) -> None:
