@@ -123,7 +123,8 @@ class Excuses:
         made: dict[str, int] = {}  # by client: nanosecond of the death that ended its session; 0 = none has
         found: list[Event] = []
         began: dict[str, int] = {}
-        held: dict[tuple[str, int], bytes] = {}  # messages that clients may await PUBREL for, and no node gives back
+        # Messages that clients may await PUBREL for, and no node gives back, with the nanosecond of the death.
+        held: dict[tuple[str, int], tuple[bytes, int]] = {}
         for i, (at, event, void) in enumerate(zip(self._times, self._history.events, self._void, strict=True)):
             if isinstance(event, Acknowledged) and event.payload in dropped:
                 continue
@@ -134,11 +135,13 @@ class Excuses:
             if isinstance(event, Delivered) and event.qos == 2:
                 # Another message has the packet identifier of one that Redis has lost, and for which the client awaits
                 # PUBREL: the client takes it for a repetition.
+                # That may come on a connection that began before the death, so it is void, too.
                 key = event.client, event.packet_id
-                if void and self._is_forgotten(event.client, at):
-                    held[key] = event.payload
-                elif held.pop(key, event.payload) != event.payload and not self._is_taken(i):
+                payload, death = held.pop(key, (event.payload, FOREVER))
+                if at > death and payload != event.payload and not self._is_taken(i):
                     found.append(Taken(event.client, event.payload))
+                elif void and self._is_forgotten(event.client, at):
+                    held[key] = event.payload, self._voided[i]
             if isinstance(event, Connecting):
                 before, began[event.client] = began.get(event.client, 0), at
                 crosses = forgets_sent and any(before < loss.until <= at for loss in self._losses)

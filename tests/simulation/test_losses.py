@@ -75,30 +75,42 @@ def received(at: int, payload: bytes, *, takes: bool, packet_id: int = 7) -> lis
 
 
 @pytest.mark.parametrize(
-    ("began", "ended", "ends", "excused"),
+    ("began", "ended", "back", "ends", "excused"),
     [
-        (10, 120, (), False),  # its node has seen the message, and gives it back
-        (60, 120, (), True),  # its claim is lost, too
-        (10, 90, (), True),  # its release may be
-        (10, 120, (40,), False),  # a node died before the loss
-        (10, 120, (60,), True),  # perhaps its node, with the message
-        (10, 120, (100 + BACK - 1,), True),
-        (10, 120, (100 + BACK,), False),  # its node was back before
+        (10, 120, 130, (), False),  # its node has seen the message, and gives it back
+        (60, 120, 130, (), True),  # its claim is lost, too
+        (10, 90, 130, (), True),  # its release may be
+        (10, 90, 95, (), True),  # and CONNACK comes after the death (seed 31037813)
+        (10, 120, 130, (40,), False),  # a node died before the loss
+        (10, 120, 130, (60,), True),  # perhaps its node, with the message
+        (10, 120, 130, (100 + BACK - 1,), True),
+        (10, 120, 130, (100 + BACK,), False),  # its node was back before
     ],
 )
 def test_a_packet_identifier_that_is_used_again(
-    began: int, ended: int, ends: tuple[int, ...], *, excused: bool
+    began: int, ended: int, back: int, ends: tuple[int, ...], *, excused: bool
 ) -> None:
     """The subscriber awaits PUBREL for a message that Redis has lost; the next one with its identifier is dropped."""
     events: list[tuple[int, Event]] = [
         (began, Connecting("subscriber", False)),
         *received(70, b"publisher 0/1", takes=True),
         (ended, Ended("subscriber", "lost")),
-        (130, Connecting("subscriber", False)),
+        (back, Connecting("subscriber", False)),
         *received(140, b"publisher 0/2", takes=False),
     ]
     history = Excuses(History([event for _, event in events]), [at for at, _ in events], [LOSS], 1, ends).history()
     assert (Taken("subscriber", b"publisher 0/2") in history.events) == excused
+
+
+def test_a_message_that_is_lost_before_the_loss_is_not_excused() -> None:
+    """The identifier is used again in the lost time, by a node that has everything: it must have been free."""
+    events: list[tuple[int, Event]] = [
+        (60, Connecting("subscriber", False)),
+        *received(70, b"publisher 0/1", takes=True),
+        *received(80, b"publisher 0/2", takes=False),
+    ]
+    history = Excuses(History([event for _, event in events]), [at for at, _ in events], [LOSS], 1).history()
+    assert Taken("subscriber", b"publisher 0/2") not in history.events
 
 
 @pytest.mark.parametrize(
