@@ -8,6 +8,7 @@ import random
 import tempfile
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -56,7 +57,7 @@ DUE = (b"mq:later", b"mq:delayed", b"mq:expiring")  # keys with all that is stil
 FENCED = "fenced: "  # the beginning of a line in the log
 REJOINS = ("declared", STARTED_TWICE)  # parts of reasons for which a node rejoins although Redis has lost nothing
 REDIS_PY = get_lib_version()
-BACK = ("Redis is back", "the node is ready again")  # ends of lines in the log
+REJOINED = "the node is ready again"  # the end of a line in the log
 
 
 @dataclass
@@ -88,7 +89,10 @@ class LogLines(logging.Handler):
         node = self._run.nodes.get(who)
         if node is not None:
             node.troubles += record.levelno >= logging.ERROR
-            node.is_away = event.startswith("Redis is away") or (node.is_away and not event.endswith(BACK))
+            if event.endswith(REJOINED):
+                node.is_away = not node.has_link  # its new link may have ended before it is ready
+            elif event.startswith(("Redis is away", "Redis is back")):
+                node.is_away = event.startswith("Redis is away")
             reason = str(getattr(record, "values", {}).get("reason"))
             if event.startswith(FENCED):
                 node.leaves()
@@ -202,6 +206,7 @@ class Run:
         self.history = TimedHistory(world)
         self.network = Network(world)
         admissions: dict[str, int] = {}
+        admitted: dict[str, list[ClientSocket]] = defaultdict(list)
         clean = {client.name for client in self.plan.clients if client.clean}
         limits = self.plan.limits
         most = limits.tenant_bytes or 1 << 30
@@ -215,7 +220,7 @@ class Run:
         if self.plan.is_ordered:
             own["shared.groups"] = json.dumps([{"name": GROUP, "strategy": "publisher"}])
         settings = {key: str(value) for key, value in own.items() if value} | limits.settings()
-        more = admissions, clean, self.found, settings, self._sockets_of
+        more = admissions, admitted, clean, self.found, settings, self._sockets_of
         self.nodes = {name: SimulatedNode(world, self.network, self.redis, name, folder, *more) for name in NODES}
         self.redis.on_claimed = self._claimed
         self._drops = Drops(limits, self._prefix, self.found)

@@ -7,6 +7,7 @@ those of the node are taken after each iteration of its loop. So only the loop o
 import select
 import socket
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 from broker.config.load import load
@@ -47,7 +48,7 @@ class ClientSocket:
         self.client_id = client_id
         self.opened_at = node.world.now
         self.admitted = 0  # the number of CONNACKs of its client before its own, from 1; 0 = it has none
-        self.admitted_at = 0  # nanosecond
+        self.claimed_at = 0  # nanosecond by which Redis had its claim: of CONNACK, or of the reply that came later
         self.is_lost = False  # Redis has lost its claim
         self.unclaimed = False  # it was admitted without Redis, and its node has no reply to its claim yet
         self.was_unclaimed = False  # it was admitted without Redis
@@ -130,6 +131,7 @@ class SimulatedNode:
         name: of the node, and of its host.
         folder: for its socket.
         admissions: by client id: the number of CONNACKs, of all nodes.
+        admitted: by client id: the connections that have had one, also those that have ended.
         clean: ids of the clients with clean sessions.
         on_finding: called with a sentence about something that must not be.
         settings: keys of its configuration, besides `SETTINGS`.
@@ -144,6 +146,7 @@ class SimulatedNode:
         name: str,
         folder: Path,
         admissions: dict[str, int],
+        admitted: dict[str, list[ClientSocket]],
         clean: set[str],
         on_finding: Callable[[str], object],
         settings: dict[str, str],
@@ -153,6 +156,7 @@ class SimulatedNode:
         self._network = network
         self._redis = redis
         self._admissions = admissions
+        self._admitted = admitted
         self._clean = clean
         self._on_finding = on_finding
         self._sockets_of = sockets_of
@@ -192,6 +196,11 @@ class SimulatedNode:
     def is_down(self) -> bool:
         """Whether it has no process."""
         return not self._up
+
+    @property
+    def has_link(self) -> bool:
+        """Whether it is a member of the cluster, and has a link to Redis."""
+        return self.node is not None and self.node.coordinator.connected
 
     def leaves(self) -> None:
         """It rejoins: all that it has counted begins again."""
@@ -352,7 +361,8 @@ class SimulatedNode:
                 # Without Redis a node admits clean sessions, which other nodes do not know.
                 to.admitted = self._admissions[to.client_id] = newest + (not self.is_away)
                 to.unclaimed = to.was_unclaimed = self.is_away
-                to.admitted_at = self.world.now
+                to.claimed_at = 0 if self.is_away else self.world.now
+                self._admitted[to.client_id].append(to)
                 self._renumber(to)
         elif to.admitted != newest and kind != DISCONNECT and not self._is_alone_with(to):
             self._on_finding(f"G5 {self.name} has written to a connection of {to.client_id} after a later one")
@@ -384,20 +394,27 @@ class SimulatedNode:
         for each in found:
             others = self._sockets_of(client_id)
             later = max(other.admitted for other in others if other.opened_at >= each.opened_at)
+            if each.unclaimed:
+                each.claimed_at = self.world.now
             if each.unclaimed and each.admitted == later:
                 each.admitted = self._admissions[client_id]
         self._replied += found
 
     def lose_claims(self, since: int) -> None:
         """Redis has died, and lost what it has executed from this nanosecond on."""
-        for each in self._sockets.values():
-            each.is_lost = each.is_lost or each.admitted_at > since
+        for each in chain.from_iterable(self._admitted.values()):
+            each.is_lost = each.is_lost or each.claimed_at > since
 
     def _is_alone_with(self, which: ClientSocket) -> bool:
-        """Whether the node serves a session without knowing what others have done since its link was lost.
+        """Whether the node serves a session without knowing what others have done.
 
-        That of a persistent session is only so if Redis does not know of it either.
+        It can't know of later connections if Redis has lost their claims, or that nodes were declared dead for which
+        they waited, or has no claim of theirs yet. Nor what has happened since its link was lost: but it may serve a
+        persistent session then only if Redis does not know of that connection either.
         """
+        later = [each for each in self._admitted[which.client_id] if each.admitted > which.admitted]
+        if later and all(each.is_lost or each.unclaimed for each in later):
+            return True
         if which.client_id in self._clean:
             return self.is_away or which.unclaimed
         return self.is_away and which.is_lost

@@ -523,4 +523,37 @@ REGRESSIONS = {
         frozenset(),
         window=1,
     ),
+    # G5, of the checker: Redis lost that a node had been declared dead, and the claim of a connection that had waited
+    # for that. The node had stood still, and went on serving the earlier connection: Redis knew of no other.
+    "lost burial": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n1"),
+            ClientPlan("visitor 0", "visitor", 4, clean=True, node="n2"),
+        ),
+        (
+            Step(2000, "freeze", ("n2", 2810)),
+            Step(3300, "redis_loses", (1500, 5)),
+            Step(3400, "move", ("visitor 0", "n0")),
+            Step(4790, "cut", ("n0", "redis", "both", 1000)),
+        ),
+        frozenset(),
+    ),
+    # G5, of the checker: the link of a node that rejoined ended with the last reply of that. So it had none when it
+    # admitted a client whose CONNECT had waited there, and which had been admitted by another node meanwhile.
+    "rejoined without a link": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n1"),
+            ClientPlan("visitor 0", "visitor", 4, clean=True, node="n0"),
+        ),
+        (
+            Step(2000, "freeze", ("n2", 2900)),
+            Step(2900, "move", ("visitor 0", "n2")),
+            Step(4500, "move", ("visitor 0", "n1")),
+            Step(4800, "end_link_with", ("n2", "mq:starts", 1)),
+            *(Step(4900 + 5 * i, "publish", ("publisher 0", "t/0", 0, 1)) for i in range(40)),
+        ),
+        frozenset(),
+    ),
 }
