@@ -89,7 +89,8 @@ class Excuses:
         self._replicas = replicas
         self._ends = ends
         self._deaths = {*deaths, *(loss.until for loss in losses)}
-        self._changes: dict[str, list[int]] = {}  # by client: nanoseconds at which its connections began and ended
+        # By client: nanoseconds at which its connections began, were admitted, and ended.
+        self._changes: dict[str, list[int]] = {}
         self._admitted: dict[str, list[int]] = defaultdict(list)  # by client: nanoseconds of CONNACK
         self._void: list[bool] = []
         self._voided: list[int] = []  # nanosecond of the death that voids each event; 0 = none does
@@ -99,7 +100,7 @@ class Excuses:
                 began[event.client] = at
             if isinstance(event, Connected):
                 self._admitted[event.client].append(at)
-            if isinstance(event, Connecting | Ended):
+            if isinstance(event, Connecting | Connected | Ended):
                 self._changes.setdefault(event.client, []).append(at)
             start = began.get(event.client, 0)
             deaths = [loss.until for loss in losses if at > loss.since and start < loss.until]
@@ -165,10 +166,10 @@ class Excuses:
     def _is_forgotten(self, client: str, at: int) -> bool:
         """Whether no node may have been able to give back what the client had got at this time.
 
-        Its connection began or ended within the lost time, so Redis has lost its claim or its release, too. Or a node
-        has died, and may have been that of the client. Or Redis has died twice, once with a loss, before the client was
-        admitted again: if its node had no link meanwhile, that can't know where the queues ended, and gives nothing
-        back.
+        Its connection began, was admitted or ended within the lost time, so Redis has lost its claim or its release,
+        too. Or a node has died, and may have been that of the client. Or Redis has died twice, once with a loss, before
+        the client was admitted again: if its node had no link meanwhile, that can't know where the queues ended, and
+        gives nothing back.
         """
         admitted = self._admitted[client]
         here, ends = bisect(admitted, at), [*admitted, FOREVER]

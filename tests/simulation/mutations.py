@@ -416,6 +416,13 @@ ALL = (
         lua=(("    if not (bound and bound.node == node and bound.cid ~= ''", "    if true or not (bound.cid ~= ''"),),
     ),
     Mutation(
+        "key stays held",
+        "G13",
+        "a node does not take the answer that a key which it holds is free",
+        methods=((Leases, "key_free", broken.nothing),),
+        plan="asked before the answer",
+    ),
+    Mutation(
         "unbound key",
         "G13",
         "messages of one key are leased to one node after the other",

@@ -75,24 +75,26 @@ def received(at: int, payload: bytes, *, takes: bool, packet_id: int = 7) -> lis
 
 
 @pytest.mark.parametrize(
-    ("began", "ended", "back", "ends", "excused"),
+    ("began", "admitted", "ended", "back", "ends", "excused"),
     [
-        (10, 120, 130, (), False),  # its node has seen the message, and gives it back
-        (60, 120, 130, (), True),  # its claim is lost, too
-        (10, 90, 130, (), True),  # its release may be
-        (10, 90, 95, (), True),  # and CONNACK comes after the death (seed 31037813)
-        (10, 120, 130, (40,), False),  # a node died before the loss
-        (10, 120, 130, (60,), True),  # perhaps its node, with the message
-        (10, 120, 130, (100 + BACK - 1,), True),
-        (10, 120, 130, (100 + BACK,), False),  # its node was back before
+        (10, 20, 120, 130, (), False),  # its node has seen the message, and gives it back
+        (60, 65, 120, 130, (), True),  # its claim is lost, too
+        (10, 65, 120, 130, (), True),  # likewise: CONNECT had waited (seed 32002227)
+        (10, 20, 90, 130, (), True),  # its release may be
+        (10, 20, 90, 95, (), True),  # and CONNACK comes after the death (seed 31037813)
+        (10, 20, 120, 130, (40,), False),  # a node died before the loss
+        (10, 20, 120, 130, (60,), True),  # perhaps its node, with the message
+        (10, 20, 120, 130, (100 + BACK - 1,), True),
+        (10, 20, 120, 130, (100 + BACK,), False),  # its node was back before
     ],
 )
 def test_a_packet_identifier_that_is_used_again(
-    began: int, ended: int, back: int, ends: tuple[int, ...], *, excused: bool
+    began: int, admitted: int, ended: int, back: int, ends: tuple[int, ...], *, excused: bool
 ) -> None:
     """The subscriber awaits PUBREL for a message that Redis has lost; the next one with its identifier is dropped."""
     events: list[tuple[int, Event]] = [
         (began, Connecting("subscriber", False)),
+        (admitted, Connected("subscriber", False, True)),
         *received(70, b"publisher 0/1", takes=True),
         (ended, Ended("subscriber", "lost")),
         (back, Connecting("subscriber", False)),
