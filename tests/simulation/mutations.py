@@ -175,6 +175,7 @@ ALL = (
         "G3",
         "a node does not give Redis back what it has lost of QoS 2 that clients have not completed",
         methods=((Unfinished, "restore", broken.answers(None)),),
+        plan="lost handshakes",
     ),
     Mutation(
         "ended not kept",
