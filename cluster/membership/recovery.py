@@ -3,7 +3,9 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
 
 from broker import logs
 from broker.core.data_plane import DataPlane
@@ -30,6 +32,10 @@ STARTED_TWICE = "Redis has started more than once since this node was there, so 
 AWAY_LEASES = 3  # after which persistent clients are closed, if the machine of Redis is reachable
 
 log = logs.get("flockmq.cluster")
+
+
+class Gone(LinkError):
+    """Redis has this node no more."""
 
 
 class Recovery:
@@ -85,6 +91,7 @@ class Recovery:
         self._unfinished = unfinished
         self._on_fenced = on_fenced
         self._task: asyncio.Task[None] | None = None
+        self._asked_at = 0.0  # monotonic: the last question whose reply confirmed the membership
         self._away_since = 0.0  # when the link was lost, monotonic; 0 = connected
         self._unreplied = 0  # calls that Redis has executed, and whose replies were lost with earlier links
         self.links_lost = 0
@@ -141,6 +148,9 @@ class Recovery:
             except Behind:
                 self._on_fenced("it was away for longer than Redis keeps changes")
                 return
+            except Gone:
+                self._on_fenced(GONE)
+                return
             except (LinkLost, LinkError, OSError, TimeoutError) as error:
                 self._link.hang_up()
                 reason = reason_of(error)
@@ -155,12 +165,7 @@ class Recovery:
     async def _resume(self) -> None:
         """Catch up, then continue."""
         link, replica = self._link, self._replica
-        sent_at = time.monotonic()
-        reply = await link.resume()
-        if reply[0] == b"gone":
-            self._on_fenced(GONE)
-            return
-        seq, change, calls = reply
+        seq, change, calls = await self._ask_as_member(link.resume)
         if lost := await self._what_is_lost(seq, change, calls):
             await self._unfinished.restore()
             self._on_fenced(lost)
@@ -168,15 +173,10 @@ class Recovery:
         await replica.reader.catch_up()
         if replica.changes.last < change:
             raise Behind
-        await replica.reader.read_logs([*replica.members.departed, *replica.members])
-        await replica.reader.read_queues(self._claims.shared_sessions())
+        await replica.reader.read_logs([*replica.members.departed, *replica.members], self._confirm)
+        await replica.reader.read_queues(self._claims.shared_sessions(), self._confirm)
         results = await replica.reader.ask_hash("HGETALL", link.keys.analytics_results)
-        while not self._lease.is_confirmed_by(sent_at):  # that took long, or this node stood still
-            sent_at = time.monotonic()
-            reply = await link.ask_function("beat")
-            if reply[0] == b"gone":
-                self._on_fenced(GONE)
-                return
+        await self._confirm()
         if link.closed:
             return
         if not link.connection.open:  # it ended after the last reply, and `start` leaves that to this task
@@ -185,7 +185,7 @@ class Recovery:
         replica.results.replace(results)
         replica.members.forget_heartbeats()
         replica.barrier.made(change)
-        self._lease.renew(sent_at)
+        self._lease.renew(self._asked_at)
         link.connected = True
         away = time.monotonic() - self._away_since
         self._away_since = 0.0
@@ -205,6 +205,23 @@ class Recovery:
         log.info("Redis is back", seconds=round(away, 1))
         self._lease.resume()
         self._plane.end_turn()
+
+    async def _confirm(self) -> None:
+        """Confirm the membership again, if the last confirmation is a lease old: it took long, or the node stood still.
+
+        Others may have declared this node dead, and have its sessions. Raises as `NodeLink.ask`, and `Gone`.
+        """
+        while not self._lease.is_confirmed_by(self._asked_at):
+            await self._ask_as_member(partial(self._link.ask_function, "beat"))
+
+    async def _ask_as_member(self, ask: Callable[[], Awaitable[Any]]) -> list[Any]:
+        """Ask Redis for something that it has for members only. Raises as `NodeLink.ask`, and `Gone`."""
+        asked_at = time.monotonic()
+        reply: list[Any] = await ask()
+        if reply[0] == b"gone":
+            raise Gone
+        self._asked_at = asked_at
+        return reply
 
     async def _what_is_lost(self, seq: int, change: int, calls: int) -> str:
         """A sentence if Redis has lost data that this node has had confirmed, or has received; else nothing.

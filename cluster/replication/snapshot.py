@@ -117,30 +117,35 @@ class SnapshotReader:
                 self._changes.apply_retained(topic, message)
             await self._between()
 
-    async def read_logs(self, members: list[Member]) -> None:
+    async def read_logs(self, members: list[Member], confirm: Callable[[], Awaitable[None]]) -> None:
         """Deliver the batches in the logs of these nodes that this node has not seen, in the order of their commits.
 
         A publisher may have moved from one of the nodes to another, so one log after the other is not in its order.
+
+        Args:
+            members: the nodes.
+            confirm: awaited before each delivery: the node may have stood still until the reply, or that took long.
         """
         more = bool(members)
         while more:
             fields = [field for member in members for field in (member.node, member.seen + 1)]
             more, following, *batches = await self._link.ask_function("logs", *fields)
+            await confirm()
             for batch in batches:
                 self._plane.router.deliver(batch)
             for member, number in zip(members, following, strict=True):
                 member.seen = number - 1
             self._plane.end_turn()
 
-    async def read_queues(self, sessions: list[Session]) -> None:
-        """Read the messages that were added to the queues of these sessions."""
+    async def read_queues(self, sessions: list[Session], confirm: Callable[[], Awaitable[None]]) -> None:
+        """Read the messages that were added to the queues of these sessions; `confirm` as for `read_logs`."""
         for start in range(0, len(sessions), AT_ONCE):
             some = sessions[start : start + AT_ONCE]
             tails = [field for session in some for field in (session.client_id, session.next_number)]
             for client_id in await self._link.ask_function("behind", *tails):
                 session = self._plane.sessions.get(client_id)
                 if session is not None:
-                    await self._read_queue(session)
+                    await self._read_queue(session, confirm)
 
     async def has_lost(self, numbers: list[tuple[bytes, int, int]]) -> bool:
         """Whether Redis lacks messages of queues that this node has received. Raises as `NodeLink.ask`.
@@ -167,15 +172,17 @@ class SnapshotReader:
         found: list[bytes] = await self._link.ask_function("lost_places", *fields)
         return found
 
-    async def _read_queue(self, session: Session) -> None:
+    async def _read_queue(self, session: Session, confirm: Callable[[], Awaitable[None]]) -> None:
         while True:
             _, _, first, entries, tail, *_ = await self._link.ask_function(
                 "load", session.client_id, session.next_number, AT_ONCE, as_node=False
             )
+            await confirm()
             if session.owner is None:
                 return
             for number, message in enumerate(entries, first):
                 arrive(session, number, message)
+            self._plane.end_turn()  # later the node may be no member any more
             if first + len(entries) >= tail:
                 return
 

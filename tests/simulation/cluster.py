@@ -378,7 +378,7 @@ class Run:
         return [*timed.judge(timeline, lives, listeners, self.actions.first_fault, self._healed, self._early)]
 
     def _drain(self) -> bool:
-        """Let all that is on its way arrive. Returns whether it has."""
+        """Let all that is on its way arrive, and clients that have gone time out. Returns whether all has ended."""
         world = self.world
         end = world.now + PATIENCE
         world.run_until(world.now + SETTLE)
@@ -389,6 +389,7 @@ class Run:
                 len(self.history.events) != count
                 or not all(client.is_idle for client in self.clients.values())
                 or any(key in self.redis.keys for key in DUE)
+                or any(self._sockets_of(client.client_id) for client in self.clients.values() if client.has_vanished)
             ):
                 count, since = len(self.history.events), world.now
             elif world.now - since >= (HELD if self._may_hold_keys() else QUIET):

@@ -632,6 +632,13 @@ ALL = (
         methods=((Lease, "is_confirmed_by", broken.agrees),),
     ),
     Mutation(
+        "caught up without a membership",
+        "G5",
+        "a node whose link is back sends what it reads from queues also if it was declared dead meanwhile",
+        methods=((Recovery, "_confirm", broken.answers(None)),),
+        plan="declared dead while it caught up",
+    ),
+    Mutation(
         "never admitted",
         "G6",
         "a claim discards the delayed will of its session, also if its client is never admitted",

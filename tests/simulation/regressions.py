@@ -581,4 +581,35 @@ REGRESSIONS = {
         frozenset(),
         is_ordered=True,
     ),
+    # G5: a node stood still while it read the queues of its clients, and was declared dead. Then it sent a client the
+    # messages that it had read before.
+    "stood still while it caught up": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n0"),
+            *(ClientPlan(f"subscriber {i}", "subscriber", 4, node="n1") for i in (0, 1)),
+        ),
+        (
+            Step(2000, "reset_link", ("n1",)),
+            *(Step(2000 + 2 * i, "publish", ("publisher 0", "t/0", 1, 1)) for i in range(20)),
+            Step(2000, "at_command", ("n1", "flockmq_load", 2, "freeze", "n1", 3500)),
+            *(Step(5000, "move", (f"subscriber {i}", "n2")) for i in (0, 1)),
+        ),
+        frozenset(),
+    ),
+    # G5: the queues were large, or the replies slow. The node was declared dead before it had the last of them.
+    "declared dead while it caught up": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n0"),
+            *(ClientPlan(f"subscriber {i}", "subscriber", 4, node="n1") for i in (0, 1)),
+        ),
+        (
+            Step(2000, "reset_link", ("n1",)),
+            *(Step(2000 + 2 * i, "publish", ("publisher 0", "t/0", 1, 1)) for i in range(20)),
+            Step(2000, "at_command", ("n1", "flockmq_load", 1, "cut", "n1", "redis", "back", 2800)),
+            *(Step(4600, "move", (f"subscriber {i}", "n2")) for i in (0, 1)),
+        ),
+        frozenset(),
+    ),
 }
