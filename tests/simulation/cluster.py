@@ -94,6 +94,8 @@ class LogLines(logging.Handler):
                 node.is_away = not node.has_link  # its new link may have ended before it is ready
             elif event.startswith(("Redis is away", "Redis is back")):
                 node.is_away = event.startswith("Redis is away")
+            if event.startswith("Redis is back") or event.endswith(REJOINED):
+                node.backs.append(self._run.world.now)
             reason = str(getattr(record, "values", {}).get("reason"))
             if event.startswith(FENCED):
                 node.leaves()
@@ -333,8 +335,8 @@ class Run:
         retained = self._read_retained()
         roles = {role: {client.name for client in self.plan.clients if client.role == role} for role in FILTERS}
         ends = [end for node in self.nodes.values() for end in node.ends]
-        deaths = self.redis.deaths
-        excuses = Excuses(self.history, self.history.times, self.losses, self.plan.replicas, ends, deaths)
+        deaths, backs = self.redis.deaths, [node.backs for node in self.nodes.values()]
+        excuses = Excuses(self.history, self.history.times, self.losses, self.plan.replicas, ends, deaths, backs)
         judged = [roles[role] for role in ("visitor", "worker", "helper")]
         found = checker.judge(excuses, *judged, roles["guest"] | roles["latecomer"], retained)
         if not self.losses:

@@ -11,6 +11,7 @@ from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from loadtest.prove.history import (
@@ -28,11 +29,12 @@ from loadtest.prove.history import (
 )
 from tests.simulation.clock import NS
 from tests.simulation.redis_types import Hash, List
-from tests.simulation.world import FOREVER
+from tests.simulation.world import FOREVER, MILLI
 
 # Payloads, at the end of a message. Before them is the value of a user property, which may end in letters.
 NAMES = re.compile(rb"(?:publisher \d+/\d+|will [a-z]+ \d+ \d+)\Z")
 BACK = 5 * NS  # after a loss: by then each node has given back what Redis has lost, or is dead
+NOTED = 200 * MILLI  # after a repair: by then the node knows the process of Redis
 COMES = re.compile(r" came (\d+) times")
 LOGS = (b"mq:log:", b"mq:changes")  # have messages that are done, too
 
@@ -73,6 +75,7 @@ class Excuses:
         replicas: `cluster.replicas` of the run.
         ends: nanoseconds at which nodes were killed, or found that they had been declared dead.
         deaths: nanoseconds at which Redis died, with or without a loss.
+        backs: of each node: nanoseconds at which it had a link again.
     """
 
     def __init__(
@@ -83,12 +86,14 @@ class Excuses:
         replicas: int,
         ends: Collection[int] = (),
         deaths: Collection[int] = (),
+        backs: Collection[Collection[int]] = (),
     ) -> None:
         self._history = history
         self._losses = losses
         self._replicas = replicas
         self._ends = ends
-        self._deaths = {*deaths, *(loss.until for loss in losses)}
+        self._deaths = sorted({*deaths, *(loss.until for loss in losses)})
+        self._backs = backs
         # By client: nanoseconds at which its connections began, were admitted, and ended.
         self._changes: dict[str, list[int]] = {}
         self._admitted: dict[str, list[int]] = defaultdict(list)  # by client: nanoseconds of CONNACK
@@ -168,13 +173,14 @@ class Excuses:
 
         Its connection began, was admitted or ended within the lost time, so Redis has lost its claim or its release,
         too. Or a node has died, and may have been that of the client. Or Redis has died twice, once with a loss, before
-        the client was admitted again: if its node had no link meanwhile, that can't know where the queues ended, and
-        gives nothing back.
+        the client was admitted again, and a node, perhaps that of the client, had no link meanwhile: that can't know
+        where the queues ended, and gives nothing back.
         """
         admitted = self._admitted[client]
         here, ends = bisect(admitted, at), [*admitted, FOREVER]
-        deaths = {death for death in self._deaths if here and ends[here - 1] < death < ends[here]}
-        if len(deaths) > 1 and any(loss.until in deaths for loss in self._losses):
+        deaths = [death for death in self._deaths if here and ends[here - 1] < death < ends[here]]
+        is_missed = any(self._is_missed(*both) for both in pairwise(deaths))
+        if is_missed and any(loss.until in deaths for loss in self._losses):
             return True
         return any(
             any(loss.since < change < loss.until for change in self._changes[client])
@@ -182,6 +188,10 @@ class Excuses:
             for loss in self._losses
             if at > loss.since
         )
+
+    def _is_missed(self, began: int, died: int) -> bool:
+        """Whether a node had no link to the process of Redis that began after one death and ended with the next."""
+        return any(not any(began < back < died - NOTED for back in backs) for backs in self._backs)
 
     def _is_taken(self, place: int) -> bool:
         """Whether the client has taken the message of this delivery: it notes that at once."""

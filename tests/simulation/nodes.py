@@ -168,6 +168,7 @@ class SimulatedNode:
         self.troubles = 0  # reasons for which it may have closed connections: starts, stops, errors in its log
         self._dropped = 0  # messages that earlier processes have dropped at full queues
         self.ends: list[int] = []  # nanoseconds at which it was killed, or found that it had been declared dead
+        self.backs: list[int] = []  # nanoseconds at which its link was repaired, or it had rejoined
         self.is_away = False  # its log has that Redis is
         self.restarts = False  # it is started again whenever it ends
         self._up = False

@@ -150,11 +150,14 @@ def test_a_message_that_is_taken_counts_once() -> None:
 @pytest.mark.parametrize(
     "losses", [[Loss(50, 100, frozenset()), Loss(250, 300, frozenset())], [Loss(250, 300, frozenset())]]
 )
-@pytest.mark.parametrize(("admitted", "excused"), [(20, True), (210, False)])
+@pytest.mark.parametrize(
+    ("admitted", "back", "excused"), [(20, 310, True), (20, 150, False), (210, 310, False), (210, 150, False)]
+)
 def test_a_packet_identifier_that_is_used_again_after_two_deaths(
-    losses: list[Loss], admitted: int, *, excused: bool
+    losses: list[Loss], admitted: int, back: int, *, excused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node without a link from one death of Redis to the next gives nothing back; else the client was admitted."""
+    monkeypatch.setattr("tests.simulation.losses.NOTED", 20)
     events: list[tuple[int, Event]] = [
         (10, Connecting("subscriber", False)),
         (admitted, Connected("subscriber", False, True)),
@@ -165,7 +168,8 @@ def test_a_packet_identifier_that_is_used_again_after_two_deaths(
         *received(350, b"publisher 0/2", takes=False),
     ]
     times = [at for at, _ in events]
-    history = Excuses(History([event for _, event in events]), times, losses, 1, deaths=(100, 300)).history()
+    kept, backs = History([event for _, event in events]), [[140, 310], [back]]
+    history = Excuses(kept, times, losses, 1, deaths=(100, 300), backs=backs).history()
     assert (Taken("subscriber", b"publisher 0/2") in history.events) == excused
 
 
