@@ -203,6 +203,7 @@ class Node:
                 if self._fenced_early:
                     raise NotNow(f"fenced while it joined the cluster: {self._fenced_early}")
                 self._joins = False
+                self.broker.secret.loaded()
                 return
             except NotNow as error:
                 if time.monotonic() >= log_at:
@@ -248,6 +249,7 @@ class Node:
                 connection.reset_on_close = True  # other nodes publish its will, even if it just sends DISCONNECT
                 connection.close(close_reasons.NODE_REJOINS)
             self._rejoining = self._loop.create_task(self._join_again())
+            self.links.tick()  # end those that run here: they must find no empty state
 
     async def _join_again(self) -> None:
         if self._heap is not None:

@@ -14,6 +14,8 @@ IDENTITY_BYTES = 6
 class Secret:
     """The secret; called, it returns the bytes.
 
+    Until the node has its stored state, it can't know the secret, and returns one that is stored only if there is none.
+
     Args:
         data_plane: of the node.
     """
@@ -21,6 +23,7 @@ class Secret:
     def __init__(self, data_plane: DataPlane) -> None:
         self._messages = HiddenMessages(data_plane)
         self._made = b""
+        self._is_loaded = False
 
     def __call__(self) -> bytes:
         found = self._messages.find(NAME)
@@ -28,8 +31,15 @@ class Secret:
             return found
         if not self._made:  # it is kept here too: the limits of retained messages may have no room for it
             self._made = secrets.token_bytes(BYTES)
-            self._messages.put(NAME, self._made)
+            if self._is_loaded:
+                self._messages.put(NAME, self._made)
         return self._made
+
+    def loaded(self) -> None:
+        """The node has its stored state, with the secret if there is one."""
+        self._is_loaded = True
+        if self._made and self._messages.find(NAME) is None:
+            self._messages.put(NAME, self._made)
 
     @property
     def identity(self) -> str:

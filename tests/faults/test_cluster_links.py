@@ -5,6 +5,7 @@ A publisher is at one cluster, a subscriber at the other; their own nodes stay. 
 
 import json
 import random
+import signal
 import time
 
 import pytest
@@ -23,6 +24,7 @@ from tests.links.test_wanted import HTTP, filters_of
 ROUNDS = 8
 IN_ROUND = 40  # messages
 MORE = {**SETTINGS, **HTTP, "cluster.lease": 1}
+SECRET = b"$\x00flockmq/secret"
 
 
 @pytest.mark.parametrize("direction", ["out", "in"])
@@ -91,3 +93,28 @@ def test_nothing_wanted_is_lost_or_doubled_between_clusters(start_cluster: Start
     network.close()
     assert checker.check(history) == []
     assert all(payload == b"last" or not payload.startswith(b"no") for payload in subscriber.taken)
+
+
+def test_a_node_that_rejoins_makes_no_other_secret(start_cluster: StartCluster) -> None:
+    """Its links asked for the broker's identity before it had the state: at other brokers they were other clients."""
+    link = {"url": "mqtt://127.0.0.1:1", "topics": ["t/# out 2"], "retry": 0.1}  # nobody listens there
+    links = json.dumps({f"far{i}": link for i in range(8)})
+    cluster = start_cluster({**SETTINGS, "cluster.lease": 1, "links": links}, nodes="ab", proxies=True)
+    with cluster.redis.client(decode_responses=False) as redis:
+
+        def secret() -> bytes | None:
+            found: bytes | None = redis.hget("mq:retained", SECRET)
+            return found
+
+        until(lambda: secret() is not None)
+        before = secret()
+        for name, other in ("ab", "ba"):
+            since, there = len(cluster[name].log), len(cluster[other].log)
+            cluster[name].signal(signal.SIGSTOP)
+            cluster[other].wait_for_log("node left", there)
+            cluster[name].proxy.slow(0.03)  # the join takes longer than the links wait
+            cluster[name].signal(signal.SIGCONT)
+            cluster[name].wait_for_log("joined the cluster", since)
+            cluster[name].proxy.slow(0)
+            cluster[name].wait_for_log("rejoined the cluster: the node is ready again", since)
+            assert secret() == before
