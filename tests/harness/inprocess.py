@@ -133,6 +133,7 @@ class Node:
         self.sessions, self.end_turn = self.broker.data_plane.sessions, self.broker.data_plane.end_turn
         self.reactor.attach(Dispatcher(self.broker))
         coordinator.restore(smallest=smallest)
+        self.broker.secret.loaded()
         self._kept = self.store.position - self.turn.sealed  # the first block that the store has not confirmed
         self.compaction = coordinator.compaction
         self.wills = coordinator.wills

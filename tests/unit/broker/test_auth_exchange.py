@@ -23,7 +23,8 @@ from _speedups.codec.packets import (
 )
 from _speedups.session.rights import PUBLISH, READ, Rights
 from broker.auth.authenticator import Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict
-from broker.core.secret import BYTES
+from broker.core.hidden_messages import HiddenMessages
+from broker.core.secret import BYTES, NAME, Secret
 from broker.handlers.auth import MAX_BYTES, MAX_STEPS, Authentication
 from tests.harness.inprocess import Client, KeepingStore, Node
 
@@ -530,6 +531,18 @@ def test_the_secret_outlives_a_restart() -> None:
     again = Node(KeepingStore(store.after(len(store.told))))
     assert again.broker.secret() == secret
     assert Node().broker.secret() != secret
+
+
+def test_a_secret_that_is_made_before_the_state_is_loaded() -> None:
+    """It is stored only if there is none; else the stored one takes its place."""
+    plane = Node().broker.data_plane
+    messages, early, late = HiddenMessages(plane), Secret(plane), Secret(plane)
+    made, other = early(), late()
+    assert made != other and messages.find(NAME) is None
+    early.loaded()
+    assert messages.find(NAME) == early() == made
+    late.loaded()
+    assert messages.find(NAME) == late() == made
 
 
 def test_the_secret_with_no_room_for_it() -> None:
