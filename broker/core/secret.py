@@ -26,8 +26,7 @@ class Secret:
         self._is_loaded = False
 
     def __call__(self) -> bytes:
-        found = self._messages.find(NAME)
-        if found is not None and len(found) == BYTES:
+        if found := self._find():
             return found
         if not self._made:  # it is kept here too: the limits of retained messages may have no room for it
             self._made = secrets.token_bytes(BYTES)
@@ -38,8 +37,13 @@ class Secret:
     def loaded(self) -> None:
         """The node has its stored state, with the secret if there is one."""
         self._is_loaded = True
-        if self._made and self._messages.find(NAME) is None:
+        if self._made and not self._find():
             self._messages.put(NAME, self._made)
+
+    def _find(self) -> bytes:
+        """The stored one; empty: there is none, or it is damaged."""
+        found = self._messages.find(NAME)
+        return found if found is not None and len(found) == BYTES else b""
 
     @property
     def identity(self) -> str:

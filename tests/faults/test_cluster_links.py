@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from broker.core.hidden_messages import ROOT
+from broker.core.secret import NAME
 from loadtest.prove import checker
 from loadtest.prove.history import History
 from loadtest.prove.tcp_proxy import TcpProxy
@@ -24,7 +26,7 @@ from tests.links.test_wanted import HTTP, filters_of
 ROUNDS = 8
 IN_ROUND = 40  # messages
 MORE = {**SETTINGS, **HTTP, "cluster.lease": 1}
-SECRET = b"$\x00flockmq/secret"
+SECRET = (ROOT + NAME).encode()
 
 
 @pytest.mark.parametrize("direction", ["out", "in"])
@@ -97,7 +99,7 @@ def test_nothing_wanted_is_lost_or_doubled_between_clusters(start_cluster: Start
 
 def test_a_node_that_rejoins_makes_no_other_secret(start_cluster: StartCluster) -> None:
     """Its links asked for the broker's identity before it had the state: at other brokers they were other clients."""
-    link = {"url": "mqtt://127.0.0.1:1", "topics": ["t/# out 2"], "retry": 0.1}  # nobody listens there
+    link = {"url": "mqtt://127.0.0.1:1", "topics": ["t/# out 2"], "retry": 0.1}  # no broker listens there
     links = json.dumps({f"far{i}": link for i in range(8)})
     cluster = start_cluster({**SETTINGS, "cluster.lease": 1, "links": links}, nodes="ab", proxies=True)
     with cluster.redis.client(decode_responses=False) as redis:

@@ -384,7 +384,7 @@ REGRESSIONS = {
     ),
     # I1: Redis was restarted, and lost then what it had executed since: also the heartbeats of a node that was back. So
     # the node seemed to have missed a process of Redis, and gave no handshakes of QoS 2 back. The client connects after
-    # the restart: two deaths of Redis while it is connected are an excuse.
+    # the restart: two deaths of Redis while it is connected may be an excuse.
     "lost heartbeats": Plan(
         1,
         (*APART, ClientPlan("subscriber 1", "subscriber", 4, node="n0")),  # the node has the routes of the other one
