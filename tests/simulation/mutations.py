@@ -549,6 +549,7 @@ ALL = (
         "G5",
         "a node whose calls are not answered serves its persistent clients for three leases",
         methods=((NodeLink, "reachable", broken.always),),
+        plan="cut in one direction",
     ),
     Mutation(
         "kept, and not compared",
