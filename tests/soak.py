@@ -33,8 +33,10 @@ PARTS = {
 }
 TIMES = {"random kills": 3}  # an hour in two files, half an hour each; other parts have the seconds once
 # Amounts that libFuzzer, pytest and tests print at the start of a line, after pytest's dots and letters.
-AMOUNTS = re.compile(r"(?:Done |soak: |[.sFE= ]*)?\d+ [a-z]")
-UNITS = "kills|messages|runs|malformed packets|slow connections|connects|groups|aliases|passed|failed|errors?|skipped"
+AMOUNTS = re.compile(r"[.sFE= ]*(?:Done |soak: )?\d+ [a-z]")
+UNITS = (
+    "kills|seeds|messages|runs|malformed packets|slow connections|connects|groups|aliases|passed|failed|errors?|skipped"
+)
 AMOUNT = re.compile(rf"(\d+) ({UNITS})\b")
 HEAD = "| Part | Command | Duration | Amount | Result | Commit |\n| --- | --- | --- | --- | --- | --- |\n"
 

@@ -7,6 +7,8 @@ from tests.soak import HEAD, PARTS, RECORD, count, with_row
 OUTPUT = """
 #3291 REDUCE cov: 45 ft: 120 corp: 89/9591b
 Done 3571 runs in 9 second(s)
+.soak: 10 times 100 groups: 72.0, 72.0 MiB
+F40 seeds, 0 with findings; 500 s of virtual time in 9.1 s
 .3 kills, 200 messages, 5000 events
 2 kills, 100 messages, 2000 events
 900 messages so far, 40 deliveries; 0 lost, 0 doubled
@@ -19,8 +21,16 @@ def test_amounts_are_added() -> None:
     amounts: Counter[str] = Counter()
     for line in OUTPUT.splitlines():
         count(line, amounts)
-    wanted = {"runs": 3571, "kills": 5, "messages": 300, "malformed packets": 1_000_000, "passed": 2, "skipped": 1}
-    assert amounts == wanted
+    assert amounts == {
+        "runs": 3571,
+        "groups": 100,
+        "seeds": 40,
+        "kills": 5,
+        "messages": 300,
+        "malformed packets": 1_000_000,
+        "passed": 2,
+        "skipped": 1,
+    }
 
 
 def test_a_line_takes_the_place_of_an_older_one() -> None:
