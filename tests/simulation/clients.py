@@ -246,9 +246,10 @@ class SimulatedClient(RecordedClient):
             self.accepted = False
             self.come_later()
 
-    def _end_life(self) -> None:
+    def _end_life(self, noticed_after: int = 0) -> None:
         if self.lives and not self.lives[-1].ended:
             self.lives[-1].ended = self._world.now
+            self.lives[-1].noticed = self._world.now + noticed_after
 
     def loses_output(self) -> bool:
         """Whether the end of a connection takes bytes with it that are under way."""
@@ -292,7 +293,7 @@ class SimulatedClient(RecordedClient):
             self.socket = None
             self.history.add(Ended(self.client_id, "lost"))
             self.accepted = False
-            self._end_life()
+            self._end_life(KEEP_ALIVE * 3 * NS // 2)  # unless the next connection ends it
             self.come(node)
 
     def start_anew(self, node: str, *, subscribes: bool = True) -> None:

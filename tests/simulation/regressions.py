@@ -400,6 +400,10 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
+    # I6, the checker's: a client left its connection open for ever, so that only its keep alive ended it.
+    "left open for ever": Plan(
+        1, WITH_GUEST, (Step(2000, "abandon", ("guest 0",)), Step(2000, "vanish", ("guest 0",))), frozenset()
+    ),
     # I6: a CONNECT reached its node, which had stood still, after the client had been at another one, and had gone: the
     # connection was never admitted. But its claim discarded the delayed will, which then never came.
     "never admitted": Plan(

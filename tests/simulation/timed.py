@@ -34,6 +34,7 @@ class Life:
         delay, expiry: seconds.
         connection: of the network; it has the time at which its node has served it last.
         came, admitted, ended: nanosecond of CONNECT, of CONNACK and of the end; 0 = it has not been.
+        noticed: nanosecond by which its node has noticed the end, by its keep alive if the client left it open.
         present: Session Present.
         after: the connection after it; None: the client has not come back.
     """
@@ -46,6 +47,7 @@ class Life:
     came: int
     admitted: int = 0
     ended: int = 0
+    noticed: int = 0
     present: bool = False
     after: "Life | None" = None
 
@@ -112,7 +114,7 @@ def _will(life: Life, taken: Times, is_due: Callable[[int], bool], healed: int, 
     # A later connection without CONNACK may have been admitted, and ended with a will of its own.
     if life.ended and not times and not any(each.admitted or each.will in taken for each in life.later()):
         yield f"I6 the delayed will {life.will!r} never came"
-    due = life.ended + seconds * NS
+    due = life.noticed + seconds * NS
     is_away = life.ended > 0 and (after is None or after.came > due + PROMPT)
     if after is None and times and times[0][0] > max(due, healed + seconds * NS) + RECOVERED:
         yield f"I6 the will {life.will!r} came long after the faults"
@@ -123,7 +125,7 @@ def _will(life: Life, taken: Times, is_due: Callable[[int], bool], healed: int, 
 def _session(life: Life, first_fault: int) -> Iterator[str]:
     after = life.after
     if after is not None and after.present and life.ended:
-        end = life.ended + life.expiry * NS + PROMPT
+        end = life.noticed + life.expiry * NS + PROMPT
         if end < min(after.came, first_fault):
             yield f"I8 the session of {life.client} was there after its expiry of {life.expiry} s"
 
