@@ -354,8 +354,9 @@ class SimulatedNode:
 
     def wrote(self, to: ClientSocket, data: bytes) -> None:
         """The node has written to a client: note CONNACK, and that no earlier connection of the client gets more."""
-        to.served(self.world.now)
         kind = data[0] & 0xF0
+        if kind != DISCONNECT or self._is_member():
+            to.served(self.world.now)
         newest = self._admissions.get(to.client_id, 0)
         if not to.admitted:
             if kind == CONNACK and data[3] == 0:
@@ -367,6 +368,11 @@ class SimulatedNode:
                 self._renumber(to)
         elif to.admitted != newest and kind != DISCONNECT and not self._is_alone_with(to):
             self._on_finding(f"G5 {self.name} has written to a connection of {to.client_id} after a later one")
+
+    def _is_member(self) -> bool:
+        """Whether it has not been declared dead, or lost by Redis."""
+        members = self._redis.keys.get(b"mq:nodes")
+        return self.node is not None and members is not None and self.node.coordinator.node_id.encode() in members
 
     def _renumber(self, earlier: ClientSocket) -> None:
         """CONNACK has come late for a connection: those that the client has opened later, without Redis, stay newer."""

@@ -404,6 +404,19 @@ REGRESSIONS = {
     "left open for ever": Plan(
         1, WITH_GUEST, (Step(2000, "abandon", ("guest 0",)), Step(2000, "vanish", ("guest 0",))), frozenset()
     ),
+    # I6, the checker's: a node that had been declared dead stopped, and sent DISCONNECT. The delay of a will does not
+    # begin with that.
+    "stopped after its death": Plan(
+        1,
+        WITH_GUEST,
+        (
+            Step(2000, "freeze", ("n0", 3400)),
+            Step(2100, "drain", ("n0", 800)),
+            Step(5200, "abandon", ("guest 0",)),
+            Step(5200, "vanish", ("guest 0",)),
+        ),
+        frozenset(),
+    ),
     # I6: a CONNECT reached its node, which had stood still, after the client had been at another one, and had gone: the
     # connection was never admitted. But its claim discarded the delayed will, which then never came.
     "never admitted": Plan(
