@@ -8,7 +8,7 @@ OUTPUT = """
 #3291 REDUCE cov: 45 ft: 120 corp: 89/9591b
 Done 3571 runs in 9 second(s)
 .soak: 10 times 100 groups: 72.0, 72.0 MiB
-F40 seeds, 0 with findings; 500 s of virtual time in 9.1 s
+.40 seeds, 0 with findings; 500 s of virtual time in 9.1 s
 .3 kills, 200 messages, 5000 events
 2 kills, 100 messages, 2000 events
 900 messages so far, 40 deliveries; 0 lost, 0 doubled
