@@ -249,7 +249,7 @@ class Node:
                 connection.reset_on_close = True  # other nodes publish its will, even if it just sends DISCONNECT
                 connection.close(close_reasons.NODE_REJOINS)
             self._rejoining = self._loop.create_task(self._join_again())
-            self.links.tick()  # end those that run here: they must find no empty state
+            self.links.tick()  # those that run here end before the state is empty
 
     async def _join_again(self) -> None:
         if self._heap is not None:
