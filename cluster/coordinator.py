@@ -80,6 +80,7 @@ DRAIN_STEPS = 8
 DRAIN_STEP_SECONDS = 0.05
 COMMITS_UNDER_WAY = 2  # one that Redis executes, and one that it finds when it has ended
 DROPPED_QUEUE_FULL = COUNTERS.index("dropped_queue_full")
+EXPIRED = COUNTERS.index("expired")
 
 log = logs.get("flockmq.cluster")
 
@@ -330,6 +331,7 @@ class ClusterCoordinator(Coordinator):
             self._on_lease_expired()
             return
         self._leases.tick()
+        self.data_plane.turn.drop_expired()
         self.data_plane.turn.seal()  # acknowledgements of clients, which no packet waits for
         if link.silent_for > min(self._config.cluster.timeout, self._lease.seconds / 2):
             log.error("Redis does not answer", seconds=round(link.silent_for, 1))
@@ -488,9 +490,10 @@ class ClusterCoordinator(Coordinator):
         link, keys = self._link, self._link.keys
         with _away_is_not_now():
             known = await link.ask("EXISTS", keys.session(client_id))
-            sizes = await link.ask("HMGET", keys.session(client_id), "c", "b")
-            queued = await link.ask("LLEN", keys.queue(client_id))
-        return {"queued_messages": int(queued), "queued_bytes": int(sizes[0] or sizes[1] or 0)} if known else None
+            tenants, size, acked = await link.ask("HMGET", keys.session(client_id), "c", "b", "a")
+            entries = await link.ask("LLEN", keys.queue(client_id))
+        queued = int(entries) - int(acked or 0)
+        return {"queued_messages": queued, "queued_bytes": int(tenants or size or 0)} if known else None
 
     async def waiting_wills(self) -> list[tuple[bytes, Will, int]]:
         return await self._delayed_wills.list()
@@ -593,8 +596,9 @@ class ClusterCoordinator(Coordinator):
         self._replica.barrier.made(number)
         self._replica.changes.apply(number, self._link.node_id, records)
 
-    def _on_dropped(self, count: int, by_client: dict[bytes, int]) -> None:
+    def _on_dropped(self, count: int, by_client: dict[bytes, int], expired: int) -> None:
         self.data_plane.turn.count(DROPPED_QUEUE_FULL, count)
+        self.data_plane.turn.count(EXPIRED, expired)
         self.data_plane.turn.add_full_queues(by_client)
 
     def _on_unnumbered(self, sessions: list[Session]) -> None:

@@ -5,7 +5,8 @@ returns queue numbers, retained messages and subscriptions of persistent session
 
 A block is texts of MessagePack (packing.pyx). `commit`: an array of the number of messages, pushes, log, header,
 targets, changes, awaiting, released, wills, releases, and perhaps shares, moves and delayed messages. `acks`: an array
-of (client id, incarnation, queue numbers that are done, queue numbers with PUBREC, bytes of the entries that are done).
+of (client id, incarnation, queue numbers that are done, queue numbers with PUBREC and their bytes, bytes of the entries
+that are done).
 Acknowledgements are separate because they must succeed when Redis has no memory left. Two parts are arguments of their
 own for `flockmq_commit`: `texts`, the messages, and `batch`, the batch of the log after its header.
 """

@@ -254,7 +254,6 @@ cdef bytes pack_acks_of(Pool* pool, list sessions, Py_ssize_t first, Py_ssize_t 
     cdef Buffer b = Buffer(NULL, 0, 0, 0, 0)
     cdef Py_ssize_t i, j, received
     cdef uint64_t size
-    cdef bint is_known
     cdef Session session
     cdef bytes client_id
     try:
@@ -264,11 +263,10 @@ cdef bytes pack_acks_of(Pool* pool, list sessions, Py_ssize_t first, Py_ssize_t 
                 continue
             session = sessions[i]
             client_id = session.client_id
-            received, size, is_known = 0, 0, True
+            received, size = 0, 0
             for j in range(counts[i]):
                 received += items[j].kind == RECEIVED
-                size += items[j].size
-                is_known = is_known and (items[j].size or items[j].kind == RECEIVED)
+                size += items[j].size if items[j].kind == DONE else 0
             put_array(&b, pool, 5)
             put_text(&b, pool, client_id, len(client_id))
             put_number(&b, pool, session.session_id)
@@ -276,11 +274,12 @@ cdef bytes pack_acks_of(Pool* pool, list sessions, Py_ssize_t first, Py_ssize_t 
             for j in range(counts[i]):
                 if items[j].kind == DONE:
                     put_number(&b, pool, items[j].number)
-            put_array(&b, pool, received)
+            put_array(&b, pool, 2 * received)
             for j in range(counts[i]):
                 if items[j].kind == RECEIVED:
                     put_number(&b, pool, items[j].number)
-            put_number(&b, pool, size if is_known else 0)
+                    put_number(&b, pool, items[j].size)
+            put_number(&b, pool, size)
             items += counts[i]
         return b.data[b.start:b.end]
     finally:
@@ -288,9 +287,9 @@ cdef bytes pack_acks_of(Pool* pool, list sessions, Py_ssize_t first, Py_ssize_t 
 
 
 cdef list pack_acks(Pool* pool, Items* acks, list sessions):
-    """Texts of [client id, incarnation, numbers that are done, numbers with PUBREC, bytes that are done].
+    """Texts of [client id, incarnation, numbers that are done, [number with PUBREC, bytes ...], bytes that are done].
 
-    There is one for each session. The last element is 0 if the bytes of an entry are not known.
+    There is one for each session. Bytes are those that Redis frees.
     """
     cdef Py_ssize_t* counts = NULL
     cdef Py_ssize_t first = 0, end, done = 0, used, size

@@ -236,7 +236,7 @@ cdef class Group(GroupStore):
         while self.ready_count and self.waits():
             taken = self.take_first()             # a hook may change the queue meanwhile
             if taken.message.expires and taken.message.expires <= self.turn.clock:
-                self.drop(taken, True)
+                self.expire(taken)
             elif self.give(taken.place, taken.message, True):
                 self.count_waiting(-1, taken.message)
                 message_release(taken.message)
@@ -343,7 +343,7 @@ cdef class Group(GroupStore):
         """Give a message that waits, or put it where it waits for its turn. Takes over the reference."""
         cdef int result
         if taken.message.expires and taken.message.expires <= self.turn.clock:
-            self.drop(taken, True)
+            self.expire(taken)
             return True
         if key is not None and key.has_before(taken.place):
             self.park(key, taken)

@@ -51,6 +51,7 @@ cdef class KeyTable:
     cdef Key next_free(self)
     cdef Key with_oldest(self)
     cdef list all_parked(self)
+    cdef int unpark(self, Key key, set removed) except -1
     cdef list remove_parked(self, Key key)
 
 

@@ -149,6 +149,13 @@ cdef class KeyTable:
         self.count -= 1
         return heappop(key.parked)[1]
 
+    cdef int unpark(self, Key key, set removed) except -1:
+        """Remove these messages from the messages that are parked at the key."""
+        self.count -= len(removed)
+        key.parked = [entry for entry in key.parked if entry[1] not in removed]
+        heapify(key.parked)
+        return self.offer(key)
+
     cdef int offer(self, Key key) except -1:
         """The first parked message of the key, or its member, is another than before."""
         cdef tuple entry

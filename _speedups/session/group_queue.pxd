@@ -27,6 +27,7 @@ cdef class GroupQueue(Subscriber):
     cdef KeyTable keys             # None: no order by key
     cdef object aside              # deque of Held: messages that no member with room may take
     cdef uint64_t waiting_bytes
+    cdef int64_t earliest          # no message that waits expires before; NEVER_EXPIRES = none expires
     cdef dict newest               # topic -> (place, age) of the message that waits, with `last_value`; None: not noted
     cdef dict failures             # place -> (deliveries, last reason code, client id); None = none came back
     cdef object dead               # deque of Held: dead letters, to be published at the end of the turn
@@ -39,8 +40,11 @@ cdef class GroupQueue(Subscriber):
     cdef bint waits(self) noexcept
     cdef bint is_full(self, const Message* message) except -1
     cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1
-    cdef bint drop_oldest(self, bint expired_only) except -1
-    cdef int drop(self, Waiting dropped, bint expired) except -1
+    cdef bint drop_oldest(self) except -1
+    cdef bint drop_expired(self) except -1
+    cdef bint has_expired(self, const Message* message) noexcept
+    cdef int expire(self, Waiting expired) except -1
+    cdef void note_expiry(self, const Message* message) noexcept
     cdef int discard(self, Waiting dropped, str reason) except -1
     cdef int put_back(self, Waiting waiting) except -1
     cdef int recall(self) except -1

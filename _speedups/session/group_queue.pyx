@@ -25,12 +25,15 @@ from _speedups.session.message cimport (
     Message, Publication, expiry_after, message_hold, message_new, message_payload, message_release, message_size,
     publication_of_message,
 )
+from _speedups.session.outgoing_queue cimport NEVER_EXPIRES
 from _speedups.session.subscriber cimport GROUP, Subscriber
 from _speedups.session.tenant cimport queue_is_over
 from _speedups.session.turn cimport Turn
 
 cdef enum:
     FIRST_WAITING = 16
+
+cdef str FULL = "the queue is full"
 
 
 cdef class Held:
@@ -58,6 +61,7 @@ cdef class GroupQueue(Subscriber):
         self.client_id = name
         self.tenant = turn.tenants.of(path + at, len(name) - at)
         self.kind = GROUP
+        self.earliest = NEVER_EXPIRES
         self.aside = deque()
         self.dead = deque()
 
@@ -122,7 +126,7 @@ cdef class GroupQueue(Subscriber):
     def purge(self):
         """Drop all messages that wait; returns their number."""
         cdef int dropped = 0
-        while self.drop_oldest(False):
+        while self.drop_oldest():
             dropped += 1
         self.turn.counters[SHARED_DISCARDED] += dropped
         return dropped
@@ -159,12 +163,12 @@ cdef class GroupQueue(Subscriber):
         cdef Waiting* grown
         cdef uint64_t i, size
         while self.is_full(message):
-            if self.drop_oldest(True):
+            if self.drop_expired():
                 continue
             self.turn.queue_is_full(self.client_id)
-            if not self.settings.drop_oldest or not self.drop_oldest(False):
+            if not self.settings.drop_oldest or not self.drop_oldest():
                 if self.turn.tracer is not None:
-                    self.turn.tracer.note_message("dropped", self.client_id, message, message.qos, "the queue is full")
+                    self.turn.tracer.note_message("dropped", self.client_id, message, message.qos, FULL)
                 if recorded:
                     self.record_done(place)
                 self.forget_key(place)
@@ -258,9 +262,16 @@ cdef class GroupQueue(Subscriber):
         cdef int64_t size = message_size(message)
         if n < 0 and self.newest is not None:
             self.forget(message)
+        if n > 0:
+            self.note_expiry(message)
         self.waiting_bytes += n * size
         self.count_queued(n, n * size)
         return 0
+
+    cdef void note_expiry(self, const Message* message) noexcept:
+        """A message waits that may expire."""
+        if message.expires and message.expires < self.earliest:
+            self.earliest = message.expires
 
     cdef void count_queued(self, int64_t messages, int64_t size) noexcept:
         """Add to the totals of the node and of the tenant."""
@@ -269,8 +280,8 @@ cdef class GroupQueue(Subscriber):
         if self.tenant is not None:
             self.tenant.queued_here += size
 
-    cdef bint drop_oldest(self, bint expired_only) except -1:
-        """Drop the oldest message, or only if it has expired; whether there was one."""
+    cdef bint drop_oldest(self) except -1:
+        """Drop the oldest message; whether there was one."""
         cdef Message* message
         cdef Held held = <Held>self.aside[0] if self.aside else None
         cdef Key key = None if self.keys is None else self.keys.with_oldest()
@@ -285,23 +296,70 @@ cdef class GroupQueue(Subscriber):
         if key is None and held is not None and self.waits() and self.first().place < held.place:
             held = None
         message = held.message if held is not None else self.first().message
-        if expired_only and not (message.expires and message.expires <= self.turn.clock):
-            return False
         if key is not None:
-            self.drop(self.take_parked(key), expired_only)
+            self.discard(self.take_parked(key), FULL)
             self.keys.offer(key)
         elif held is None:
-            self.drop(self.take_first(), expired_only)
+            self.discard(self.take_first(), FULL)
         else:
             self.aside.popleft()
-            self.drop(Waiting(held.place, message_hold(message)), expired_only)
+            self.discard(Waiting(held.place, message_hold(message)), FULL)
         return True
 
-    cdef int drop(self, Waiting dropped, bint expired) except -1:
-        """Drop the oldest message, which has been taken out; takes over the reference."""
-        if expired:
-            self.turn.counters[EXPIRED] += 1
-        return self.discard(dropped, "it has expired" if expired else "the queue is full")
+    cdef bint drop_expired(self) except -1:
+        """Drop all messages that have expired, wherever they wait; whether there were any.
+
+        All are looked at, but only when one may have expired since the last time: at most once in a tick.
+        """
+        cdef list expired = []
+        cdef list gone
+        cdef Held held
+        cdef Key key
+        cdef Waiting waiting
+        cdef uint64_t i, to = self.head
+        cdef Py_ssize_t k, count = self.back_count
+        if self.earliest > self.turn.clock:
+            return False
+        self.earliest = NEVER_EXPIRES
+        for i in range(self.head, self.tail):
+            waiting = self.queue[i & (self.capacity - 1)]
+            if self.has_expired(waiting.message):
+                expired.append(held_of(waiting))
+            else:
+                self.queue[to & (self.capacity - 1)] = waiting
+                to += 1
+        self.tail = to
+        self.back_count = 0
+        for k in range(count):
+            waiting = self.back[k]
+            if self.has_expired(waiting.message):
+                expired.append(held_of(waiting))
+            else:
+                self.put_back(waiting)
+        others, self.aside = self.aside, deque()
+        for held in others:
+            (expired if self.has_expired(held.message) else self.aside).append(held)
+        if self.keys is not None:
+            for key in list(self.keys.keys.values()):
+                gone = [held for _, held in key.parked if self.has_expired((<Held>held).message)]
+                if gone:
+                    self.keys.unpark(key, set(gone))
+                    expired += gone
+        for held in expired:
+            self.expire(Waiting(held.place, message_hold(held.message)))
+        return len(expired) > 0
+
+    cdef bint has_expired(self, const Message* message) noexcept:
+        """Whether a message that waits has expired; else its expiry is noted."""
+        if message.expires and message.expires <= self.turn.clock:
+            return True
+        self.note_expiry(message)
+        return False
+
+    cdef int expire(self, Waiting expired) except -1:
+        """Drop a message that has expired, and has been taken out; takes over the reference."""
+        self.turn.counters[EXPIRED] += 1
+        return self.discard(expired, "it has expired")
 
     cdef int discard(self, Waiting dropped, str reason) except -1:
         """Drop a message that waited and has been taken out; takes over the reference."""
@@ -391,6 +449,7 @@ cdef class GroupQueue(Subscriber):
         self.count_queued(0, message_size(message) - message_size(at[0]))
         message_release(at[0])
         at[0] = message_hold(message)
+        self.note_expiry(message)
         self.newest[topic] = (found[0], place)
         if self.deliveries(found[0]):             # those of the older one
             self.forget_failures(found[0])

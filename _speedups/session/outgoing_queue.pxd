@@ -8,7 +8,7 @@
 # NO_QUEUE, as all such sessions: empty, with queue numbers above any `tail`, and never written to.
 
 from cpython.ref cimport PyObject, Py_XDECREF
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
 from _speedups.session.message cimport Message, message_release
@@ -17,6 +17,9 @@ cdef enum:
     PACKET_IDS = 65535
     FIRST_CAPACITY = 8
     CAPACITY_KEPT = 1024       # entries of an empty queue whose memory is not returned
+
+cdef enum:
+    NEVER_EXPIRES = 0x7FFFFFFFFFFFFFFF   # a time of the turn's clock
 
 cdef enum EntryState:
     WAITING = 0                # not sent on this connection
@@ -39,7 +42,7 @@ cdef struct Entry:
     uint8_t state              # EntryState
     uint16_t identifiers       # number of a set of subscription identifiers in the session, 0 = none; OF_GROUP: of the
                                # membership
-    uint32_t size              # bytes of the entry in Redis; 0 = not known
+    uint32_t size              # bytes that the entry has in Redis: none after PUBREC, unless it is OF_GROUP
 
 cdef struct OutgoingQueue:
     Entry* entries             # queue number n is kept at entries[n & mask]; NULL = no memory for any
@@ -50,6 +53,7 @@ cdef struct OutgoingQueue:
     uint64_t sent              # below this all may have been sent before; updated when `next` moves back
     uint64_t queued_bytes      # topic names, properties and payloads
     uint64_t droppable         # every entry below this was sent before or is ACKED
+    int64_t earliest           # no message that was never sent expires before; NEVER_EXPIRES = none expires
     uint32_t queued            # entries that are not ACKED
     PyObject* identifier_sets  # owned: a list of bytes, the sets of subscription identifiers of the messages; or NULL
 
@@ -66,7 +70,7 @@ cdef inline OutgoingQueue* queue_new(uint64_t first) noexcept nogil:
     """An empty queue, whose first message gets this number. NULL: out of memory."""
     cdef OutgoingQueue* queue = <OutgoingQueue*>malloc(sizeof(OutgoingQueue))
     if queue != NULL:
-        queue[0] = OutgoingQueue(NULL, 0, 0, first, first, first, 0, 0, 0, NULL)
+        queue[0] = OutgoingQueue(NULL, 0, 0, first, first, first, 0, 0, NEVER_EXPIRES, 0, NULL)
     return queue
 
 

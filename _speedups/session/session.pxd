@@ -22,6 +22,7 @@ cdef class Session(SessionStore):
     cdef public object expiry          # for Python: Session Expiry Interval in seconds; None = as configured
 
     cdef uint32_t room(self) noexcept
+    cdef int note_unsent(self) except -1
     cdef bint withheld(self, uint64_t n, const Entry* e) except -1
     cdef bint may_not_read(self, Message* m, bint sends=?) except -1
     cdef int send_publish(self, uint64_t n, Entry* e) except -1

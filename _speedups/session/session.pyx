@@ -24,13 +24,14 @@ from _speedups.session.message cimport (
     Message, message_payload, message_properties, message_release, message_size, seconds_left,
 )
 from _speedups.session.outgoing_queue cimport (
-    DUP, GOT_PUBREC, OF_GROUP, PACKET_IDS, QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE, SENT, WAITING, Entry,
-    packet_id_of, queue_entry, queue_in_flight, queue_unsent,
+    DUP, GOT_PUBREC, NEVER_EXPIRES, OF_GROUP, PACKET_IDS, QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE, SENT, WAITING,
+    Entry, packet_id_of, queue_entry, queue_in_flight, queue_unsent,
 )
 from _speedups.session.rights cimport MAY_READ, Rights
 from _speedups.session.session_queue cimport NO_QUEUE, count_inflight, count_queued
 from _speedups.session.session_store cimport SessionStore
 from _speedups.session.topic_aliases cimport ALIAS_ROOM, alias_of
+from _speedups.session.subscriber cimport SHARED
 from _speedups.session.turn cimport Outlet
 
 cdef enum:
@@ -170,7 +171,7 @@ cdef class Session(SessionStore):
         while True:
             if buffer_size(&outlet.out) > SEND_BYTES:
                 outlet.wants_room = True
-                return 0
+                return self.note_unsent()
             if (outlet.sources is not None and pulled != NO_ROOM
                     and queue_unsent(self.queue, self.tail) + self.pending < self.turn.limits.max_inflight
                     and self.queue.queued + self.pending < self.turn.limits.max_queued_messages
@@ -189,7 +190,7 @@ cdef class Session(SessionStore):
                     or n - self.queue.head >= PACKET_IDS - 1):
                 if self.shares is not None:
                     self.shares.sent()
-                return 0
+                return self.note_unsent()
             self.queue.next = n + 1
             e = queue_entry(self.queue, n)
             if e.state == WAITING:
@@ -206,6 +207,21 @@ cdef class Session(SessionStore):
             elif e.state == GOT_PUBREC and self.level < 5:
                 count_inflight(self, 1)
                 outlet.acknowledge(PUBREL, packet_id_of(n), False, 0, 0)
+
+    cdef int note_unsent(self) except -1:
+        """Let the turn drop what expires before it can be sent, if Redis counts it."""
+        if (self.kind == SHARED and self.queue.earliest != NEVER_EXPIRES
+                and queue_unsent(self.queue, self.tail)):
+            if self.turn.expiring is None:
+                self.turn.expiring = set()
+            self.turn.expiring.add(self)
+        return 0
+
+    cdef int drop_unsent(self) except -1:
+        if self.outlet is not None:
+            self.drop_expired()
+            self.note_unsent()
+        return 0
 
     cdef bint withheld(self, uint64_t n, const Entry* e) except -1:
         """Whether an entry went back to its group: the client may not read it any more, and has not got it."""
@@ -331,7 +347,8 @@ cdef class Session(SessionStore):
             e.message = NULL
             e.sent_tick = self.turn.tick
             if self.recorded():
-                self.turn.journal.entry(j.RECEIVED, self, self.session_id, n, 0)
+                self.turn.journal.entry(j.RECEIVED, self, self.session_id, n, 0 if e.flags & OF_GROUP else e.size)
+                e.size = e.size if e.flags & OF_GROUP else 0     # a group may need to know its message
         # An unknown identifier is answered too, so that the client can complete its half [MQTT-4.3.3-1].
         self.outlet.acknowledge(PUBREL, packet_id, fresh and self.recorded(),
                                 CODE_PACKET_IDENTIFIER_NOT_FOUND if e == NULL else 0, 0)

@@ -14,6 +14,11 @@ cdef OutgoingQueue NO_QUEUE            # of all sessions without messages
 cdef enum:
     GAP_MAX = 1 << 24                  # queue numbers that a store may skip
 
+cdef struct QueueLimits:
+    uint64_t messages
+    uint64_t size                      # bytes
+    bint drop_oldest                   # else the arriving message
+
 
 cdef class SessionQueue(Subscriber):
     cdef public object owner           # for Python: the object that holds the rest of the session
@@ -30,7 +35,11 @@ cdef class SessionQueue(Subscriber):
     cdef uint64_t first_unsent(self) noexcept
     cdef int enqueue(self, Message* message, uint8_t flags, const uint8_t* identifiers, Py_ssize_t n) except -1
     cdef uint16_t identifier_set(self, const uint8_t* identifiers, Py_ssize_t n) except? 0
+    cdef bint is_over(self, const QueueLimits* limits, Py_ssize_t size) noexcept
+    cdef void note_expiry(self, const Message* message) noexcept
     cdef bint drop_expired(self) except -1
+    cdef bint is_too_long(self) except -1
+    cdef int close_gaps(self) except -1
     cdef bint in_flight(self, uint64_t n, const Entry* e) noexcept
     cdef int forget_identifier_sets(self) except -1
     cdef list used_identifier_sets(self)

@@ -22,8 +22,8 @@ from _speedups.session.message cimport (
     Message, Publication, message_hold, message_payload, message_release, message_size,
 )
 from _speedups.session.outgoing_queue cimport (
-    ACKED, DUP, GOT_PUBREC, OF_GROUP, PACKET_IDS, QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE, STORED_FLAGS, WAITING,
-    Entry, queue_entry, queue_free, queue_skip_acked,
+    ACKED, DUP, GOT_PUBREC, NEVER_EXPIRES, OF_GROUP, PACKET_IDS, QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE,
+    STORED_FLAGS, WAITING, Entry, queue_entry, queue_free, queue_skip_acked,
 )
 from _speedups.session.subscriber cimport KEEP_RETAIN, LOCAL, SHARED, Plan, Receiver, Subscriber
 from _speedups.session.tenant cimport queue_is_over
@@ -32,15 +32,11 @@ from _speedups.session.turn cimport Turn
 from _speedups.session.journal import DamagedBlock
 
 cdef enum:
-    ACKED_MAX = PACKET_IDS     # entries that may wait as ACKED
+    ACKED_MAX = PACKET_IDS     # entries that may wait as ACKED: for more, the numbers behind them are closed up
     IDENTIFIER_SETS_MAX = 4096 # sets of subscription identifiers in a queue; past it messages get none
 
-cdef struct QueueLimits:
-    uint64_t messages
-    uint64_t size              # bytes
-    bint drop_oldest           # else the arriving message
-
 NO_QUEUE.head = NO_QUEUE.next = NO_QUEUE.sent = <uint64_t>-1
+NO_QUEUE.earliest = NEVER_EXPIRES
 
 
 cdef inline int get_limits(SessionQueue session, QueueLimits* limits) except -1:
@@ -180,17 +176,14 @@ cdef class SessionQueue(Subscriber):
         """
         cdef Entry* e
         cdef QueueLimits limits
-        cdef uint64_t size = <uint64_t>message_size(message)
+        cdef Py_ssize_t size = message_size(message)
         if self.kind == SHARED:
             self.pending += self.outlet is not None
             self.trace("queued", message, flags & QOS, "in Redis")
             return self.turn.journal.queued(self, self.session_id, 0, message, flags, identifiers, n)
         # A retained message is pulled only while there is room. Its exact size is not checked: it would be lost.
         get_limits(self, &limits)
-        while not flags & RETAINED_MESSAGE and (
-                self.queue.queued >= limits.messages
-                or (self.queue.queued and self.queue.queued_bytes + size > limits.size)
-                or queue_is_over(self.tenant, <int64_t>size)):
+        while not flags & RETAINED_MESSAGE and self.is_over(&limits, size):
             if self.drop_expired():
                 continue
             self.turn.queue_is_full(self.client_id)
@@ -206,9 +199,16 @@ cdef class SessionQueue(Subscriber):
             self.turn.await_commit(self)
         self.tail += 1
         count_queued(self, 1, size)
+        self.note_expiry(message)
         if self.outlet is not None:
             self.turn.schedule_send(self)
         return 0
+
+    cdef bint is_over(self, const QueueLimits* limits, Py_ssize_t size) noexcept:
+        """Whether a message of this size is one too many; one alone never is, but for the tenant."""
+        return (self.queue.queued >= limits.messages
+                or (self.queue.queued and self.queue.queued_bytes + <uint64_t>size > limits.size)
+                or queue_is_over(self.tenant, <int64_t>size))
 
     cdef uint16_t identifier_set(self, const uint8_t* identifiers, Py_ssize_t n) except? 0:
         """The number of a set of subscription identifiers, as encoded properties; 0: there are too many sets.
@@ -277,11 +277,15 @@ cdef class SessionQueue(Subscriber):
         e[0] = Entry(message_hold(message), 0, flags & STORED_FLAGS, WAITING,
                      self.identifier_set(identifiers, len(identifiers)) if identifiers else 0, <uint32_t>size)
         count_queued(self, 1, message_size(message))
+        self.note_expiry(message)
         get_limits(self, &limits)
         if limits.drop_oldest and not self.restoring and not of_group:
-            while ((self.queue.queued > limits.messages
-                    or (self.queue.queued > 1 and self.queue.queued_bytes > limits.size))
-                   and self.drop_one()):
+            while (self.queue.queued > limits.messages
+                   or (self.queue.queued > 1 and self.queue.queued_bytes > limits.size)):
+                if self.drop_expired():
+                    continue
+                if not self.drop_one():
+                    break
                 self.turn.queue_is_full(self.client_id)
         return self.turn.schedule_send(self)
 
@@ -295,19 +299,76 @@ cdef class SessionQueue(Subscriber):
             self.tail += 1
         return queue_entry(self.queue, n)
 
+    cdef void note_expiry(self, const Message* message) noexcept:
+        """A message was added that may expire."""
+        if message.expires and message.expires < self.queue.earliest:
+            self.queue.earliest = message.expires
+
     cdef bint drop_expired(self) except -1:
-        """Drop the oldest message that has never been sent, if it has expired."""
+        """Drop all messages that were never sent and have expired; whether there were any.
+
+        All entries are looked at, but only when a message may have expired since the last time: at most once in a tick.
+        """
         cdef uint64_t n = max(self.queue.next, self.queue.droppable)
         cdef Entry* e
-        if n >= self.tail:
+        cdef bint found = False
+        cdef int64_t earliest = NEVER_EXPIRES
+        if self.queue.earliest > self.turn.clock or self.is_too_long():
             return False
-        e = queue_entry(self.queue, n)
-        if e.state != WAITING or e.flags & DUP or e.message.expires == 0 or e.message.expires > self.turn.clock:
-            return False
-        self.turn.counters[EXPIRED] += 1
-        self.trace("dropped", e.message, e.flags & QOS, "it has expired")
-        self.finish(n)
-        return True
+        while n < self.tail:
+            e = queue_entry(self.queue, n)
+            if e.state == WAITING and not e.flags & DUP and e.message.expires:
+                if e.message.expires > self.turn.clock:
+                    earliest = min(earliest, e.message.expires)
+                else:
+                    self.turn.counters[EXPIRED] += 1
+                    self.trace("dropped", e.message, e.flags & QOS, "it has expired")
+                    self.finish(n)
+                    found = True
+            n += 1
+        self.queue.earliest = earliest
+        return found
+
+    cdef bint is_too_long(self) except -1:
+        """Whether too many entries wait as ACKED, so that no more may be dropped."""
+        if self.kind == LOCAL and self.tail - self.queue.head > ACKED_MAX + <uint64_t>self.queue.queued:
+            self.close_gaps()
+        return self.tail - self.queue.head > ACKED_MAX + <uint64_t>self.queue.queued
+
+    cdef int close_gaps(self) except -1:
+        """Give messages that were never sent the numbers of dropped ones before them, which no client has seen.
+
+        Messages of shared subscriptions keep their numbers, and so do all before them.
+        """
+        cdef uint64_t first = max(self.first_unsent(), self.queue.head), n, to
+        cdef Entry* e
+        cdef bytes identifiers
+        cdef bint recorded = self.recorded()
+        for n in range(first, self.tail):
+            if queue_entry(self.queue, n).flags & OF_GROUP:
+                first = n + 1
+        while first < self.tail and queue_entry(self.queue, first).state != ACKED:
+            first += 1
+        to = first
+        for n in range(first, self.tail):
+            e = queue_entry(self.queue, n)
+            if e.state != ACKED:
+                queue_entry(self.queue, to)[0] = e[0]
+                e.message, e.state = NULL, ACKED
+                e = queue_entry(self.queue, to)
+                if recorded:
+                    identifiers = self.identifiers_of(e)
+                    self.turn.journal.entry(j.DONE, self, self.session_id, n, 0)
+                    self.turn.journal.queued(self, self.session_id, to, e.message, e.flags & STORED_FLAGS, identifiers,
+                                             len(identifiers))
+                    self.turn.await_commit(self)
+                to += 1
+        self.tail = to
+        self.queue.droppable = min(self.queue.droppable, first)
+        if recorded:
+            self.turn.forget_tails(self, first)
+            self.committed = min(self.committed, first)
+        return 0
 
     cdef bint in_flight(self, uint64_t n, const Entry* e) noexcept:
         """Whether the entry is counted as in flight on this connection."""
@@ -319,9 +380,10 @@ cdef class SessionQueue(Subscriber):
         Dropped entries wait as ACKED for entries in flight, which stay. If those are not acknowledged, then nothing
         more can be dropped after a while.
         """
-        cdef uint64_t n = max(self.queue.next, self.queue.droppable)
-        if self.tail - self.queue.head > ACKED_MAX + <uint64_t>self.queue.queued:
+        cdef uint64_t n
+        if self.is_too_long():
             return False
+        n = max(self.queue.next, self.queue.droppable)
         while n < self.tail and (queue_entry(self.queue, n).state != WAITING
                                  or queue_entry(self.queue, n).flags & (DUP | OF_GROUP)):
             n += 1

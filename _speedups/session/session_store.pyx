@@ -129,6 +129,7 @@ cdef class SessionStore(SessionQueue):
         e[0] = Entry(message_hold(message.message), 0, flags, WAITING,
                      self.identifier_set(identifiers, len(identifiers)) if identifiers else 0)
         count_queued(self, 1, message_size(e.message))
+        self.note_expiry(e.message)
 
     def restore_done(self, uint64_t n):
         """Restore a DONE record. A compaction may have dropped the entry, but its number is not used again."""
@@ -148,7 +149,10 @@ cdef class SessionStore(SessionQueue):
         if e.message != NULL:
             count_queued(self, 0, -message_size(e.message))
             message_release(e.message)
-        e[0] = Entry(NULL, 0, 2 | DUP | (e.flags & OF_GROUP), GOT_PUBREC, e.identifiers if e.flags & OF_GROUP else 0, 0)
+        if e.flags & OF_GROUP:
+            e[0] = Entry(NULL, 0, 2 | DUP | OF_GROUP, GOT_PUBREC, e.identifiers, e.size)
+        else:
+            e[0] = Entry(NULL, 0, 2 | DUP, GOT_PUBREC, 0, 0)
 
     def restore_awaiting(self, uint16_t packet_id, Restored message, uint32_t progress=0):
         """Restore an AWAITING record. `progress`: of the message's publication, which a node that has ended began."""

@@ -86,6 +86,7 @@ cdef class Sender:
     cdef readonly uint8_t kind        # SessionKind of a Subscriber
 
     cdef int send_pending(self) except -1
+    cdef int drop_unsent(self) except -1
 
 
 cdef int release(Pointers* owned) except -1
@@ -129,6 +130,7 @@ cdef class Turn:
     cdef uint64_t counters[COUNTER_COUNT]
     cdef readonly object dead_letters # callable that takes a DeadLetter; None = they are dropped
     cdef list sealing                 # callbacks of `before_seal`; None: there are none
+    cdef set expiring                 # Senders with messages in Redis that expire, and that they can't send yet; None
     cdef dict full_queues             # client id -> messages dropped at its full queue, until `take_full_queues`
     cdef readonly Tenants tenants     # of the names at this node
     cdef dict own_limits              # client id -> its own limits of a queue: messages, bytes, drop the oldest
@@ -139,6 +141,7 @@ cdef class Turn:
 
     cdef int release_waiters(self) except -1
     cdef int await_commit(self, Sender sender) except -1
+    cdef int forget_tails(self, Sender sender, uint64_t most) except -1
     cdef int schedule_send(self, Sender sender) except -1
     cdef int queue_is_full(self, object client_id) except -1
     cdef bint overloaded(self) noexcept

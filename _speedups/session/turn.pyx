@@ -138,6 +138,10 @@ cdef class Sender:
         """Send the messages that may be sent now."""
         return 0
 
+    cdef int drop_unsent(self) except -1:
+        """Drop messages that were never sent and have expired."""
+        return 0
+
 
 cdef int release(Pointers* owned) except -1:
     """Free an array of owned references."""
@@ -286,6 +290,12 @@ cdef class Turn:
         for client_id, n in dropped.items():
             self.full_queues[client_id] = self.full_queues.get(client_id, 0) + n
 
+    def drop_expired(self):
+        """Drop messages of connected clients that have expired before they could be sent: Redis counts them so far."""
+        expiring, self.expiring = self.expiring, None
+        for sender in expiring or ():
+            (<Sender>sender).drop_unsent()
+
     def take_full_queues(self):
         """Client id -> messages that were dropped at its full queue since the last call."""
         dropped, self.full_queues = self.full_queues, {}
@@ -322,6 +332,16 @@ cdef class Turn:
                 raise MemoryError
             Py_INCREF(sender)
             sender.waiting = True
+        return 0
+
+    cdef int forget_tails(self, Sender sender, uint64_t most) except -1:
+        """Queue numbers of the sender from `most` on are given again: blocks on their way to the store have others."""
+        cdef Commit commit
+        cdef Py_ssize_t i
+        for commit in self.commits:
+            for i in range(commit.awaiting_commit.count):
+                if commit.awaiting_commit.items[i] == <void*>sender:
+                    commit.tails[i] = min(commit.tails[i], most)
         return 0
 
     cdef int schedule_send(self, Sender sender) except -1:

@@ -37,8 +37,7 @@ ENTRIES = 500  # of a queue or a hash in one reply
 SESSION_FIELDS = ("o", "x", "p", "l", "h", "n", "w", "u", "i", "d", "e")
 LATE = 2**53 - 1  # in `sessions`: the session has an interval of its own
 DONE, RECEIVED = b"d", b"r"
-GONE = encode_message(b"", b"", 1, False)  # in a queue, in place of a message that is not needed any more
-GONE_QOS_2 = encode_message(b"", b"", 2, False)
+NO_MESSAGE = encode_message(b"", b"", 2, False)  # of an entry whose message no client needs any more
 
 
 class RedisState(State):
@@ -159,7 +158,7 @@ class RedisState(State):
             first = group.last - client.llen(keys.group_list(name)) + 1
             start = 0
             while values := client.lrange(keys.group_list(name), start, start + ENTRIES - 1):
-                found.update(enumerate(values, first + start))
+                found.update((place, value) for place, value in enumerate(values, first + start) if value)
                 start += len(values)
             group.waiting = [waiting_of(name, place, found[place]) for place in sorted(found)]
             yield group
@@ -259,7 +258,8 @@ class KeyWriter:
 
     def _write_session(self, session: StoredSession) -> None:
         keys, client_id = self._keys, session.client_id
-        size, marks = self._write_queue(session)
+        size, states = self._write_queue(session)
+        acked = [*states.values()].count(DONE)
         shares = [entry.share for entry in session.queue.values() if entry.share is not None]
         self._pipe.hset(
             keys.session(client_id),
@@ -271,13 +271,14 @@ class KeyWriter:
                 "l": session.level,
                 "h": session.head,
                 "n": session.sent,
-                "z": marks,
+                "z": len(states),
                 "w": "",
                 "f": 0,
                 "t": 0,
                 "u": session.user,
                 "i": "" if session.interval is None else session.interval,
                 **({"g": 1} if shares else {}),
+                **({"a": acked} if acked else {}),
                 **self._queued_bytes(client_id, size),
             },
         )
@@ -310,8 +311,8 @@ class KeyWriter:
             self._pipe.zadd(self._keys.expiring, {client_id: deadline or self._state.clock + interval * 1000})
         self._pipe.zadd(self._keys.sessions, {client_id: since})
 
-    def _write_queue(self, session: StoredSession) -> tuple[int, int]:
-        """Write the queue without gaps; returns its bytes, and the number of entries with a state."""
+    def _write_queue(self, session: StoredSession) -> tuple[int, dict[str, bytes]]:
+        """Write the queue without gaps; returns its bytes, and its states by number."""
         values, states = [], {}
         for n in range(session.head, session.tail):
             entry = session.queue.get(n)
@@ -328,7 +329,7 @@ class KeyWriter:
                 self._execute()
         if states:
             self._pipe.hset(self._keys.states(session.client_id), mapping=states)
-        return sum(map(len, values)), len(states)
+        return sum(len(value) for value in values if value != NO_MESSAGE), states
 
     # ---- groups ----
 
@@ -424,8 +425,10 @@ def queued_of(value: bytes, received: bool) -> Queued:
 def value_of(entry: Queued | None) -> bytes:
     """The inverse of `queued_of`; None: the entry is done."""
     if entry is None:
-        return GONE
-    message = GONE_QOS_2 if entry.message is None else encode_message(*entry.message)
+        return NO_MESSAGE
+    if entry.message is None and entry.share is None:
+        return NO_MESSAGE
+    message = NO_MESSAGE if entry.message is None else encode_message(*entry.message)
     share = entry.share or Share(b"", 0)
     return encode_entry(message, entry.as_published, entry.identifiers, *share)
 

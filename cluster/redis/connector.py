@@ -20,6 +20,7 @@ FUNCTIONS = Path(__file__).with_name("functions")
 # One library, joined in this order.
 FUNCTION_FILES = (
     "common",
+    "queues",
     "group_messages",
     "members",
     "rotation",

@@ -62,8 +62,8 @@ class RedisStore(LogStore):
         bounds: of the log of batches.
         replicas: number that must have a block before it counts as kept.
         on_changed: called with the number of the change that a block made, and its records.
-        on_dropped: called with the number of messages dropped at full queues, and that number by client id; the
-            latter is empty if the function library in Redis is of an earlier version.
+        on_dropped: called with the number of messages dropped at full queues, that number by client id, and the number
+            of messages of full queues that had expired.
         unnumbered: called with sessions whose queues may have messages that this node does not have.
         on_leased: called with messages leased to this node: group, place, message, in turn.
         on_given: called with messages of groups that Redis has put into queues of this node's sessions: see
@@ -84,7 +84,7 @@ class RedisStore(LogStore):
         bounds: LogBounds,
         replicas: int,
         on_changed: Callable[[int, list[tuple[Any, ...]]], object],
-        on_dropped: Callable[[int, dict[bytes, int]], object],
+        on_dropped: Callable[[int, dict[bytes, int], int], object],
         unnumbered: Callable[[list[Session]], object],
         on_leased: Callable[[list[Any]], object],
         on_given: Callable[[list[list[Any]]], object],
@@ -331,7 +331,7 @@ class RedisStore(LogStore):
             else:
                 self._unnumbered(block.unnumbered())
         else:
-            change, dropped, *numbers = reply
+            change, dropped, expired, *numbers = reply
             given = numbers.pop() if numbers and _is_given(numbers[-1]) else None
             if block.shares:
                 self._on_leased(numbers.pop())
@@ -340,8 +340,8 @@ class RedisStore(LogStore):
                 self._on_damaged(numbers.pop())
             if change:
                 self._on_changed(change, block.changes)
-            if dropped:
-                self._on_dropped(dropped, dict(zip(by_client[::2], by_client[1::2], strict=True)))
+            if dropped or expired:
+                self._on_dropped(dropped, dict(zip(by_client[::2], by_client[1::2], strict=True)), expired)
             block.numbered(numbers)
             if given is not None:
                 self._on_given(given)  # its numbers follow those of the block

@@ -35,7 +35,7 @@ def damage(caller: Caller, key: bytes, *, field: str = "") -> None:
 def test_a_damaged_session_keeps_no_message_of_a_commit_from_the_others(caller: Caller, key: bytes, field: str) -> None:
     pushes = caller.push(b"a", b"b", b"c")
     damage(caller, key, field=field)
-    _, dropped, *numbers = caller.commit(pushes=pushes)
+    _, dropped, _, *numbers = caller.commit(pushes=pushes)
     assert dropped == 0
     assert numbers[:6] == [0, 1, 0, 0, 0, 1]
     (kind, name, named, reason), full, leased = numbers[6:]
@@ -66,7 +66,7 @@ def test_likewise_of_its_other_keys(caller: Caller, part: str) -> None:
         "releases": [[cid, epochs[cid], 0] for cid in cids],
     }
     caller.redis.set(b"mq:" + kind + b":b", "damaged")
-    change, _, *numbers = caller.commit(**{part: records[part]})
+    change, _, _, *numbers = caller.commit(**{part: records[part]})
     damaged = numbers[0]
     assert damaged[:3] == [b"client", b"b", b"mq:" + kind + b":b"]
     for cid in (b"a", b"c"):
@@ -134,7 +134,7 @@ def test_what_a_whole_block_needs_is_checked_before_anything_is_written(caller: 
         caller.commit(pushes=caller.push(b"a", b"c"), **BLOCKS[part])
     assert caller.dump() == before
     caller.redis.delete(key)  # it is repaired, and the node repeats the commit
-    assert caller.send(caller.seq, pushes=caller.push(b"a", b"c"), **BLOCKS[part])[2:6] == [0, 1, 0, 1]
+    assert caller.send(caller.seq, pushes=caller.push(b"a", b"c"), **BLOCKS[part])[3:7] == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("block", [b"\x9d\xc1", b"", pack([[MESSAGE], [], b"", b"", [], b"\x9d\xc1"])])

@@ -10,6 +10,7 @@ from _speedups.cluster.message_codec import decode_entry, encode_message
 from _speedups.codec.packets import Puback, Publish
 from cluster.peers import wire
 from tests.conftest import StartCluster
+from tests.harness.function_caller import counted_size
 from tests.harness.function_nodes import FunctionNodes
 from tests.harness.redis_process import RedisProcess
 from tests.harness.shared_member import Worker
@@ -157,7 +158,7 @@ def test_bytes_of_other_acknowledgements_are_counted_in_redis(nodes: Nodes, done
     nodes.acknowledge([1], len(texts[0])) if done[:1] == [1] else None
     nodes.acknowledge(done, sum(len(texts[number - 1]) for number in done))
     for number in range(1, len(texts) + 1):
-        assert nodes.counted == sum(map(len, nodes.queue))
+        assert nodes.counted == counted_size(nodes.queue)
         nodes.acknowledge([number], len(texts[number - 1]))
     assert nodes.queue == []
     assert nodes.counted == 0
@@ -170,11 +171,3 @@ def test_a_push_to_an_empty_queue_corrects_its_bytes(nodes: Nodes) -> None:
     assert (nodes.queue, nodes.counted) == ([], 43)
     nodes.push(message(5))
     assert nodes.counted == len(message(5))
-
-
-@pytest.mark.parametrize("size", [(), (0,)], ids=["an earlier version", "not known"])
-def test_bytes_that_no_node_knows_are_counted_in_redis(nodes: Nodes, size: tuple[int, ...]) -> None:
-    nodes.push(message(7), message(3000), message(1))
-    nodes.acknowledge([1, 2], *size)
-    assert nodes.queue == [message(1)]
-    assert nodes.counted == len(message(1))

@@ -27,7 +27,7 @@ def commit(link: SlowLink, node: bytes, number: int, packets: bytes, target: byt
     header = batch_header(LOGGED, node, number)
     block = pack([[], [], 1, header, [[target, b""]], b"", [], [], [], []])
     reply = link.ask("FCALL", "flockmq_commit", 0, "mq:", node, number, block, 10, 1000, 0, "0-0", header + packets)
-    assert reply == [0, 0]
+    assert reply == [0, 0, 0]
 
 
 def logs(link: SlowLink, *logs: Any) -> Any:

@@ -7,7 +7,7 @@ from _speedups.cluster.message_codec import encode_message
 from broker.core.will import Will
 from cluster.redis.connector import function_library
 from cluster.sessions.wills import encode_will
-from tests.harness.function_caller import Caller
+from tests.harness.function_caller import Caller, counted_size
 
 
 def lost(caller: Caller, node: bytes, expected: int, incarnation: int = 0) -> list[bytes]:
@@ -132,7 +132,7 @@ class Queue:
     def check(self) -> None:
         """The counts fit the queue."""
         h, b, z = (int(self.caller.redis.hget("mq:s:a", field) or 0) for field in "hbz")
-        assert b == sum(map(len, self.entries))
+        assert b == counted_size(self.entries)
         assert z == len(self.marks)
         assert all(h <= int(number) < h + len(self.entries) for number in self.marks)
 

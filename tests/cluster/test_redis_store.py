@@ -160,11 +160,11 @@ def test_a_repeated_commit_is_applied_once_and_one_too_early_not_at_all(link: Sl
     def send(number: int) -> Any:
         return link.ask("FCALL", "flockmq_commit", 0, "mq:", NODE, number, commit, 10, 1000, 0, "0-0")
 
-    assert send(1) == [0, 0, 0, 1]
+    assert send(1) == [0, 0, 0, 0, 1]
     assert send(1) == [b"again"]
     assert send(3) == [b"gap", 1]
     assert link.ask("LRANGE", "mq:q:c", 0, -1) == [b"message"]
-    assert send(2) == [0, 0, 0, 1]
+    assert send(2) == [0, 0, 0, 0, 1]
     assert link.ask("LLEN", "mq:q:c") == 2
 
 
@@ -180,7 +180,7 @@ def test_the_batch_of_a_node_of_any_version_is_published_and_in_its_log(
     in_block, arguments = (packets, ()) if revision < 16 else (1, (header + packets,))
     commit = pack([[], [], in_block, header, [[b"n2", b""], [b"n3", b"for n3"]], b"", [], [], [], []])
     command = ["FCALL", "flockmq_commit", 0, "mq:", NODE, 1, commit, 10, 1000, 0, "0-0", *entry, *arguments]
-    assert link.ask(*command) == [0, 0]
+    assert link.ask(*command) == [0, 0, 0]
     assert listener.receive() == [b"message", b"mq:to:n2", header + packets]
     link.ask("XADD", "mq:log:n1", "2-0", "b", packets, "t", " n2 ")  # as a function of revision 15 has written it
     assert link.ask("FCALL", "flockmq_log", 0, "mq:", "n2", NODE, 1) == [3, 0, packets, packets]

@@ -15,6 +15,7 @@ from cluster.redis.connector import function_library
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess, new_seed
+from tests.harness.function_caller import counted_size
 from tests.harness.redis_process import RedisProcess
 from tests.harness.socket_client import SocketClient
 from tests.security.access_files import AccessFiles
@@ -107,7 +108,8 @@ class Cluster:
         for cid, (node, _) in self.epochs.items():
             numbers = self.numbers(cid)
             done = self.rng.sample(numbers, self.rng.randint(0, len(numbers)))
-            self.call("acks", node, pack([[cid, self.incarnation(cid), done, numbers[:1]]]))
+            received = [part for number in numbers[:1] for part in (number, 0)]
+            self.call("acks", node, pack([[cid, self.incarnation(cid), done, received]]))
 
     def lease(self) -> None:
         """A node has room for messages of a group, and gives back or ends its leases."""
@@ -179,7 +181,7 @@ class Cluster:
     def size(self, key: bytes) -> int:
         """Bytes of the values of a list, or a hash."""
         values = self.redis.lrange(key, 0, -1) if self.redis.type(key) == b"list" else self.redis.hvals(key)
-        return sum(map(len, values))
+        return counted_size(values)
 
     @property
     def sums(self) -> dict[bytes, int]:
@@ -286,7 +288,7 @@ def test_a_damaged_sum_stops_no_message(redis_server: RedisProcess) -> None:
     cluster.redis.set(SUMS, "wrong")
     push = {"messages": [b"x" * 2000], "pushes": [[cid, cluster.incarnation(cid), 1]]}
     for length in (1, 2):
-        assert cluster.commit(b"n1", cluster.limits, **push)[2:4] == [length, 1]
+        assert cluster.commit(b"n1", cluster.limits, **push)[3:5] == [length, 1]
     cluster.redis.delete(SUMS)
     cluster.call("acks", b"n1", pack([[cid, cluster.incarnation(cid), [1], []]]))
     assert cluster.counted == {}

@@ -7,6 +7,12 @@ from _speedups.cluster.message_codec import encode_message
 from tests.harness.function_nodes import FunctionNodes
 
 MESSAGE = encode_message(b"t", b"x", 1, False)
+NO_MESSAGE = encode_message(b"", b"", 2, False)  # of an entry whose message no client needs any more
+
+
+def counted_size(entries: list[bytes]) -> int:
+    """The bytes of entries of a queue, as their session counts them."""
+    return sum(len(entry) for entry in entries if entry != NO_MESSAGE)
 
 
 class Caller(FunctionNodes):

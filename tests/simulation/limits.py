@@ -18,6 +18,7 @@ NAME = re.compile(r"b'.*?'")  # of a message or will, in a finding
 WILL = re.compile(r"^I6 the (?:delayed )?will .* (?:never came|came late)$")
 GROUP = b"$share/"
 OF_GROUP = "group"
+DONE = b"\x12\0\0"  # an entry whose message no client needs any more
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Drops:
             self.of[name] += count
             if client in self._sent and int(keys[b"mq:s:" + client][b"h"]) > self._sent[client]:
                 self._on_finding(f"S3 messages of {name} were dropped that may have been sent")
-            length = len(keys.get(b"mq:q:" + client, ()))
+            length = waiting(client, keys)
             if not self._limits.tenant_bytes and length < self._limits.messages:
                 self._on_finding(f"S3 {count} messages of {name} were dropped, and its queue has {length}")
         self.of_groups += reply[1] - sum(full[1::2])
@@ -96,13 +97,18 @@ class Drops:
         """
         queues = {key: queue for key, queue in keys.items() if key.startswith(b"mq:q:") and b"worker" not in key}
         most = self._limits.messages * (2 if self._limits.drop_old else 1)
-        for key, queue in queues.items():
-            if most and len(queue) > most:
-                self._on_finding(f"S3 {key.decode()} has {len(queue)} messages, and may have {most}")
+        for key in queues:
+            if most and (length := waiting(key[5:], keys)) > most:
+                self._on_finding(f"S3 {key.decode()} has {length} messages, and may have {most}")
         of_tenant = [queue for key, queue in queues.items() if self._prefix in key.decode()]
-        size = sum(len(message) for queue in of_tenant for message in queue)
+        size = sum(len(message) for queue in of_tenant for message in queue if message != DONE)
         if (most := self._limits.tenant_bytes) and size > most:
             self._on_finding(f"S3 the queues of {self._prefix} have {size} bytes, and may have {most}")
+
+
+def waiting(client: bytes, keys: Mapping[bytes, Any]) -> int:
+    """The messages in the queue of a client that are not done."""
+    return len(keys.get(b"mq:q:" + client, ())) - [*keys.get(b"mq:st:" + client, {}).values()].count(b"d")
 
 
 def _is_served_elsewhere(fields: Mapping[bytes, bytes], keys: Mapping[bytes, Any]) -> bool:

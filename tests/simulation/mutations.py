@@ -30,12 +30,12 @@ WAIT_FOR_OWNER = (
     "      waited[#waited + 1] = tonumber(last)\n      waited[#waited + 1] = owner\n"
 )
 PUSH = "if state[2] and tonumber(state[2]) == incarnation then\n    local queue"
-OLDEST_DROPPED = "            head = head + 1\n            length = length - 1\n"
+OLDEST_DROPPED = "          length, dropped = length - 1, dropped + 1\n"
 OLDEST_DROPPED_TWICE = (
-    "            bytes = bytes - #(redis.call('LPOP', queue) or '')\n"
-    "            head = head + 2\n            length = length - 2\n"
+    "          bytes = bytes - (length > kept + 1 and queues.remove(queue, kept, length - 1) or 0)\n"
+    "          length, dropped, head = length - 2, dropped + 1, head + 1\n"
 )
-DROP_DONE = "  drop_done(prefix, tenant, cid, first, head, bytes, marks, size, state[5])\n"
+DROP_DONE = "  queues.drop_done(prefix, tenant, cid, first, head, bytes, marks, acked, noted, size, state[5])\n"
 ALL_SENT = (
     "  redis.call('HSET', key, 'n', tonumber(redis.call('HGET', key, 'h')) + "
     "redis.call('LLEN', prefix .. 'q:' .. cid))\n"
@@ -149,13 +149,13 @@ ALL = (
         "PUBREC mark lost",
         "G3",
         "that a client has received a QoS 2 message is not stored",
-        lua=(("    if received[j] >= head then\n", "    if false then\n"),),
+        lua=(("    if number >= head and redis.call('HSETNX'", "    if false and redis.call('HSETNX'"),),
     ),
     Mutation(
         "done mark lost",
         "G3",
         "a message that is done out of order is not marked",
-        lua=(("      marks = marks + redis.call('HSET', states, waiting[j], 'd')\n", ""),),
+        lua=(("    for j = 1, #waiting do\n", "    for j = 1, 0 do\n"),),
     ),
     Mutation(
         "sent not stored",
@@ -581,13 +581,18 @@ ALL = (
         "no limit",
         "G1",
         "the queue of a session takes more than its limit",
-        lua=(("    if is_over(length, bytes, most, most_bytes, quota) then\n", "    if false then\n"),),
+        lua=(("    if is_over then\n", "    if false then\n"),),
     ),
     Mutation(
         "dropped with room",
         "G1",
         "a full queue drops all new messages of a commit, not as many as needed",
-        lua=(("while count > least and is_over(length, bytes, most, most_bytes, quota) do", "while count > 0 do"),),
+        lua=(
+            (
+                "while count > least and queues.is_over(length - acked, bytes, most, most_bytes, quota) do",
+                "while count > 0 do",
+            ),
+        ),
     ),
     Mutation(
         "one dropped more",
@@ -673,7 +678,7 @@ ALL = (
         "sent and not released",
         "G1",
         "drop-old drops messages that a node has sent, and whose client is at no other node",
-        lua=(("      if drops_oldest then\n", "      if drop_old and owner == '' then\n"),),
+        lua=((" and not earlier.may_have_sent(prefix, more[1] or '')\n", "\n"),),
     ),
     *PUT_BACK,
 )

@@ -25,7 +25,7 @@ REPEATED_TAKEN = (
 )
 DIED_WHILE_WAITED_FOR = REPEATED_TAKEN + "    else\n      died = math.max(died, tonumber(old))\n"
 OF_THIS_LIFE = "  return tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x') or 0) == incarnation\n"
-MAY_HAVE_BEEN_SENT = "local kept = math.max(redis.call('HGET', key, 'n') - head, 0) "
+MAY_HAVE_BEEN_SENT = "local kept, looks_on = math.max(more[2] - head, 0), false"
 
 PUT_BACK = (
     Mutation(
@@ -185,6 +185,6 @@ PUT_BACK = (
         "sent messages dropped",
         "G1",
         "the full queue of an absent client drops first what was sent to the client",
-        lua=((MAY_HAVE_BEEN_SENT, "local kept = 0 "),),
+        lua=((MAY_HAVE_BEEN_SENT, "local kept, looks_on = 0, false"),),
     ),
 )

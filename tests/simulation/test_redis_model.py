@@ -165,7 +165,8 @@ class Calls:
     def acks(self, node: bytes) -> list[Any]:
         """Acknowledgements of a client, and room in a group."""
         numbers = sorted(self._rng.sample(range(1, 9), 3))
-        entry = [self._rng.choice(CLIENTS), self._rng.randrange(1, 12), numbers[:2], numbers[2:]]
+        received = [numbers[2], self._rng.choice((0, 10))]
+        entry = [self._rng.choice(CLIENTS), self._rng.randrange(1, 12), numbers[:2], received, 20]
         settled = [pack([[], [b"$share/g/t", self._rng.randrange(5), 1, 0]])] if self._rng.random() < 0.5 else []
         return [node, pack([entry]), *settled]
 

@@ -1,49 +1,5 @@
 -- The state that a node commits at the end of a turn, and the acknowledgements of its clients.
 
--- Remove the entry at an index of a queue, from 0. Returns its bytes.
-local function remove_entry(queue, index, length)
-  local size = #redis.call('LINDEX', queue, index)
-  if index == length - 1 then
-    redis.call('RPOP', queue)
-  else
-    redis.call('LSET', queue, index, '')
-    redis.call('LREM', queue, index < length / 2 and 1 or -1, '')
-  end
-  return size
-end
-
--- Whether a queue has too much. It may have one message with any number of bytes, but for its tenant: `quota`.
-local function is_over(length, bytes, most, most_bytes, quota)
-  return length > most or (bytes > most_bytes and length > 1) or (bytes > quota and length > 0)
-end
-
--- The queue of an absent client is full: remove its oldest entries behind the first `kept`, which may have been sent.
--- The others get new numbers: no client has seen them, and no node has them. Returns length, bytes and marks of the
--- queue, and the number of dropped messages.
-local function drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes, quota)
-  local queue, states, dropped = prefix .. 'q:' .. cid, prefix .. 'st:' .. cid, 0
-  local done = {}
-  local known = marks > 0 and redis.call('HGETALL', states) or {}
-  for i = 1, #known, 2 do
-    local number = tonumber(known[i])
-    if known[i + 1] == 'd' and number >= head + kept then
-      done[#done + 1] = number       -- it went back to its group
-    end
-  end
-  table.sort(done)
-  for i = #done, 1, -1 do
-    bytes = bytes - remove_entry(queue, done[i] - head, length)
-    marks = marks - redis.call('HDEL', states, done[i])
-    length = length - 1
-  end
-  while length > kept and is_over(length, bytes, most, most_bytes, quota) do
-    bytes = bytes - remove_entry(queue, kept, length)
-    length = length - 1
-    dropped = dropped + 1
-  end
-  return length, bytes, marks, dropped
-end
-
 -- Append the messages of the push with this number to their queue.
 local function push_one(number, job)
   local prefix, node, messages, firsts = job.prefix, job.node, job.messages, job.firsts
@@ -65,11 +21,15 @@ local function push_one(number, job)
     local head, marks = state[3] + 0, state[5] + 0                           -- fails before the first write
     local before = (state[4] or tenants.adopt(tenant, key)) + 0
     local quota = job.limits and before + tenants.free(prefix, job.limits, tenant) or job.unlimited
-    local values, length, bytes = {}, 0, before
+    local values, length, bytes, earliest = {}, 0, before, nil
     for i = 3, #item do
       local value = messages[item[i]]
       values[i - 2] = value
       bytes = bytes + #value
+      if value:byte() >= 32 then                 -- it may expire
+        local deadline = queues.deadline_of(value)
+        earliest = deadline and (not earliest or deadline < earliest) and deadline or earliest
+      end
     end
     local added = bytes - before
     for i = 1, #values, AT_ONCE do
@@ -81,33 +41,47 @@ local function push_one(number, job)
     if job.notes then
       note_tail(key, incarnation, head + length - #values)
     end
-    if is_over(length, bytes, most, most_bytes, quota) then
+    if earliest and owner == '' then
+      queues.note_deadline(key, earliest)
+    end
+    local is_over = queues.is_over(length, bytes, most, most_bytes, quota)
+    local acked = is_over and queues.done(key, marks) or 0
+    if acked > 0 then
+      is_over = queues.is_over(length - acked, bytes, most, most_bytes, quota)
+    end
+    if is_over then
       local least = #values          -- up to the last one of a group: its lease has ended, no other member would get it
       while least > 0 and not part_of_group(values[least]) do
         least = least - 1
       end
-      local drops_oldest = drop_old and owner == '' and least == 0
-        and not earlier.may_have_sent(prefix, redis.call('HGET', key, 'w') or '')
-      if drops_oldest then
-        local kept = math.max(redis.call('HGET', key, 'n') - head, 0)  -- entries that may have been sent
-        if kept > 0 then
-          length, bytes, marks, dropped = drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes,
-            quota)
-        else
-          while is_over(length, bytes, most, most_bytes, quota) do
-            if marks > 0 then
-              marks = marks - redis.call('HDEL', prefix .. 'st:' .. cid, head)
-            end
-            bytes = bytes - #redis.call('LPOP', queue)
-            head = head + 1
-            length = length - 1
-            dropped = dropped + 1
-          end
+      local more = redis.call('HMGET', key, 'w', 'n', 'y', 'e')
+      local kept, looks_on = math.max(more[2] - head, 0), false       -- entries that may have been sent
+      local is_absent = owner == '' and not earlier.may_have_sent(prefix, more[1] or '')
+      if is_absent and acked > 0 then
+        local returned = queues.remove_returned(prefix, cid, head, kept, length)
+        length, marks, acked = length - returned, marks - returned, acked - returned
+        redis.call('HSET', key, 'z', marks, 'a', acked)
+      end
+      if is_absent then
+        local expired, freed
+        expired, freed, looks_on = queues.remove_expired(key, queue, more[3], more[4], kept, length, bytes,
+          clock(prefix))
+        length, bytes, job.expired = length - expired, bytes - freed, job.expired + expired
+      end
+      is_over = not looks_on and queues.is_over(length - acked, bytes, most, most_bytes, quota)
+      if is_over and is_absent and drop_old and least == 0 then
+        while length > kept and queues.is_over(length - acked, bytes, most, most_bytes, quota) do
+          bytes = bytes - queues.remove(queue, kept, length)
+          length, dropped = length - 1, dropped + 1
         end
-        redis.call('HSET', key, 'h', head, 'z', marks)
+        if kept == 0 then                        -- the others keep their numbers
+          head = head + dropped
+          redis.call('HSET', key, 'h', head)
+        end
         count = math.min(count, length - kept)
-      elseif bytes > quota or not (drop_old and length <= 2 * most and bytes <= 2 * most_bytes) then
-        while count > least and is_over(length, bytes, most, most_bytes, quota) do
+      elseif is_over
+          and (bytes > quota or not (drop_old and length - acked <= 2 * most and bytes <= 2 * most_bytes)) then
+        while count > least and queues.is_over(length - acked, bytes, most, most_bytes, quota) do
           bytes = bytes - #redis.call('RPOP', queue)
           length = length - 1
           count = count - 1
@@ -154,12 +128,12 @@ local function push_failed(number, reason, job)
 end
 
 -- Append messages to queues. Appends to `firsts` for each push: number of its first message (0 = the client is at
--- another node), count. `limits`: see `tenants.free`. Returns the number of dropped messages, and {client id, its
--- dropped messages, ...}.
+-- another node), count. `limits`: see `tenants.free`. Returns the number of dropped messages, {client id, its dropped
+-- messages, ...}, and the number of messages that had expired in full queues.
 local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, firsts, limits)
   local job = {prefix = prefix, node = node, messages = messages, list = pushes, most = most, most_bytes = most_bytes,
-    drop_old = drop_old, firsts = firsts, others = {}, dropped = 0, full = {}, notes = noted_tails(prefix) ~= nil,
-    limits = limits, unlimited = math.huge}
+    drop_old = drop_old, firsts = firsts, others = {}, dropped = 0, expired = 0, full = {},
+    notes = noted_tails(prefix) ~= nil, limits = limits, unlimited = math.huge}
   each(#pushes, push_one, push_failed, job)
   for owner, told in pairs(job.others) do
     if told.has_large then
@@ -167,16 +141,7 @@ local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, 
     end
     tell(prefix, owner, 'pushed', told.messages, told.items)
   end
-  return job.dropped, job.full
-end
-
--- The deadline of a message, in milliseconds of the cluster's clock; nil: it does not expire.
-local function deadline_of(message)
-  local first = message:byte(1)
-  if first and math.floor(first / 16) == 2 and math.floor(first / 8) % 2 == 1 then
-    local low, high = struct.unpack('<I4I4', message, 8)
-    return high * 4294967296 + low
-  end
+  return job.dropped, job.full, job.expired
 end
 
 -- Apply a record of a change; `retained`: messages by topic name that are not written yet, '' = to be removed;
@@ -210,7 +175,7 @@ local function apply_record(prefix, node, record, retained, comes_back)
     end
   elseif kind == 'expired' then
     -- Each node drops its own copy; the value in Redis may be newer than theirs.
-    local deadline = deadline_of(retained[name] or redis.call('HGET', prefix .. 'retained', name) or '')
+    local deadline = queues.deadline_of(retained[name] or redis.call('HGET', prefix .. 'retained', name) or '')
     if deadline and deadline <= clock(prefix) + CLOCK_AHEAD then
       retained[name] = ''
     end
@@ -427,13 +392,12 @@ end
 -- entry, the oldest entry to keep; the batch with its header, if the block has 1 in its place. (Messages, entry and
 -- batch are arguments of their own because unpacking copies the parts of a block, and Lua hashes each byte of a new
 -- text.)
--- Returns {number of the change or 0, dropped messages, first queue number and count for each push, ...}. If steps have
--- failed, `damaged` follows. If messages were dropped, or steps have failed, {client id, its dropped messages, ...}
--- follows; nodes of revision 7 ignore it. If the block has shares, {group, place, message, ...} follows: messages
--- leased to the caller. If messages of groups are in queues of the caller's sessions, a list of items follows, see
--- `nothing_told`. {'gone'}: the node is dead; {'again'}: this commit was applied; {'gap', last}: the commit before it
--- was not. An error:
--- nothing was applied.
+-- Returns {number of the change or 0, messages dropped at full queues, messages that had expired in full queues, first
+-- queue number and count for each push, ...}. If steps have failed, `damaged` follows. If messages were dropped, or
+-- steps have failed, {client id, its dropped messages, ...} follows. If the block has shares, {group, place, message,
+-- ...} follows: messages leased to the caller. If messages of groups are in queues of the caller's sessions, a list of
+-- items follows, see `nothing_told`. {'gone'}: the node is dead; {'again'}: this commit was applied; {'gap', last}: the
+-- commit before it was not. An error: nothing was applied.
 register('flockmq_commit', function(args)
   local prefix, node, seq = args[1], args[2], tonumber(args[3])
   local last = seq_of(prefix, node)
@@ -486,7 +450,7 @@ register('flockmq_commit', function(args)
   end
   redis.call('HSET', prefix .. 'node:' .. node, 'seq', seq)
   local told = nothing_told()
-  local firsts, full = {0, 0}, {}
+  local firsts, full = {0, 0, 0}, {}
   if #awaiting > 0 then
     each(#awaiting, await, client_failed, {prefix = prefix, list = awaiting, messages = messages})
   end
@@ -501,8 +465,8 @@ register('flockmq_commit', function(args)
     waiting, checks = move(prefix, node, messages, moves)
   end
   if #pushes > 0 then
-    firsts[2], full = push(prefix, node, messages, pushes, tonumber(args[5]), tonumber(args[6]), args[7] == '1', firsts,
-      limits)
+    firsts[2], full, firsts[3] = push(prefix, node, messages, pushes, tonumber(args[5]), tonumber(args[6]),
+      args[7] == '1', firsts, limits)
   end
   if log ~= '' then
     for i = 1, #targets do
@@ -520,7 +484,8 @@ register('flockmq_commit', function(args)
   dispatch_all(prefix, waiting, told)
   dispatch_all(prefix, woken, told)
   if shares then
-    firsts[2] = firsts[2] + share(prefix, messages, shares, told, limits)
+    local dropped, expired = share(prefix, messages, shares, told, limits)
+    firsts[2], firsts[3] = firsts[2] + dropped, firsts[3] + expired
   end
   if later and later[1] then
     attempt(prefix, LATER, '', delay_messages, prefix, messages, later)
@@ -552,10 +517,17 @@ local function acknowledge(i, job)
   if not state[1] or tonumber(state[4]) ~= incarnation then
     return
   end
+  local queue = prefix .. 'q:' .. cid
   local head, bytes, marks = tonumber(state[1]), tonumber(state[2] or tenants.adopt(tenant, key)), tonumber(state[3])
-  for j = 1, #received do
-    if received[j] >= head then
-      marks = marks + redis.call('HSET', states, received[j], 'r')
+  local noted = queues.done(key, marks)
+  local acked, before = noted, bytes
+  for j = 1, #received, 2 do
+    local number, entry_size = received[j], received[j + 1]
+    if number >= head and redis.call('HSETNX', states, number, 'r') == 1 then
+      marks = marks + 1
+      if entry_size > 0 and redis.pcall('LSET', queue, number - head, queues.NO_MESSAGE).ok then
+        bytes = bytes - entry_size
+      end
     end
   end
   local first, waiting = head, nil
@@ -570,23 +542,30 @@ local function acknowledge(i, job)
   end
   if waiting then
     for j = 1, #waiting do
-      marks = marks + redis.call('HSET', states, waiting[j], 'd')
+      local freed, more_marks, more_acked = queues.finish(queue, states, waiting[j], waiting[j] - first)
+      bytes, marks, acked = bytes - freed, marks + more_marks, acked + more_acked
     end
+  end
+  if #done ~= head - first then
+    size = nil                                   -- it is that of others, too
   end
   if marks > 0 then
     for number = first, head - 1 do
+      if acked > 0 and redis.call('HGET', states, number) == 'd' then
+        acked, size = acked - 1, nil             -- it was done before
+      end
       marks = marks - redis.call('HDEL', states, number)
     end
   end
-  if size == 0 or #done ~= head - first then
-    size = nil                                   -- some were done before, or others before them are not
+  if tenant then
+    tenants.add(tenant, bytes - before)
   end
-  drop_done(prefix, tenant, cid, first, head, bytes, marks, size, state[5])
+  queues.drop_done(prefix, tenant, cid, first, head, bytes, marks, acked, noted, size, state[5])
 end
 
--- args: prefix, node, acknowledgements of clients: {client id, incarnation, done numbers, numbers with PUBREC, bytes of
--- the entries that are done; 0, or nothing from nodes before revision 27: not known}. They free memory, so Redis
--- executes them when it has none left. Executing one twice has no effect. Then perhaps: what the node settles with
+-- args: prefix, node, acknowledgements of clients: {client id, incarnation, done numbers, {number with PUBREC, bytes of
+-- its entry, 0 = it keeps its message, ...}, bytes of the entries that are done}. They free memory, so Redis executes
+-- them when it has none left. Executing one twice has no effect. Then perhaps: what the node settles with
 -- groups, see `settle`. Returns {'ok', {group, place, message, ...}: messages leased to the caller}, and `damaged` if
 -- steps have failed or something follows: a list of items, see `nothing_told`.
 register({function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = function(args)

@@ -1,5 +1,5 @@
 #!lua name=flockmq1
--- revision 34
+-- revision 35
 -- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
 -- in deploy/docs/CLUSTER.md.
 --
@@ -612,32 +612,6 @@ local function end_session(prefix, origin, cid, incarnation, persistent, told)
     return change(prefix, origin, cmsgpack.pack({{'ended', cid, tonumber(incarnation)}, mark()}))
   end
   return 0
-end
-
--- Remove the entries of a queue from its first one to `head`, and those after it that are marked as done. `bytes` and
--- `marks` are those of the queue, without the marks of entries before `head`. `size`: bytes of the entries before
--- `head`, if the caller knows them; else they are read, and Lua hashes each byte. `resting`: see `rest`.
-local function drop_done(prefix, tenant, cid, first, head, bytes, marks, size, resting)
-  local states, queue, known, before = prefix .. 'st:' .. cid, prefix .. 'q:' .. cid, first, bytes
-  if size then
-    bytes, known = bytes - size, head
-  end
-  while marks > 0 and redis.call('HGET', states, head) == 'd' do
-    marks = marks - redis.call('HDEL', states, head)
-    head = head + 1
-  end
-  if known > first then
-    redis.call('LTRIM', queue, known - first, -1)
-  end
-  if head > known then
-    for _, value in ipairs(redis.call('LPOP', queue, head - known) or {}) do
-      bytes = bytes - #value
-    end
-  end
-  write_bytes(tenant, prefix .. 's:' .. cid, before, bytes, 'h', head, 'z', marks)
-  if resting and resting ~= '' then
-    wake(prefix, cid, resting)
-  end
 end
 
 -- Why an entry can't be added to the log of messages: 'again', the log has it; 'gap', the log lacks the entry before

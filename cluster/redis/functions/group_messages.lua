@@ -4,7 +4,41 @@
 -- function.
 
 -- New messages that wait are in a list, the last one with the place `n` of the group. Those that have come back wait in
--- front of it, each with its place; so do all of a group that keeps only the newest message of each topic.
+-- front of it, each with its place; so do all of a group that keeps only the newest message of each topic. A message of
+-- the list that has expired is dropped when the group is full: an empty text keeps its place, and the field `e` of the
+-- group counts these texts.
+local backlog = {}
+
+-- The messages that have come back, the entries of the list, and how many of these are empty.
+function backlog.counts(prefix, group)
+  local listed = redis.call('LLEN', prefix .. 'gw:' .. group)
+  return redis.call('ZCARD', prefix .. 'gq:' .. group), listed,
+    listed > 0 and tonumber(redis.call('HGET', prefix .. 'g:' .. group, 'e') or 0) or 0
+end
+
+-- How many messages wait.
+function backlog.size(prefix, group)
+  local back, listed, empty = backlog.counts(prefix, group)
+  return back + listed - empty
+end
+
+-- The list has lost this number of empty texts, or got them, if it is negative.
+function backlog.lose_empty(prefix, group, count)
+  if count ~= 0 then
+    redis.call('HINCRBY', prefix .. 'g:' .. group, 'e', -count)
+  end
+end
+
+-- Remove the first message of the list; nil: it has none.
+function backlog.pop(prefix, group)
+  local message, empty = nil, 0
+  repeat
+    message = redis.call('LPOP', prefix .. 'gw:' .. group)
+    empty = empty + (message == '' and 1 or 0)
+  until message ~= ''
+  backlog.lose_empty(prefix, group, empty)
+  return message
+end
 
 local function is_group(name)
   return name:find('^%$share/[^/]+/.') ~= nil
@@ -125,6 +159,10 @@ local function put_back(prefix, group, place, message)
     return
   end
   local key = prefix .. 'g:' .. group
+  local deadline = queues.deadline_of(message)
+  if deadline then
+    queues.note_deadline(key, deadline, true)
+  end
   local more = not key_of(message) and redis.call('HGET', key, 'o:last_value') == '1'
     and supersede(prefix, group, place, message)
   if not more then

@@ -1,10 +1,5 @@
 -- Leases: messages of shared subscriptions go from where they wait to nodes and members with room, and come back.
 
--- Messages that wait: those that have come back, and the others.
-local function waiting_in(prefix, group)
-  return redis.call('ZCARD', prefix .. 'gq:' .. group), redis.call('LLEN', prefix .. 'gw:' .. group)
-end
-
 -- Lease messages that have come back. Returns their bytes.
 local function dispatch_back(prefix, group, rotation, told)
   local found = redis.call('ZPOPMIN', prefix .. 'gq:' .. group, math.min(rotation.room, AT_ONCE))
@@ -30,12 +25,18 @@ end
 
 -- Lease messages of the list, whose first one has this place. Returns their bytes.
 local function dispatch_listed(prefix, group, rotation, first, told)
-  local messages = redis.call('LPOP', prefix .. 'gw:' .. group, math.min(rotation.room, AT_ONCE))
-  local bytes = 0
-  for i = 1, #messages do
-    bytes = bytes + #messages[i]
+  local entries = redis.call('LPOP', prefix .. 'gw:' .. group, math.min(rotation.room, AT_ONCE))
+  local bytes, empty, messages = 0, 0, {}
+  for i = 1, #entries + 1 do
+    if entries[i] and entries[i] ~= '' then
+      messages[#messages + 1] = entries[i]
+      bytes = bytes + #entries[i]
+    else
+      lease_all(prefix, rotation, first + i - 1 - #messages, messages, told)
+      messages, empty = {}, empty + (entries[i] and 1 or 0)
+    end
   end
-  lease_all(prefix, rotation, first, messages, told)
+  backlog.lose_empty(prefix, group, empty)
   return bytes
 end
 
@@ -48,10 +49,12 @@ local function dispatch_keyed(prefix, group, rotation, last, told)
     local message = back and redis.call('HGET', prefix .. 'gm:' .. group, back)
       or not back and redis.call('LINDEX', prefix .. 'gw:' .. group, 0)
     local place = tonumber(back or last - redis.call('LLEN', prefix .. 'gw:' .. group) + 1)
-    if not message or not lease(prefix, rotation, place, message, told) then
+    local is_empty = message == ''
+    if not message or not (is_empty or lease(prefix, rotation, place, message, told)) then
       return bytes
     end
     bytes = bytes + #message
+    backlog.lose_empty(prefix, group, is_empty and 1 or 0)
     if back then
       redis.call('ZREM', prefix .. 'gq:' .. group, back)
       redis.call('HDEL', prefix .. 'gm:' .. group, back)
@@ -64,7 +67,7 @@ end
 
 -- Lease what waits to nodes with room.
 local function dispatch(prefix, group, told)
-  local back, listed = waiting_in(prefix, group)
+  local back, listed = backlog.counts(prefix, group)
   if back + listed == 0 then
     return
   end

@@ -50,10 +50,10 @@ local function counter_of(group)
 end
 
 -- The members' limits. A session without other subscriptions has a negative one, once for each connection: it has room
--- while its queue has fewer messages. Others have a limit of the number above, which their node has to announce again
--- and again. (Nodes before revision 24 announce only such limits.)
-local function room_of(prefix, cid, limit, total)
-  return limit < 0 and -limit - redis.call('LLEN', prefix .. 'q:' .. cid) or limit - total
+-- while its queue has fewer messages that are not done. Others have a limit of the number above, which their node has
+-- to announce again and again. `acked`: field `a` of the session.
+local function room_of(prefix, cid, limit, total, acked)
+  return limit < 0 and -limit - redis.call('LLEN', prefix .. 'q:' .. cid) + (tonumber(acked) or 0) or limit - total
 end
 
 -- A member with a negative limit has no room, and has left the rotation: it is to return when its queue is shorter. The
@@ -73,12 +73,12 @@ local function enter(prefix, group, name)
   end
 end
 
-wake = function(prefix, cid, resting)
+wake = function(prefix, cid, resting, acked)
   local left = ''
   for group in resting:gmatch('([^%z]+)%z') do
     local packed = redis.call('HGET', prefix .. 'go:' .. group, MEMBER .. cid)
     local limit = packed and cmsgpack.unpack(packed)[3] or 0
-    if limit < 0 and room_of(prefix, cid, limit, 0) > 0 then
+    if limit < 0 and room_of(prefix, cid, limit, 0, acked) > 0 then
       enter(prefix, group, MEMBER .. cid)
       woken[group] = true
     elseif limit < 0 then
@@ -97,12 +97,12 @@ local function taker_of(prefix, group, name, packed, nodes)
   local node, epoch, limit, qos, as_published, identifiers = unpack(cmsgpack.unpack(packed))
   local cid = name:sub(#MEMBER + 1)
   local key, tenant = prefix .. 's:' .. cid, tenants.of(cid)
-  local state = redis.pcall('HMGET', key, 'o', 'e', 'h', tenant and 'c' or 'b', 'x', counter_of(group))
+  local state = redis.pcall('HMGET', key, 'o', 'e', 'h', tenant and 'c' or 'b', 'x', counter_of(group), 'a')
   if nodes[node] == nil then
     nodes[node] = live(prefix, node)
   end
   local total = tonumber(state[6] or 0)
-  local fine, room = pcall(room_of, prefix, cid, limit, total)
+  local fine, room = pcall(room_of, prefix, cid, limit, total, state[7])
   if state.err or state[1] ~= node or tonumber(state[2]) ~= epoch or not nodes[node] or not fine then
     return nil
   end
@@ -175,7 +175,7 @@ end
 -- put into its queue. `...`: the rest of the member's field in `go`. Returns whether the member has room.
 local function announce_member(prefix, node, told, group, cid, epoch, limit, ...)
   local name = MEMBER .. cid
-  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e', counter_of(group))
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e', counter_of(group), 'a')
   if state[1] ~= node or tonumber(state[2]) ~= epoch
       or (not state[3] and redis.call('SISMEMBER', prefix .. 'gs:' .. group, name) == 0) then
     return false                                 -- it is connected elsewhere by now, or has left
@@ -184,7 +184,7 @@ local function announce_member(prefix, node, told, group, cid, epoch, limit, ...
   if limit == 0 then
     append(told.given, node, {cid, 0, group, epoch, total})
   end
-  local room = room_of(prefix, cid, limit, total)
+  local room = room_of(prefix, cid, limit, total, state[4])
   if room > 0 or limit < 0 then
     redis.call('HSET', prefix .. 'go:' .. group, name, cmsgpack.pack({node, epoch, limit, ...}))
   else

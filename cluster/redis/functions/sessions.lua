@@ -195,7 +195,6 @@ register({function_name = 'flockmq_lost', flags = {'no-writes', 'allow-oom'}, ca
   return found
 end})
 
-local NO_MESSAGE = '\18\0\0'  -- an entry whose message nobody needs any more: QoS 2, and nothing else
 local MAX_GAP = 65535         -- numbers that are filled with such entries: Redis executes nothing else meanwhile
 
 -- Take back what Redis has lost of a queue. Messages that others have put there since get new numbers, behind it:
@@ -211,7 +210,8 @@ local function restore_one(i, job)
     return                                       -- another node may have sent what is there now
   end
   local head, before, marks = tonumber(state[4]), tonumber(state[5] or tenants.adopt(tenant, key)), tonumber(state[6])
-  local bytes = before
+  local noted = queues.done(key, marks)
+  local bytes, acked = before, noted
   local first = common_end(prefix, node, cid, incarnation, head)
   if lost[#lost][1] < first or lost[#lost][1] - first > MAX_GAP then
     return
@@ -221,10 +221,11 @@ local function restore_one(i, job)
     local wanted, entry = unpack(lost[j])
     while number <= wanted do
       local mark = number < wanted and 'd' or entry == '' and 'r'
-      values[#values + 1] = mark and NO_MESSAGE or entry
-      bytes = bytes + #values[#values]
+      values[#values + 1] = mark and queues.NO_MESSAGE or entry
+      bytes = bytes + queues.size_of(values[#values])
       if mark then
         marked[#marked + 1], marked[#marked + 2] = number, mark
+        acked = acked + (mark == 'd' and 1 or 0)
       end
       number = number + 1
     end
@@ -234,7 +235,7 @@ local function restore_one(i, job)
   local others = redis.call('LRANGE', queue, at, -1)
   for j = 1, #others do
     if marks > 0 and redis.call('HDEL', states, head + at + j - 1) == 1 then
-      marks, bytes = marks - 1, bytes - #others[j]    -- done: it went back to its group
+      marks, acked, bytes = marks - 1, acked - 1, bytes - queues.size_of(others[j])  -- it went back to its group
     else
       values[#values + 1] = others[j]
     end
@@ -252,7 +253,7 @@ local function restore_one(i, job)
   if tenant then
     tenants.add(tenant, bytes - before)
   end
-  drop_done(prefix, tenant, cid, head, head, bytes, marks + #marked / 2)
+  queues.drop_done(prefix, tenant, cid, head, head, bytes, marks + #marked / 2, acked, noted)
 end
 
 -- args: prefix, node, sessions: {client id, incarnation, {{queue number, entry; or nothing: PUBREC received}, ...}}. A

@@ -14,11 +14,11 @@ local function state_of(prefix, group, list, count, limits)
   if not found[1] then
     return false                                 -- there is no such group
   end
-  local back, listed = 0, 0
+  local waiting = 0
   local most, place, bytes = tonumber(found[3] or list[1]), tonumber(found[1]),
     tonumber(found[2] or tenants.adopt(tenant, key) or 0)
   if bytes > 0 then
-    back, listed = waiting_in(prefix, group)
+    waiting = backlog.size(prefix, group)
   end
   if noted_tails(prefix) then
     note_tail(key, 0, place)
@@ -28,7 +28,7 @@ local function state_of(prefix, group, list, count, limits)
     tenant = tenant,
     place = place,
     time = found[8] or 0,
-    waiting = back + listed,
+    waiting = waiting,
     before = bytes,
     bytes = bytes,
     quota = bytes + tenants.free(prefix, limits, tenant),
@@ -36,8 +36,9 @@ local function state_of(prefix, group, list, count, limits)
     most_bytes = tonumber(found[4] or list[2]),
     drop_old = (found[5] or (list[3] == 1 and 'drop-old')) == 'drop-old',
     last_value = found[6] == '1',
-    rotation = back + listed == 0 and rotation_of(prefix, group, found[7], most, count),
+    rotation = waiting == 0 and rotation_of(prefix, group, found[7], most, count),
     added = {},
+    expired = 0,
   }
 end
 
@@ -53,7 +54,7 @@ local function drop_oldest(prefix, state)
   local place = redis.call('ZPOPMIN', prefix .. 'gq:' .. group)[1]
   if not place then
     write_added(prefix, state)
-    return #redis.call('LPOP', prefix .. 'gw:' .. group)
+    return #backlog.pop(prefix, group)
   end
   local message = redis.call('HGET', prefix .. 'gm:' .. group, place)
   redis.call('HDEL', prefix .. 'gm:' .. group, place)
@@ -63,21 +64,126 @@ local function drop_oldest(prefix, state)
   return #message
 end
 
+-- A message that waits at this place has expired.
+local function forget_expired(prefix, state, message)
+  if state.last_value then
+    redis.call('HDEL', prefix .. 'gv:' .. state.group, topic_of(message))
+  end
+  state.waiting, state.bytes, state.expired = state.waiting - 1, state.bytes - #message, state.expired + 1
+end
+
+-- Drop those that have expired of messages that have come back, behind the place `from`. Returns the place of the last
+-- one that was looked at, their number, and the earliest deadline of the others or `seen`.
+local function drop_expired_back(prefix, state, from, seen, time)
+  local queue, messages, looked = prefix .. 'gq:' .. state.group, prefix .. 'gm:' .. state.group, 0
+  while looked < queues.LOOK do
+    local places = redis.call('ZRANGEBYSCORE', queue, string.format('(%.0f', from), '+inf', 'LIMIT', 0, 100)
+    if not places[1] then
+      break
+    end
+    local found = redis.call('HMGET', messages, unpack(places))
+    for i = 1, #places do
+      local deadline = found[i] and queues.deadline_of(found[i])
+      if deadline and deadline <= time then
+        redis.call('ZREM', queue, places[i])
+        redis.call('HDEL', messages, places[i])
+        forget_expired(prefix, state, found[i])
+      end
+      seen = math.min(seen, deadline and deadline > time and deadline or seen)
+    end
+    from, looked = tonumber(places[#places]), looked + #places
+  end
+  return from, looked, seen
+end
+
+-- The same for messages of the list.
+local function drop_expired_listed(prefix, state, from, looked, seen, time)
+  local list, empty = prefix .. 'gw:' .. state.group, 0
+  local first = state.place - redis.call('LLEN', list) + 1
+  from = math.max(from, first - 1)
+  while from < state.place and looked < queues.LOOK do
+    local entries = redis.call('LRANGE', list, from - first + 1, from - first + 100)
+    for i = 1, #entries do
+      local deadline = queues.deadline_of(entries[i])
+      if deadline and deadline <= time then
+        redis.call('LSET', list, from - first + i, '')
+        forget_expired(prefix, state, entries[i])
+        empty = empty + 1
+      end
+      seen = math.min(seen, deadline and deadline > time and deadline or seen)
+    end
+    from, looked = from + #entries, looked + #entries
+  end
+  -- The list must not grow for ever behind messages that stay: for each that is dropped two leave its head, if they are
+  -- not many. Those that have not expired wait with the others that have a place of their own.
+  local left, kept = 2 * empty, 0
+  while left > 0 and kept < 500 do
+    local entry = redis.call('LPOP', list)
+    if entry and entry ~= '' then
+      keep(prefix, state.group, first, entry)
+      kept = kept + 1
+    elseif entry then
+      empty = empty - 1
+    end
+    first, left = first + 1, entry and left - 1 or 0
+  end
+  backlog.lose_empty(prefix, state.group, -empty)
+  return from, seen
+end
+
+-- A group is full: drop the messages that have expired, wherever they stand. A call looks at so many of them, and the
+-- next one looks on.
+local function drop_expired(prefix, state)
+  local key, time = prefix .. 'g:' .. state.group, clock(prefix)
+  local earliest, from, seen = queues.looks(redis.call('HGET', key, 'y'), '0')
+  if earliest > time then
+    return
+  end
+  local looked
+  write_added(prefix, state)
+  from, looked, seen = drop_expired_back(prefix, state, from, from > 0 and seen or queues.FAR, time)
+  if looked < queues.LOOK then
+    from, seen = drop_expired_listed(prefix, state, from, looked, seen, time)
+  end
+  if state.waiting == 0 then
+    redis.call('DEL', prefix .. 'gw:' .. state.group)
+    redis.call('HDEL', key, 'e')
+  end
+  state.looks_on = from < state.place
+  if state.looks_on then
+    queues.note_looks(key, '0', 0, from, seen)
+  else
+    queues.note_looks(key, '0', seen, 0, queues.FAR)
+  end
+end
+
 -- A message is to wait: make room for it. Returns the number of messages that are dropped for it, and whether it may
 -- wait.
 local function make_room(prefix, state, size)
   local dropped, most_bytes = 0, math.min(state.most_bytes, state.quota)
-  while state.drop_old and state.waiting > 0
-      and (state.waiting >= state.most or state.bytes + size > most_bytes) do
+  local function is_full()
+    return state.waiting > 0 and (state.waiting >= state.most or state.bytes + size > most_bytes)
+  end
+  if is_full() and not state.has_looked then
+    state.has_looked = true
+    drop_expired(prefix, state)
+  end
+  if state.looks_on then
+    return 0, true
+  end
+  while state.drop_old and is_full() do
     state.bytes = state.bytes - drop_oldest(prefix, state)
     state.waiting, dropped = state.waiting - 1, dropped + 1
   end
-  return dropped, state.waiting == 0 or (state.waiting < state.most and state.bytes + size <= most_bytes)
+  return dropped, not is_full()
 end
 
 -- A message that no node has room for. Returns the number of dropped messages.
 local function wait(prefix, state, message)
-  local place = state.place + 1
+  local place, deadline = state.place + 1, queues.deadline_of(message)
+  if deadline then
+    queues.note_deadline(prefix .. 'g:' .. state.group, deadline, true)
+  end
   local more = state.last_value and supersede(prefix, state.group, place, message)
   if more then
     state.place, state.bytes = place, state.bytes + more
@@ -113,11 +219,11 @@ local function fitting(messages, most)
 end
 
 -- New messages of a group: give them to those who have room; the others wait. `list`: see `share`; `limits`: see
--- `tenants.free`. Returns the number of dropped messages.
+-- `tenants.free`. Returns {dropped messages, expired ones that the full group had}.
 local function share_to(prefix, group, messages, list, told, limits)
   local state, dropped, given = state_of(prefix, group, list, #messages, limits), 0, 0
   if not state then
-    return 0
+    return {0, 0}
   end
   local rotation = state.rotation
   if rotation then
@@ -134,14 +240,14 @@ local function share_to(prefix, group, messages, list, told, limits)
   if rotation then
     end_rotation(prefix, rotation, told)
   end
-  return dropped
+  return {dropped, state.expired}
 end
 
 -- New messages. `list`: max messages, max bytes, 1 = drop the oldest, then group and places in `messages`, in turn;
 -- nodes before revision 23 have one place for them, and repeat the group. `limits`: see `tenants.free`. Returns the
--- number of dropped messages.
+-- number of dropped messages, and of expired ones.
 local function share(prefix, messages, list, told, limits)
-  local dropped, groups = 0, {}
+  local dropped, expired, groups = 0, 0, {}
   for i = 4, #list, 2 do
     local group = list[i]
     local of = groups[group]
@@ -159,10 +265,12 @@ local function share(prefix, messages, list, told, limits)
     end
   end
   for group, of in pairs(groups) do
-    local fine, count = attempt(prefix, GROUP, group, share_to, prefix, group, of, list, told, limits)
-    dropped = dropped + (fine and count or 0)
+    local fine, counts = attempt(prefix, GROUP, group, share_to, prefix, group, of, list, told, limits)
+    if fine then
+      dropped, expired = dropped + counts[1], expired + counts[2]
+    end
   end
-  return dropped
+  return dropped, expired
 end
 
 -- The message, with one more failure. `code`: reason code of its receiver, 0 = it was not acknowledged.
@@ -176,11 +284,17 @@ end
 local function finish_entries(prefix, cid, done)
   local key, states, tenant = prefix .. 's:' .. cid, prefix .. 'st:' .. cid, tenants.of(cid)
   local state = redis.call('HMGET', key, 'h', tenant and 'c' or 'b', 'z', 'r')
-  local head, bytes, marks = tonumber(state[1]), tonumber(state[2] or tenants.adopt(tenant, key)), tonumber(state[3])
+  local head, before, marks = tonumber(state[1]), tonumber(state[2] or tenants.adopt(tenant, key)), tonumber(state[3])
+  local noted = queues.done(key, marks)
+  local bytes, acked = before, noted
   for i = 1, #done do
-    marks = marks + redis.call('HSET', states, done[i], 'd')
+    local freed, more_marks, more_acked = queues.finish(prefix .. 'q:' .. cid, states, done[i], done[i] - head)
+    bytes, marks, acked = bytes - freed, marks + more_marks, acked + more_acked
   end
-  drop_done(prefix, tenant, cid, head, head, bytes, marks, nil, state[4])
+  if tenant then
+    tenants.add(tenant, bytes - before)
+  end
+  queues.drop_done(prefix, tenant, cid, head, head, bytes, marks, acked, noted, nil, state[4])
 end
 
 -- A message comes from a node that has no lease of it: the node has it again if that is the node of its key. Else it
@@ -425,11 +539,14 @@ local function spread_list(prefix, group)
   while true do
     local message = redis.call('LPOP', list)
     if not message then
+      redis.call('HDEL', key, 'e')
       return
     end
     place = place + 1
-    add_waiting(prefix, group, -#message)
-    put_back(prefix, group, place, message)
+    if message ~= '' then
+      add_waiting(prefix, group, -#message)
+      put_back(prefix, group, place, message)
+    end
   end
 end
 
@@ -443,11 +560,11 @@ local function declare(prefix, group, settings)
     end
   end
   if settings == '' then
-    local back, listed = waiting_in(prefix, group)
+    local waiting = backlog.size(prefix, group)
     redis.call('HDEL', prefix .. 'groups', group)
     redis.call('DEL', prefix .. 'gv:' .. group, prefix .. 'gk:' .. group)
     leave_group(prefix, group, DECLARED)
-    return redis.call('EXISTS', prefix .. 'gs:' .. group) == 0 and back + listed or 0
+    return redis.call('EXISTS', prefix .. 'gs:' .. group) == 0 and waiting or 0
   end
   redis.call('HSET', prefix .. 'groups', group, settings)
   join_group(prefix, group, DECLARED)
@@ -577,21 +694,21 @@ end})
 -- args: prefix, group. Drops the messages that wait in a group; those that are leased stay. Returns how many.
 register('flockmq_purge_group', function(args)
   local prefix, group = args[1], args[2]
-  local back, listed = waiting_in(prefix, group)
-  if back + listed > 0 then
+  local waiting = backlog.size(prefix, group)
+  if waiting > 0 then
     redis.call('UNLINK', prefix .. 'gq:' .. group, prefix .. 'gm:' .. group, prefix .. 'gw:' .. group,
       prefix .. 'gv:' .. group)
+    redis.call('HDEL', prefix .. 'g:' .. group, 'e')
     empty_waiting(prefix, group)
   end
-  return back + listed
+  return waiting
 end)
 
 -- args: prefix, groups. Returns the messages that wait in each, and their bytes, in turn.
 register({function_name = 'flockmq_waiting', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local prefix, result = args[1], {}
   for i = 2, #args do
-    local back, listed = waiting_in(prefix, args[i])
-    result[#result + 1] = back + listed
+    result[#result + 1] = backlog.size(prefix, args[i])
     local bytes = redis.call('HMGET', prefix .. 'g:' .. args[i], 'c', 'b')
     result[#result + 1] = tonumber(bytes[1] or bytes[2] or 0)
   end
