@@ -7,10 +7,14 @@ last value with its own clock.
 import time
 
 from _speedups.session.journal import Journal
+from broker import logs
 from cluster.peers.node_link import NodeLink
 from cluster.redis.link import Reply
 
 DRIFT_MS = 1  # for each reply
+LOGGED_MS = 60_000  # time without a node that the log names
+
+log = logs.get("flockmq.cluster")
 
 
 class ClusterClock:
@@ -25,6 +29,24 @@ class ClusterClock:
         self._counted = _now()  # up to this time Redis has been sent what has passed
         self._is_set = False
 
+    def begin(self, before: int, off: int, milliseconds: int) -> None:
+        """The node joins.
+
+        Args:
+            before: the clock when it joined.
+            off: the time until then in which no node lived, and which the clock counts in one step.
+            milliseconds: the clock since nodes that died on this machine are declared dead, which may count more.
+        """
+        self._log_step(off + milliseconds - before)
+        self._journal.set_time(milliseconds)
+        self._is_set = True
+
+    def _log_step(self, step: int) -> None:
+        if step > LOGGED_MS:
+            log.warning(
+                "no node lived for a while: deadlines count that time by the wall clock of Redis", seconds=step // 1000
+            )
+
     def set(self, milliseconds: int) -> None:
         """Redis has sent the clock of the cluster.
 
@@ -32,6 +54,7 @@ class ClusterClock:
         The two clocks may drift apart by a thousandth.
         """
         if self._is_set:
+            self._log_step(milliseconds - self._journal.time)
             milliseconds = max(milliseconds, self._journal.time - DRIFT_MS)
         self._is_set = True
         self._journal.set_time(milliseconds)

@@ -76,13 +76,16 @@ class Joining:
         reply = await link.ask_function("join", self._layout, *self._heartbeat.fields())
         if reply[0] == b"layout":
             raise Refused(await self._why_not(int(reply[1])))
-        replica.changes.last, layout, clock = reply
-        self._clock.set(clock)
+        replica.changes.last, layout, clock, off = reply
+        wills = await self._bury()
+        self._clock.begin(clock, off, await link.ask_function("clock", 0))
         self._on_layout(layout)
         await replica.reader.read_groups()
         await replica.reader.read_sessions()
         await replica.reader.read_retained()
         await self._read_members()
+        for epoch, stored in wills:
+            self._wills.publish(epoch, stored)
         await replica.reader.catch_up()
         number, *nodes = await link.ask_function("ready")
         if number == b"gone":
@@ -118,16 +121,29 @@ class Joining:
         what = "MOVED its state was moved to" if layout == MOVED else "ARRIVING a migration has not ended, from"
         return f"{what} {(place or b'').decode()}{(options or b'').decode()}"
 
+    async def _bury(self) -> list[tuple[int, bytes]]:
+        """Declare nodes dead that have died on this machine, and this node before it was fenced, without their leases.
+
+        It comes before deadlines are read: it may bring the clock forward. Returns the wills to publish.
+        """
+        link = self._link
+        wills: list[tuple[int, bytes]] = []
+        for node, count, process in await self._others():
+            if node == self._former_id or is_gone(process):
+                wills += pairs(await link.ask_function("bury", node, count))
+        return wills
+
     async def _read_members(self) -> None:
-        link, replica = self._link, self._replica
-        for node, count in (await replica.reader.ask_hash("HGETALL", link.keys.nodes)).items():
-            if node == link.node_id:
-                continue
-            process = await link.ask("HGET", link.keys.node(node), "process")
-            # It died on this machine, or is this node before it was fenced: don't wait for the end of its lease.
-            if node == self._former_id or is_gone(process or b""):
-                for epoch, stored in pairs(await link.ask_function("bury", node, count)):
-                    self._wills.publish(epoch, stored)
-            else:
-                replica.members.add(node).process = process or b""
-                await replica.reader.read_routes(node)
+        for node, _, process in await self._others():
+            self._replica.members.add(node).process = process
+            await self._replica.reader.read_routes(node)
+
+    async def _others(self) -> list[tuple[bytes, bytes, bytes]]:
+        """The other nodes: id, heartbeats, process."""
+        link = self._link
+        counts = await self._replica.reader.ask_hash("HGETALL", link.keys.nodes)
+        del counts[link.node_id]
+        return [
+            (node, count, await link.ask("HGET", link.keys.node(node), "process") or b"")
+            for node, count in counts.items()
+        ]

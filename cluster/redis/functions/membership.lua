@@ -1,7 +1,8 @@
 -- Nodes: they join, send heartbeats, leave, and are declared dead.
 
 -- args: prefix, node, layout of a new cluster, fields of the node's hash; with the field `speaks`, the newest layout
--- that the node knows. Returns {number of the last change, layout, clock}, or {'layout', theirs}.
+-- that the node knows. Returns {number of the last change, layout, clock, milliseconds without a node that it counts},
+-- or {'layout', theirs}.
 register('flockmq_join', function(args)
   local prefix, node, speaks = args[1], args[2], args[3]
   for i = 4, #args, 2 do
@@ -14,16 +15,14 @@ register('flockmq_join', function(args)
   if tonumber(layout) > tonumber(speaks) then
     return {'layout', layout}
   end
-  local alone = redis.call('HLEN', prefix .. 'nodes') == 0
+  local off = outage.begin(prefix, redis.call('HKEYS', prefix .. 'nodes'))
   redis.call('HSET', prefix .. 'nodes', node, 1)
   if known then
     known[prefix .. node] = true
   end
   redis.call('HSET', prefix .. 'node:' .. node, 'seq', 0, 'state', 'joining', 'starts', starts.count(prefix),
     unpack(args, 4))
-  -- While no node lived, the wall clock is all that says how much time has passed.
-  local time = alone and advance_clock(prefix) or clock(prefix)
-  return {tonumber(redis.call('GET', prefix .. 'change') or 0), tonumber(layout), time}
+  return {tonumber(redis.call('GET', prefix .. 'change') or 0), tonumber(layout), clock(prefix), off}
 end)
 
 -- args: prefix, node, layout. Raises the layout of the cluster if all its nodes know it. Returns 1 if it has that
@@ -84,7 +83,7 @@ register({function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = func
   local result = {seq, tonumber(redis.call('GET', prefix .. 'change') or 0)}
   for i = 3, #args, 2 do
     if args[i] == 'elapsed' then
-      local time = advance_clock(prefix, tonumber(args[i + 1]))
+      local time = advance_clock(prefix, tonumber(args[i + 1]), node)
       local due = 0
       starts.begin_rest(prefix, time)
       for _, name in ipairs(starts.rests(prefix, time) and {'grace'} or {'delayed', 'expiring', 'grace'}) do
@@ -122,7 +121,7 @@ end})
 
 -- args: prefix, node, milliseconds since the node's last heartbeat or call of this function. Returns the clock.
 register({function_name = 'flockmq_clock', flags = {'allow-oom'}, callback = function(args)
-  return advance_clock(args[1], tonumber(args[3]))
+  return advance_clock(args[1], tonumber(args[3]), args[2])
 end})
 
 local NODE = {kind = 'node', 'node:', 'hash', 'routes:', 'hash', 'wills:', 'hash', 'owned:', 'set', 'log:', 'stream',
@@ -227,6 +226,7 @@ register({function_name = 'flockmq_bury', flags = {'allow-oom'}, callback = func
     result[#result + 1] = will
   end)
   remove(prefix, dead)
+  attempt(prefix, NODE, dead, outage.lose, prefix, dead, true)
   return result
 end})
 
@@ -246,6 +246,7 @@ register({function_name = 'flockmq_leave', flags = {'allow-oom'}, callback = fun
   if live(prefix, node) then
     attempt(prefix, NODE, node, pass_on_wills, prefix, node)
     remove(prefix, node)
+    attempt(prefix, NODE, node, outage.lose, prefix, node, false)
   end
   return 'ok'
 end})

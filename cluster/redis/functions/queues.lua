@@ -131,9 +131,9 @@ function queues.remove_returned(prefix, cid, head, kept, length)
 end
 
 -- Where a call has looked for expired messages in a full queue: the field `y` of its session or group. Three numbers: a
--- time before which none expires; the place from which the next call looks on, 0 = all have been looked at; the earliest
--- deadline before that place. For a session the place is an index in the queue, and its epoch follows: with another
--- epoch the field means nothing, since only queues of absent clients are looked at.
+-- time before which none expires; the place from which the next call looks on, 0 = all have been looked at; the
+-- earliest deadline before that place. For a session the place is an index in the queue, and its epoch follows: with
+-- another epoch the field means nothing, since only queues of absent clients are looked at.
 function queues.looks(field, epoch)
   local earliest, at, seen, of = (field or ''):match('^(%d+) (%d+) (%d+) (%d+)$')
   if of ~= epoch then
