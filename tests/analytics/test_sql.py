@@ -81,6 +81,47 @@ def test_as_csv(spark: SparkSession, capsys: pytest.CaptureFixture[str], directo
     assert len(list(csv.DictReader(io.StringIO(answer)))) == 7
 
 
+FORMULAS = ["=1+1", "+1", "-x", "@SUM(A1)", "\t=1", "\r=1"]
+
+
+@pytest.mark.parametrize(
+    ("output", "options", "escapes"),
+    [
+        ("pipe", [], False),
+        ("report.csv", [], True),
+        ("report.txt", [], False),
+        ("pipe", ["--formulas", "escape"], True),
+        ("report.csv", ["--formulas", "keep"], False),
+    ],
+)
+def test_formulas_in_csv(
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    directory: str,
+    output: str,
+    options: list[str],
+    escapes: bool,
+) -> None:
+    """Any client of the broker could have a spreadsheet execute its text. Numbers stay numbers."""
+    values = ", ".join(f"'{text}'" for text in FORMULAS)
+    query = f"select explode(array({values})) `=name`, -1 n, 'x=1' plain"
+    reader, writer = os.pipe()
+    with (
+        open(reader, newline="") as read,
+        open(writer if output == "pipe" else tmp_path / output, "w", newline="") as written,
+    ):
+        monkeypatch.setattr(sys, "stdout", written)
+        sql.answer(spark, sql.parse([directory, query, "--csv", *options]))
+        written.close()
+        found = read.read() if output == "pipe" else (tmp_path / output).read_bytes().decode()
+    names, *lines = csv.reader(io.StringIO(found, newline=""))
+    mark = "'" if escapes else ""
+    assert names == [f"{mark}=name", "n", "plain"]
+    assert [line[0] for line in lines] == [mark + text for text in FORMULAS]
+    assert {tuple(line[1:]) for line in lines} == {("-1", "x=1")}
+
+
 def test_tables_without_rows_are_there(spark: SparkSession, capsys: pytest.CaptureFixture[str], directory: str) -> None:
     assert json.loads(ask(spark, capsys, directory, "select * from outliers", "--json")) == []
     assert json.loads(ask(spark, capsys, directory, "select * from numbers", "--json")) == []
@@ -116,6 +157,7 @@ def test_directories_of_nobody(spark: SparkSession, tmp_path: Path) -> None:
         ["dir", "q", "--since", "now"],
         ["dir", "q", "--properties", "content-type"],
         ["dir", "q", "--json", "--csv"],
+        ["dir", "q", "--json", "--formulas", "keep"],
         ["dir", "q", "--limit", "0"],
         ["--redis", "redis://x", "dir", "q"],
     ],

@@ -1,6 +1,7 @@
 """`flockmq analytics sql DIR "select ..."`: a query over the job's output, or over the logs themselves."""
 
 import csv
+import io
 import json
 import os
 import sys
@@ -9,7 +10,8 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
-from typing import Any
+from functools import partial
+from typing import Any, TextIO
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -30,6 +32,7 @@ EXAMPLES = """\
   flockmq analytics sql --redis redis://10.0.0.5 --since "5 min ago" "select topic, text from messages"
   flockmq analytics sql /srv/fleet "show tables"                  # and "describe rates" its columns"""
 SHOWN = 1000  # rows of a table for people
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet executes text that begins so
 
 
 def run(arguments: list[str]) -> int:
@@ -65,6 +68,11 @@ def parse(arguments: list[str]) -> Namespace:
     group.add_argument("--limit", type=int, metavar="N", help=f"rows at most [{SHOWN} of a table, else all]")
     group.add_argument("--json", action="store_true", help="for machines: a list of objects")
     group.add_argument("--csv", action="store_true", help="for spreadsheets")
+    group.add_argument(
+        "--formulas",
+        choices=("escape", "keep"),
+        help="a text of CSV that a spreadsheet would execute gets a ' in front [escape for a terminal and NAME.csv]",
+    )
     group.add_argument("--master", default="", help="of Spark [local[*]]")
     parser.add_general_help(group)
     args = parser.parse(arguments)
@@ -77,6 +85,10 @@ def parse(arguments: list[str]) -> Namespace:
         raise UsageError("--properties is for --redis", "`flockmq analytics run --properties` has them in a directory")
     if args.json and args.csv:
         raise UsageError("--json or --csv, not both")
+    if args.formulas and not args.csv:
+        raise UsageError("--formulas is for --csv")
+    escapes = args.formulas == "escape" if args.formulas else is_for_spreadsheet(sys.stdout)
+    args.cell = harmless if escapes else cell
     if args.limit is not None and args.limit < 1:
         raise UsageError("--limit must be 1 or more")
     args.query = args.words[-1]
@@ -112,7 +124,7 @@ def show(found: DataFrame, args: Namespace) -> None:
     rows = (found if limit is None else found.limit(limit + 1)).collect()
     more = limit is not None and len(rows) > limit
     printer: Callable[[Sequence[str], Sequence[Row]], None]
-    printer = print_json if args.json else print_csv if args.csv else print_table
+    printer = print_json if args.json else partial(print_csv, args.cell) if args.csv else print_table
     printer(found.columns, rows[:limit])
     if more:
         print(f"flockmq: only the first {limit} rows are shown; --limit N shows more", file=sys.stderr)
@@ -123,11 +135,20 @@ def print_json(columns: Sequence[str], rows: Sequence[Row]) -> None:
     print(json.dumps([dict(zip(columns, map(plain, row), strict=True)) for row in rows], indent=2))
 
 
-def print_csv(columns: Sequence[str], rows: Sequence[Row]) -> None:
+def print_csv(cell_of: Callable[[Any], object], columns: Sequence[str], rows: Sequence[Row]) -> None:
     """A line of names, then the rows; NULL is empty."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([[cell(value) for value in row] for row in rows])
+    for values in (columns, *rows):
+        line = io.StringIO()
+        csv.writer(line).writerow(map(cell_of, values))  # it ends with CR LF, so both are in quotes within a text
+        print(line.getvalue()[:-2])
+
+
+def is_for_spreadsheet(output: TextIO) -> bool:
+    """Whether a person reads the output, or will open its file in a spreadsheet: a terminal, or a file NAME.csv."""
+    try:
+        return output.isatty() or os.readlink(f"/proc/self/fd/{output.fileno()}").lower().endswith(".csv")
+    except (OSError, ValueError):
+        return False
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
@@ -152,6 +173,12 @@ def cell(value: Any, null: str = "") -> object:
     if isinstance(value, float):
         return f"{value:.6g}"
     return json.dumps(value) if isinstance(value, (dict, list)) else value
+
+
+def harmless(value: Any) -> object:
+    """The same, as text that no spreadsheet takes for a formula."""
+    found = cell(value)
+    return f"'{found}" if isinstance(found, str) and found.startswith(FORMULA) else found
 
 
 def plain(value: Any) -> Any:
