@@ -364,3 +364,20 @@ def test_tls_with_a_further_certificate_that_cant_be_used(tmp_path: Path, store:
     broker.spawn()
     assert broker.wait() == 2
     assert str(bad) in broker.log[-1]["event"]
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: "], ids=["nothing", "a slow header"])
+def test_silent_connections_lock_nobody_out(start_broker: StartBroker, start: bytes) -> None:
+    """128 of them took all places: no health check was answered, and an orchestrator restarts such a node."""
+    broker = start_broker(HTTP)
+    api = HttpClient(broker)
+    with contextlib.ExitStack() as stack:
+        kept = stack.enter_context(contextlib.closing(api.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")))
+        assert kept.recv(65536).startswith(b"HTTP/1.1 200")
+        for _ in range(3):
+            for _ in range(150):
+                stack.enter_context(contextlib.closing(api.raw(start)))
+            assert api.ask("GET", "//healthz").status == 200
+            assert api.ask("GET", "/clients").status == 200
+        line = broker.wait_for_log("all HTTP connections are taken: the oldest that send nothing are dropped")
+        assert (line["most_of"], line["limit"]) == ("127.0.0.1", 128)

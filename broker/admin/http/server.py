@@ -1,19 +1,23 @@
 """The HTTP server: listens, and bounds the cost of each connection; an `aiohttp` application does the rest.
 
 A connection has `REQUEST_SECONDS` for each request, from its first byte or from the start, and `KEEP_SECONDS` until the
-next request; then it is dropped in any state. There are at most `MAX_CONNECTIONS` at a time. This module is imported
-only if `http.listen` is set: a node without it never loads aiohttp.
+next request; then it is dropped in any state. There are at most `MAX_CONNECTIONS` at a time. One more takes the place
+of the oldest one that sends nothing, of the address that has the most: so one address locks no other out, and health
+checks are answered. This module is imported only if `http.listen` is set: a node without it never loads aiohttp.
 """
 
 import asyncio
 import errno
 import ssl
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 from typing import Any
 
 from aiohttp import HttpVersion10, web
 
+from broker import logs
 from broker.admin.http import problems
 from broker.admin.http.headers import HEADERS
 from broker.config.kinds import split_address
@@ -27,35 +31,40 @@ MAX_BODY = 4 << 20  # bytes of a body
 REQUEST_SECONDS = 5.0
 KEEP_SECONDS = 20.0
 MAX_CONNECTIONS = 128
+LOG_SECONDS = 60.0  # between log lines about connections that lost their places
 HINTS = {
     errno.EADDRINUSE: "another program has the port: stop it, or choose another with --http or FLOCKMQ_HTTP_LISTEN",
     errno.EACCES: "ports below 1024 need a privilege",
 }
+log = logs.get("flockmq.http")
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Connection(web.RequestHandler):
     """A connection, and the clock that ends it."""
 
-    __slots__ = ("_clock", "_server", "is_local")
+    __slots__ = ("_clock", "_server", "address", "is_local")
 
     def __init__(self, server: "HttpServer", is_local: bool, manager: web.Server, **more: Any) -> None:
         super().__init__(manager, **more)
         self._server = server
         self._clock: asyncio.TimerHandle | None = None
         self.is_local = is_local  # only this machine reaches its address
+        self.address = ""  # of the other end
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if len(self._server.connections) >= MAX_CONNECTIONS:
+        self.address = str((transport.get_extra_info("peername") or ("",))[0])
+        if not self._server.has_room(self.address):
             self.drop()
             return
-        self._server.connections.add(self)
+        self._server.connections[self] = None
         self.limit(REQUEST_SECONDS)
 
     def connection_lost(self, error: BaseException | None) -> None:
         self.limit(None)
-        self._server.connections.discard(self)
+        self._server.connections.pop(self, None)
         super().connection_lost(error)
 
     def limit(self, seconds: float | None) -> None:
@@ -63,6 +72,11 @@ class Connection(web.RequestHandler):
         if self._clock is not None:
             self._clock.cancel()
         self._clock = asyncio.get_running_loop().call_later(seconds, self.drop) if seconds is not None else None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it waits for a whole request."""
+        return self._clock is not None
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -110,7 +124,9 @@ class HttpServer:
         self.failures = failures
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
         self._tls = tls
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # the oldest first
+        self._dropped: Counter[str] = Counter()  # by address, since the last log line about them
+        self._logged = float("-inf")  # when that was
         self.addresses: list[str] = []  # URLs with real ports
         self._servers: list[asyncio.Server] = []
 
@@ -142,6 +158,32 @@ class HttpServer:
                 raise ListenError(f"can't listen on {address}: {reason_of(error)}", hint) from error
             self._servers.append(server)
             self.addresses += [f"{scheme}://{address_of(socket)}" for socket in server.sockets]
+
+    def has_room(self, address: str) -> bool:
+        """Whether a connection more from this address may stay. Another one may lose its place to it."""
+        if len(self.connections) < MAX_CONNECTIONS:
+            return True
+        counts = Counter(connection.address for connection in self.connections)
+        losers = [connection for connection in self.connections if connection.is_silent]
+        losers = losers or [each for each in self.connections if counts[each.address] > counts[address] + 1]
+        loser = max(losers, key=lambda connection: counts[connection.address], default=None)
+        self._dropped[address if loser is None else loser.address] += 1
+        if (now := time.monotonic()) >= self._logged + LOG_SECONDS:
+            self._logged = now
+            most, count = self._dropped.most_common(1)[0]
+            log.warning(
+                "all HTTP connections are taken: the oldest that send nothing are dropped",
+                dropped=self._dropped.total(),
+                most_of=most,
+                its=count,
+                limit=MAX_CONNECTIONS,
+            )
+            self._dropped.clear()
+        if loser is None:
+            return False
+        del self.connections[loser]
+        loser.drop()
+        return True
 
     def _factory(self, is_local: bool) -> Callable[[], Connection]:
         loop = asyncio.get_running_loop()
