@@ -281,7 +281,15 @@ LOADS = (
     ("bytes/received", "bytes_received"),
     ("bytes/sent", "bytes_sent"),
     ("connections", "connections_opened"),
+    ("sockets", "connections_opened"),
 )
+
+# Names below $SYS/broker/ by which exporters for Mosquitto look for sums of gauges, and the names of these.
+SUMS = {
+    "messages/stored": ("retained", "queued_messages"),
+    "store/messages/count": ("retained", "queued_messages"),
+    "store/messages/bytes": ("retained_bytes", "queued_bytes"),
+}
 
 # Of each tenant at a node: name, kind, help; the names are those of `Tenant`.
 TENANT_FIGURES = (

@@ -1,11 +1,13 @@
 """The $SYS tree: the metrics of the node, as retained messages that only the broker publishes."""
 
 import math
+import resource
 
 from broker.broker import Broker
-from broker.metrics import LOADS, METRICS
+from broker.metrics import LOADS, METRICS, SUMS
 
 ROOT = "$SYS/broker/"
+KIB = 1024
 AVERAGES = {"1min": 60.0, "5min": 300.0, "15min": 900.0}  # seconds
 
 
@@ -29,8 +31,14 @@ class SysTopics:
         figures = self._broker.data_plane.turn.counted()
         self._publish("version", f"FlockMQ {self._version}")
         self._publish("uptime", f"{uptime:.0f} seconds")
+        values = {metric.name: metric.read(self._broker, figures) for metric in METRICS}
         for metric in METRICS:
-            self._publish(metric.topic, str(metric.read(self._broker, figures)))
+            self._publish(metric.topic, str(values[metric.name]))
+        for topic, names in SUMS.items():
+            self._publish(topic, str(sum(values[name] for name in names)))
+        memory = resident_bytes()
+        self._publish("heap/current", str(memory))
+        self._publish("heap/maximum", str(max(memory, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB)))
         for name, counter in LOADS:
             rate = (figures[counter] - self._last[counter]) * 60 / elapsed if elapsed else 0.0
             for span, seconds in AVERAGES.items():
@@ -43,3 +51,9 @@ class SysTopics:
         if self._sent.get(name) != value:
             self._sent[name] = value
             self._broker.data_plane.router.publish((ROOT + name).encode(), value.encode(), 0, True)
+
+
+def resident_bytes() -> int:
+    """The memory of this process that is resident."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
