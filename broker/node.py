@@ -331,7 +331,7 @@ class Node:
             changes = diff(self.config, self._reload())
             config = follow(self.config, changes)
             certificates = self.listeners.prepare(config)
-            self._access.configure(config)
+            changed = [*map(str, changes.reloadable), *self._access.configure(config)]
         except ConfigError as error:
             log.error("configuration not changed", error=error)
             return
@@ -344,7 +344,7 @@ class Node:
         self.coordinator.configure(self.config)
         self.broker.connected_users.renew(self._access.renewed)
         self.links.configure(self.config.links)
-        log.info("configuration read", changed=", ".join(map(str, changes.reloadable)) or "nothing")
+        log.info("configuration read", changed=", ".join(changed) or "nothing")
 
     def request_stop(self) -> None:
         """Let `start` or `run` return."""

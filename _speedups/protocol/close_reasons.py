@@ -68,6 +68,9 @@ ANOTHER_USER = CloseReason(Code.NOT_AUTHORIZED, "it authenticated again as anoth
 NOT_CONNECT = CloseReason(Code.PROTOCOL_ERROR, "the first packet is not CONNECT [MQTT-3.1.0-1]")
 NOT_CONNECT_BUT_TLS = CloseReason(Code.PROTOCOL_ERROR, "the client begins TLS, and this listener is without TLS")
 NOT_CONNECT_BUT_HTTP = CloseReason(Code.PROTOCOL_ERROR, "the client sends HTTP, and this listener is for MQTT")
+NOT_CONNECT_BUT_PROXY = CloseReason(
+    Code.PROTOCOL_ERROR, "the client sends a PROXY header, and only addresses of proxy.listen take one"
+)
 NOT_AUTH = CloseReason(Code.PROTOCOL_ERROR, "a packet other than AUTH before CONNACK [5: MQTT-3.1.2-30]")
 NO_METHOD = CloseReason(
     Code.PROTOCOL_ERROR, "AUTH from a client that has named no authentication method [5: MQTT-4.12.0-7]"
@@ -126,6 +129,7 @@ INTERNAL_ERROR = CloseReason(Code.UNSPECIFIED_ERROR, "a fault of the broker; see
 OUT_OF_MEMORY = CloseReason(Code.UNSPECIFIED_ERROR, "out of memory")
 EPOLL_FAILED = CloseReason(Code.UNSPECIFIED_ERROR, "epoll failed")
 
+PROXY_STARTS = (b"PROX", b"\r\n\r\n")  # of versions 1 and 2
 HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI")
 
 
@@ -133,4 +137,6 @@ def not_connect(start: bytes) -> CloseReason:
     """The reason to close a connection that begins with these bytes, four at most, which are no CONNECT."""
     if start[:2] == b"\x16\x03":
         return NOT_CONNECT_BUT_TLS
+    if start in PROXY_STARTS:
+        return NOT_CONNECT_BUT_PROXY
     return NOT_CONNECT_BUT_HTTP if start in HTTP_METHODS else NOT_CONNECT

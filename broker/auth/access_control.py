@@ -94,8 +94,11 @@ class AccessControl:
         self._files: dict[str, object] = {}  # path -> stamp of the file
         self.configure(config)
 
-    def configure(self, config: Config) -> None:
+    def configure(self, config: Config) -> list[str]:
         """Apply a configuration, wholly or not at all.
+
+        Returns:
+            The paths of files with users or rules that have changed, or are new.
 
         Raises:
             ConfigError: as for the class; then nothing has changed.
@@ -106,9 +109,11 @@ class AccessControl:
         assigned = Tenants(config.tenants)
         claims = {rule.claim_name for rule in config.tenants if rule.claim}
         chains = {listener.name: self._chain(listener, assigned, claims) for listener in listeners}
+        changed = [path for path, stamp in files.items() if self._files.get(path) != stamp]
         self._config, self._chains, self._files = config, chains, files
         self._builder.verifier.configure(config.auth.remember, config.auth.remember_stored)
         self._penalties.configure(config.auth.failure_delay)
+        return changed
 
     def _chain(self, listener: ListenerConfig, assigned: Tenants, claims: set[str]) -> Chain:
         auth = listener.auth

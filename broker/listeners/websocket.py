@@ -7,15 +7,19 @@ The request is judged by `websockets`; frames are _speedups/net/websocket.pyx's.
   same host. In plain text the host must be an address, since any DNS name may lead here.
 """
 
+from http import HTTPStatus
 from ipaddress import ip_address
 
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
+from broker import logs
 from broker.config.schema import WebsocketConfig
 
 SUBPROTOCOLS = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]
+
+log = logs.get("flockmq.connect")
 
 
 class Upgrade:
@@ -44,6 +48,8 @@ class Upgrade:
             protocol.receive_data(head)
         request = next((event for event in protocol.events_received() if isinstance(event, Request)), None)
         response = self._check(protocol, request, secure)
+        if request is not None and response.status_code == HTTPStatus.FORBIDDEN:
+            log.info("WebSocket refused: no page of this origin may connect", origin=request.headers.get("Origin", ""))
         if response.status_code != 101:
             del response.headers["Connection"]
             response.headers["Connection"] = "close"

@@ -26,6 +26,7 @@ ARRIVING = -2  # likewise: a migration to this file has not ended
 WAL_BYTES = 32 * 1024 * 1024  # size of the -wal file after a checkpoint
 BUSY_SECONDS = 2.0  # to wait for a process that is about to close the file
 CHECK_PATH = "check the path and its permissions"
+MOSQUITTO = b"\x00\xb5\x00mosquitto db"  # how a mosquitto.db begins
 SET_ASIDE = "restore a backup, or move the file away to begin with an empty store"
 
 
@@ -49,10 +50,20 @@ def reported(path: Path) -> Iterator[None]:
         if isinstance(error, sqlite3.OperationalError):
             hint = "make room" if "full" in str(error) else CHECK_PATH
             raise StoreError(f"{path} can't be opened: {error}", hint) from error
+        if _begins_with(path, MOSQUITTO):
+            raise StoreError(
+                f"{path} is a database of Mosquitto, not a store",
+                "choose another path; `flockmq import` takes it over",
+            ) from error
         raise StoreError(f"{path} is damaged: {error}", SET_ASIDE) from error
     except OSError as error:
         hint = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else CHECK_PATH
         raise StoreError(f"{path} can't be written: {error.strerror}", hint) from error
+
+
+def _begins_with(path: Path, magic: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(magic)) == magic
 
 
 def create(path: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.errors import StoreError
+from broker.storage.sqlite_file import connect, reported
 from tests.harness import nursery
 from tests.harness.broker_process import BrokerProcess, environment
 from tests.harness.deadline import DEADLINE
@@ -333,6 +335,27 @@ def test_hup_says_what_needs_a_restart(configured: tuple[BrokerProcess, Path]) -
     assert "limits.max_connections" in line["change"]
     file.write_text("[limits]\nmax_packet_size = 1000\n")
     assert reload(broker, "configuration read")["changed"] == "nothing"
+
+
+def test_hup_names_files_of_users_and_rules_that_have_changed(start_broker: StartBroker, tmp_path: Path) -> None:
+    passwords, acl = tmp_path / "passwords", tmp_path / "acl"
+    for path in (passwords, acl):
+        path.touch()
+    broker = start_broker({"auth.password_file": passwords, "auth.acl_file": acl})
+    assert reload(broker, "configuration read")["changed"] == "nothing"
+    acl.write_text("topic read t\n")
+    broker.signal(signal.SIGHUP)
+    assert broker.wait_for_log("configuration read", 0, changed=str(acl))
+
+
+def test_a_store_that_is_a_database_of_mosquitto(start_broker: StartBroker, tmp_path: Path) -> None:
+    path = tmp_path / "mosquitto.db"
+    path.write_bytes(b"\x00\xb5\x00mosquitto db" + bytes(2000))
+    with (
+        pytest.raises(StoreError, match=r"is a database of Mosquitto, not a store; .* `flockmq import`"),
+        reported(path),
+    ):
+        connect(path)
 
 
 @pytest.mark.parametrize("content", ["[limits]\nmax_packet_size = 'huge'\n", "[limits\n", None])

@@ -158,6 +158,8 @@ def test_who_is_let_in(node: BrokerProcess, listener: str, more: dict[str, objec
     except InvalidStatus as refused:
         found = refused.response.status_code
     assert found == status
+    if status == 403:
+        node.wait_for_log("WebSocket refused: no page of this origin may connect", origin=more["origin"])
 
 
 REQUEST = (
