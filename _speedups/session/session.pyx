@@ -36,6 +36,7 @@ from _speedups.session.turn cimport Outlet
 
 cdef enum:
     PUBREL = 0x62              # first byte
+    QOS_BITS = 6               # of the first byte of PUBLISH
     SEND_BYTES = 131072        # bytes of output up to which a session sends in one turn
     PULLS_MAX = 4096           # steps of a source in one turn
 
@@ -277,7 +278,9 @@ cdef class Session(SessionStore):
                 self.turn.counters[TOO_LARGE] += 1
                 self.trace("dropped", m, first_byte >> 1 & 3, "the client takes no packet of its size")
                 return False
-            if outlet.aliases.maximum and publish_size(remaining) + ALIAS_ROOM <= <Py_ssize_t>outlet.largest:
+            # Not with QoS 1 and 2: some clients keep such a message, with an empty topic name, until PUBREL.
+            if (not first_byte & QOS_BITS and outlet.aliases.maximum
+                    and publish_size(remaining) + ALIAS_ROOM <= <Py_ssize_t>outlet.largest):
                 alias = alias_of(&outlet.aliases, topic, topic_length, &in_place)
                 if alias:
                     topic_length = 0 if in_place else topic_length

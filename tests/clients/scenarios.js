@@ -179,11 +179,13 @@ const scenarios5 = {
   async 'topic aliases from the node' () {
     const client = await connect('aliased', { properties: { topicAliasMaximum: 7 } })
     const take = collect(client)
-    await client.subscribeAsync('long/topic/name/#', { qos: 1 })
+    await client.subscribeAsync('long/topic/name/#', { qos: 2 })
     const names = Array.from({ length: 200 }, (_, n) => `long/topic/name/${(n * n) % 13}`)
-    const sent = names.map((name) => client.publishAsync(name, name, { qos: 1 }))
-    assert.deepEqual(await take(200), names.map((name) => [name, name, 1, false]))
-    await within('all acknowledged', Promise.all(sent))
+    for (const qos of [0, 1, 2]) {
+      const sent = names.map((name) => client.publishAsync(name, name, { qos }))
+      assert.deepEqual(await take(200), names.map((name) => [name, name, qos, false]))
+      await within('all acknowledged', Promise.all(sent))
+    }
     await client.endAsync()
   },
 
