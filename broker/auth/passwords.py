@@ -30,6 +30,7 @@ MAX_ITERATIONS = 10_000_000
 SCRAM_SCHEME = "scram-sha-256"
 SCRAM_ROUNDS = 100_000  # some 25 ms; the client computes them at each login, unless it keeps the keys
 SCRAM_MIN_ROUNDS = 4096  # RFC 7677's
+MAX_PREPARED = 1024  # bytes of a password, and characters of its prepared form
 SCRAM_SALT_BYTES = 16
 SCRAM_KEY_BYTES = 32
 FINGERPRINT_BYTES = 16
@@ -105,9 +106,12 @@ def _scram_keys(password: bytes, salt: bytes, rounds: int) -> tuple[bytes, bytes
 
 
 def _prepared(password: bytes) -> bytes:
-    """A password as a client of SCRAM prepares it; one that can't be prepared, and matches nothing, as it is."""
+    """A password as a client of SCRAM prepares it; one that can't be prepared, and matches nothing, as it is.
+
+    The preparation takes time per character, and any client can ask for it: so its length is limited.
+    """
     try:
-        return saslprep(password.decode()).encode()
+        return saslprep(password[: MAX_PREPARED + 1].decode(), most=MAX_PREPARED).encode()
     except ValueError:
         return password
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from _speedups.codec.topics import InvalidTopic, validate_topic_filter
 from _speedups.session.rights import PUBLISH, READ, Rights
-from broker.core.placeholders import filled, is_plain
+from broker.core.placeholders import filled, is_plain, opens_system_topics
 
 ACCESS = {"read": READ, "write": PUBLISH, "readwrite": READ | PUBLISH, "deny": READ | PUBLISH}
 KINDS = ("topic", "pattern")
@@ -100,7 +100,7 @@ def rights_of(rules: Iterable[Rule], username: str | None, client_id: str) -> Ri
             names = [value for mark, value in (("%c", client_id), ("%u", username)) if mark in name]
             if not all(names):
                 continue
-            if not all(map(is_plain, names)):
+            if not all(map(is_plain, names)) or opens_system_topics(name, username, client_id):
                 if rule.allow:
                     continue
                 return _shared(())

@@ -19,15 +19,16 @@ PROHIBITED = (
 )
 
 
-def saslprep(text: str, *, stored: bool = False) -> str:
+def saslprep(text: str, *, stored: bool = False, most: int = 0) -> str:
     """The prepared form of a name or a password.
 
     Args:
         text: as a person or a client wrote it.
         stored: it will be stored, so that characters which Unicode 3.2 does not know are refused.
+        most: characters of the prepared form; 0 = any number.
 
     Raises:
-        ValueError: it is empty, or has a character that is not allowed.
+        ValueError: it is empty or too long, or has a character that is not allowed.
     """
     if text.isascii():
         mapped = text
@@ -36,6 +37,8 @@ def saslprep(text: str, *, stored: bool = False) -> str:
         mapped = ucd_3_2_0.normalize("NFKC", "".join(kept))
     if not mapped:
         raise ValueError("the text is empty")
+    if most and len(mapped) > most:
+        raise ValueError(f"the text has more than {most} characters")
     if any(is_in(c) for c in mapped for is_in in PROHIBITED):
         raise ValueError("the text has a character that names and passwords can't have")
     if stored and any(map(stringprep.in_table_a1, mapped)):

@@ -26,6 +26,8 @@ from broker.auth.stored_user import Away, StoredUser
 NAME = "SCRAM-SHA-256"
 NONCE_BYTES = 24  # random ones, of the node
 MAX_CLIENT_NONCE = 1024  # characters
+MAX_MESSAGE = 4096  # bytes, of either message
+MAX_NAME = 256  # bytes of a user name; and characters when it is prepared, which may be 18 times as many
 FIRST = re.compile(r"n=(?P<name>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,[A-Za-z]=[^,\0]+)*")
 FINAL = re.compile(
     r"(?P<unsigned>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,[A-Za-z]=[^,\0]+)*)"
@@ -84,15 +86,15 @@ class ScramSha256:
 
     async def _first(self, data: bytes) -> Step:
         try:
-            message = data.decode()
-            header = parse_header(message)
+            header = parse_header(_text_of(data))
             found = FIRST.fullmatch(header.rest)
             if found is None or len(found["nonce"]) > MAX_CLIENT_NONCE:
                 raise ValueError("its first message is damaged")
-            username = saslprep(parse_name(found["name"]))
-            if header.authorization and saslprep(header.authorization) != username:
+            name = parse_name(found["name"])
+            username = prepared(name)
+            if header.authorization not in ("", name) and prepared(header.authorization) != username:
                 return Verdict(ReasonCode.NOT_AUTHORIZED, reason="it wants to act as another user")
-            if self._expected and saslprep(self._expected) != username:
+            if self._expected not in (None, "", name) and prepared(self._expected or "") != username:
                 raise ValueError("it names another user than CONNECT")
         except ValueError as error:
             return _wrong(str(error))
@@ -118,7 +120,7 @@ class ScramSha256:
             return _wrong("its exchange is over")
         self._is_over = True
         try:
-            found = FINAL.fullmatch(data.decode())
+            found = FINAL.fullmatch(_text_of(data))
             if found is None:
                 raise ValueError("its final message is damaged")
             if _decoded(found["binding"]) != conversation.header.encode():
@@ -145,6 +147,23 @@ class ScramSha256:
             return DISABLED
         signature = base64.b64encode(hmac.digest(stored.server_key, signed, "sha256"))
         return Verdict(ReasonCode.ACCEPTED, present.identity, data=b"v=" + signature)
+
+
+def prepared(name: str) -> str:
+    """A user name in the form in which names are compared. Its length is limited first: this runs before a login.
+
+    Raises:
+        ValueError: it is too long, or has a character that is not allowed.
+    """
+    if len(name.encode()) > MAX_NAME:
+        raise ValueError(f"its user name has more than {MAX_NAME} bytes")
+    return saslprep(name, most=MAX_NAME)
+
+
+def _text_of(data: bytes) -> str:
+    if len(data) > MAX_MESSAGE:
+        raise ValueError(f"its message has more than {MAX_MESSAGE} bytes")
+    return data.decode()
 
 
 def is_proof(stored: StoredHash, signed: bytes, proof: bytes) -> bool:

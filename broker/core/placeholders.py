@@ -1,4 +1,13 @@
-"""%c and %u in topics of the configuration: the client identifier and the user name of a client."""
+"""%c and %u in topics of the configuration: the client identifier and the user name of a client.
+
+A name never makes a first level that begins with `$`: such topics have a meaning, and rules without `$` leave them
+closed [MQTT-4.7.2-1].
+"""
+
+import re
+
+# What may stand before the first level of the topic itself.
+WRAPPERS = re.compile(r"(?:\$(?:delayed|share|stream|tenant)/[^/]*/)*")
 
 
 def filled(text: str, username: str | None, client_id: str) -> str:
@@ -16,7 +25,18 @@ def is_plain(value: str | None) -> bool:
     return bool(value) and not any(char in str(value) for char in "+#/\0")
 
 
+def opens_system_topics(text: str, username: str | None, client_id: str) -> bool:
+    """Whether a name would make the first level of the topic begin with `$`."""
+    first = text[WRAPPERS.match(text).end() :].partition("/")[0]  # type: ignore[union-attr]
+    return filled(first, username, client_id) != first and filled(first, username, client_id).startswith("$")
+
+
 def filled_plainly(text: str, username: str | None, client_id: str) -> str | None:
-    """The text with the names in place of %c and %u; None: a name that it needs is missing, or is not one level."""
+    """The text with the names in place of %c and %u.
+
+    None: a name that it needs is missing, is not one level, or makes a first level that begins with `$`.
+    """
     needed = [value for mark, value in (("%c", client_id), ("%u", username)) if mark in text]
-    return filled(text, username, client_id) if all(map(is_plain, needed)) else None
+    if not all(map(is_plain, needed)) or (needed and opens_system_topics(text, username, client_id)):
+        return None
+    return filled(text, username, client_id)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from broker.auth import saslprep as saslprep_module
 from broker.auth.authenticator import Challenge, Credentials, Identity, ReasonCode, Step, Verdict
 from broker.auth.cluster_users import ClusterUsers
 from broker.auth.passwords import SCRAM_SCHEME, hash_password, parse_hash, scram_credentials
@@ -290,3 +291,32 @@ def test_users_of_a_cluster() -> None:
     assert play("odd").code == ReasonCode.SERVER_UNAVAILABLE
     source.is_away = True
     assert play("ada").code == ReasonCode.SERVER_UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    "name", ["\ufdfa" * 21_000, "\ufdfa" * 85, "a" * 60_000, "a" * 257, "\xe9" * 200], ids=lambda name: str(len(name))
+)
+@pytest.mark.parametrize("place", ["name", "authorization", "CONNECT"])
+def test_long_names_cost_nothing(monkeypatch: pytest.MonkeyPatch, name: str, place: str) -> None:
+    """One CONNECT without credentials stopped the loop for a second: NFKC makes 18 characters of U+FDFA."""
+    looked_at = []
+
+    def looks(char: str) -> bool:
+        looked_at.append(char)
+        return False
+
+    monkeypatch.setattr(saslprep_module, "PROHIBITED", (looks,) * 9)
+    names = {"name": "ada", "authorization": "", "CONNECT": None} | {place: name}
+    header = f"n,a={names['authorization']}," if names["authorization"] else "n,,"
+    step = started(exchange(), f"{header}n={names['name']},r=nonce".encode(), names["CONNECT"])
+    assert verdict(step).code == ReasonCode.BAD_USERNAME_OR_PASSWORD
+    assert len(looked_at) <= 9 * 2 * 256
+
+
+@pytest.mark.parametrize("long", ["nonce", "extension"])
+def test_long_messages_are_refused(long: str) -> None:
+    parts = {"nonce": b"n,,n=ada,r=" + b"x" * 1025, "extension": b"n,,n=ada,r=x,a=" + b"y" * 60_000}
+    assert verdict(started(exchange(), parts[long])).code == ReasonCode.BAD_USERNAME_OR_PASSWORD
+    scram = exchange()
+    challenge(scram, b"n,,n=ada,r=nonce")
+    assert "more than 4096 bytes" in finished(scram, b"c=biws,r=nonce,p=" + b"A" * 60_000).reason
