@@ -29,21 +29,35 @@ class Row(NamedTuple):
     convert: Convert
 
 
+def _word(text: str) -> str:
+    """The first word. Mosquitto ignores what follows a truth value or a number; a text goes to the end of the line."""
+    return text.split()[0]
+
+
 def _flag(text: str) -> bool:
-    return text.strip().lower() in ("true", "1")
+    return {"true": True, "1": True, "false": False, "0": False}[_word(text)]
+
+
+def _number(text: str) -> int:
+    return int(_word(text))
 
 
 def _seconds(text: str) -> str:
-    return f"{int(text)} s"
+    return f"{_number(text)} s"
 
 
 def _expiration(text: str) -> str:
-    return f"{int(text[:-1]) * SECONDS[text[-1]]} s"
+    word = _word(text)
+    return f"{int(word[:-1]) * SECONDS[word[-1]]} s"
+
+
+def _message_limit(text: str) -> int:
+    return _number(text) + 65_600 if _number(text) else 268_435_460
 
 
 # Of a listener; the value of `tls.*` and so on in its table.
 LISTENER: dict[str, Row] = {
-    "max_connections": Row("quotas.max_connections", lambda text: max(0, int(text))),
+    "max_connections": Row("quotas.max_connections", lambda text: max(0, _number(text))),
     "certfile": Row("tls.certificate", str),
     "keyfile": Row("tls.key", str),
     "cafile": Row("tls.client_ca", str),
@@ -51,15 +65,15 @@ LISTENER: dict[str, Row] = {
     "require_certificate": Row("tls.client_certificate", lambda text: "required" if _flag(text) else "none"),
     "use_identity_as_username": Row("tls.username_from", lambda text: "cn" if _flag(text) else "none"),
     "use_subject_as_username": Row("tls.username_from", lambda text: "subject" if _flag(text) else "none"),
-    "tls_version": Row("tls.min_version", lambda text: "1.3" if text == "tlsv1.3" else "1.2"),
+    "tls_version": Row("tls.min_version", lambda text: "1.3" if _word(text) == "tlsv1.3" else "1.2"),
     "allow_anonymous": Row("auth.allow_anonymous", _flag),
     "password_file": Row("auth.password_file", str),
     "acl_file": Row("auth.acl_file", str),
     "listener_allow_anonymous": Row("auth.allow_anonymous", _flag),
-    "enable_proxy_protocol": Row("proxied", lambda text: int(text) > 0),
+    "enable_proxy_protocol": Row("proxied", lambda text: _number(text) > 0),
     "websockets_origin": Row("websocket.origins", str.split),
-    "maximum_qos": Row("mqtt.maximum_qos", int),
-    "max_qos": Row("mqtt.maximum_qos", int),
+    "maximum_qos": Row("mqtt.maximum_qos", _number),
+    "max_qos": Row("mqtt.maximum_qos", _number),
 }
 PLUGIN_OPTIONS = {  # of the plugins that Mosquitto 2.1 has in place of its own directives
     "plugin_opt_password_file": Row("auth.password_file", str),
@@ -68,21 +82,21 @@ PLUGIN_OPTIONS = {  # of the plugins that Mosquitto 2.1 has in place of its own 
 }
 PLUGINS = ("mosquitto_password_file", "mosquitto_acl_file", "mosquitto_persist_sqlite")
 BROKER: dict[str, Row] = {
-    "max_inflight_messages": Row("limits.max_inflight", lambda text: min(65_535, int(text) or 65_535)),
-    "max_queued_messages": Row("limits.max_queued_messages", lambda text: int(text) or 2**31 - 1),
-    "max_queued_bytes": Row("limits.max_queued_bytes", lambda text: max(1024, int(text) or 1 << 40)),
-    "max_packet_size": Row("limits.max_packet_size", lambda text: int(text) or 268_435_460),
-    "message_size_limit": Row("limits.max_packet_size", lambda text: int(text) + 65_600 if int(text) else 268_435_460),
-    "global_max_connections": Row("limits.max_connections", lambda text: max(0, int(text))),
-    "global_max_clients": Row("limits.max_sessions", lambda text: 2**31 - 1 if int(text) < 1 else int(text)),
+    "max_inflight_messages": Row("limits.max_inflight", lambda text: min(65_535, _number(text) or 65_535)),
+    "max_queued_messages": Row("limits.max_queued_messages", lambda text: _number(text) or 2**31 - 1),
+    "max_queued_bytes": Row("limits.max_queued_bytes", lambda text: max(1024, _number(text) or 1 << 40)),
+    "max_packet_size": Row("limits.max_packet_size", lambda text: _number(text) or 268_435_460),
+    "message_size_limit": Row("limits.max_packet_size", _message_limit),
+    "global_max_connections": Row("limits.max_connections", lambda text: max(0, _number(text))),
+    "global_max_clients": Row("limits.max_sessions", lambda text: 2**31 - 1 if _number(text) < 1 else _number(text)),
     "max_keepalive": Row("limits.max_keep_alive", _seconds),
     "retain_available": Row("mqtt.retain_available", _flag),
-    "max_topic_alias": Row("mqtt.topic_alias_maximum", int),
+    "max_topic_alias": Row("mqtt.topic_alias_maximum", _number),
     "sys_interval": Row("mqtt.sys_interval", _seconds),
     "persistent_client_expiration": Row("mqtt.session_expiry", _expiration),
 }
 BRIDGE: dict[str, Row] = {
-    "bridge_protocol_version": Row("version", lambda text: VERSIONS[text]),
+    "bridge_protocol_version": Row("version", lambda text: VERSIONS[_word(text)]),
     "remote_clientid": Row("client_id", str),
     "clientid": Row("client_id", str),
     "remote_username": Row("username", str),
@@ -93,8 +107,19 @@ BRIDGE: dict[str, Row] = {
     "bridge_certfile": Row("certificate", str),
     "bridge_keyfile": Row("key", str),
     "bridge_insecure": Row("insecure", _flag),
-    "keepalive_interval": Row("keep_alive", lambda text: max(5, int(text))),
+    "keepalive_interval": Row("keep_alive", lambda text: max(5, _number(text))),
     "restart_timeout": Row("retry", lambda text: min(3600, max(1, int(text.split()[:2][-1])))),  # SECONDS or BASE CAP
+}
+# These mean TLS, and a link can't do them: without the line the password of the bridge would travel in plain text.
+NO_BRIDGE = {
+    "bridge_capath": "a link takes one file of certificates: join them, and name the file in bridge_cafile",
+    "bridge_psk": "a link verifies certificates, and has no pre-shared keys: use bridge_cafile",
+    "bridge_identity": "a link verifies certificates, and has no pre-shared keys: use bridge_cafile",
+}
+# These mean TLS, too, and a link does the rest in its own way.
+TLS_BRIDGE = {
+    "bridge_tls_version": "a link takes TLS 1.2 and 1.3",
+    "bridge_alpn": "a link sends no ALPN",
 }
 # True of FlockMQ in any case, so that nothing is lost with the line.
 ALWAYS = {
@@ -160,6 +185,10 @@ class Translation:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.first = Listener(FIRST)  # of `port`, and of the file before the first `listener`
+        self._bound = ""  # address of `bind_address`
+        self._number = 0  # of the line
+        self._capath = ""  # the line
+        self._secure: set[str] = set()  # connections with a directive that means TLS
         self.listeners: list[Listener] = []
         self.bridges: dict[str, dict[str, object]] = {}
         self.values: dict[str, object] = {}
@@ -182,7 +211,7 @@ class Translation:
     def read(self, text: str) -> None:
         """Read the lines of a file. Raises ConfigError."""
         for number, line in enumerate(text.splitlines(), 1):
-            line = line.strip()
+            line, self._number = line.strip(), number
             if not line or line.startswith("#"):
                 continue
             name, _, value = line.partition(" ")
@@ -213,13 +242,13 @@ class Translation:
         elif not self._take_other(name, value):
             self.notes.append(f"{line}: {ALWAYS.get(name, UNKNOWN)}")
 
-    def _begin_listener(self, name: str, port: str, host: str = "0.0.0.0") -> None:
+    def _begin_listener(self, name: str, port: str, host: str = "", *_: str) -> None:
         self._bridge = None
-        address = f"unix:{host}" if port == "0" else f"{f'[{host}]' if ':' in host else host}:{int(port)}"
-        if name == "port":
-            self.first.address = address
+        if name == "port":  # other words are a comment
+            self.first.address = _address(self._bound, port)
         else:
-            self.listeners.append(Listener(address))
+            host = "" if host.startswith("#") else host
+            self.listeners.append(Listener(f"unix:{host}" if port == "0" else _address(host, port)))
 
     def _take_bridge(self, bridge: dict[str, object], name: str, value: str) -> bool:
         urls, topics = cast(list[str], bridge["url"]), cast(list[str], bridge["topics"])
@@ -230,6 +259,13 @@ class Translation:
         elif name in BRIDGE:
             row = BRIDGE[name]
             bridge[row.key] = row.convert(value)
+        elif name in NO_BRIDGE:
+            raise ConfigError(NO_BRIDGE[name])
+        elif name in TLS_BRIDGE or name == "bridge_tls_use_os_certs":
+            if name in TLS_BRIDGE or _flag(value):
+                self._secure |= {known for known, found in self.bridges.items() if found is bridge}
+            if name in TLS_BRIDGE:
+                self.notes.append(f"{name} {value}: {TLS_BRIDGE[name]}")
         else:
             return False
         return True
@@ -254,17 +290,21 @@ class Translation:
 
     def _take_other(self, name: str, value: str) -> bool:
         if name == "protocol":
-            self._listener.websocket = value == "websockets"
+            self._listener.websocket = {"mqtt": False, "websockets": True}[_word(value)]
         elif name == "per_listener_settings":
             self._per_listener = _flag(value)
         elif name == "bind_address":
-            self.first.address = f"{value}:{self.first.address.rpartition(':')[2]}"
+            self._bound = value
+            self.first.address = _address(value, self.first.address.rpartition(":")[2])
         elif name == "persistence":
             self._persistent = _flag(value)
         elif name == "persistence_location":
             self.values["store.url"] = f"sqlite:{Path(value) / STORE_FILE}"
+        elif name == "capath":
+            self._capath = self._capath or f"line {self._number}: `capath {value}`"
+            self.notes.append(f"capath {value}: {CHAIN}")
         elif name == "log_type":
-            if value in ("debug", "all"):
+            if _word(value) in ("debug", "all"):
                 self.values["log.level"] = "debug"
         else:
             return False
@@ -274,6 +314,11 @@ class Translation:
         """Note the settings that have no effect on this listener: FlockMQ refuses them."""
         values = listener.values
         needs_certificate = values.get("tls.client_certificate") == "required"
+        if needs_certificate and "tls.client_ca" not in values and self._capath:
+            raise ConfigError(
+                f"{self._capath} can't be taken over, and require_certificate needs it",
+                "join its certificates into one file, and name that in cafile",
+            )
         for key in list(values):
             is_vain = key in ("tls.client_ca", "tls.client_crl", "tls.username_from") and not needs_certificate
             if not listener.is_for(key) or is_vain:
@@ -315,8 +360,10 @@ class Translation:
             yield from ("", f"[{name}]", f"listen = {json.dumps([listener.url])}")
             yield from _sections({**inherited, **listener.values}, f"{name}.")
         for name, bridge in self.bridges.items():
-            secure = any(key in bridge for key in ("ca_file", "certificate", "insecure"))
-            bridge["url"] = [f"mqtt{'s' * secure}://{place}" for place in cast(list[str], bridge["url"])]
+            secure = name in self._secure or "ca_file" in bridge or "certificate" in bridge or bridge.get("insecure")
+            if not secure:
+                bridge.pop("insecure", None)  # of TLS, which the bridge has not
+            bridge["url"] = [f"{'mqtts' if secure else 'mqtt'}://{place}" for place in cast(list[str], bridge["url"])]
             try:
                 link(name, bridge)
             except ValueError as fault:
@@ -326,6 +373,12 @@ class Translation:
         if self.notes:
             yield from ("", "# Lines without a key of their own:")
             yield from (f"# {note}" for note in self.notes)
+
+
+def _address(host: str, port: str) -> str:
+    """HOST:PORT; without a host, all addresses."""
+    host = host or "0.0.0.0"
+    return f"{f'[{host}]' if ':' in host else host}:{int(port)}"
 
 
 def _set(values: dict[str, object], row: Row, text: str) -> None:

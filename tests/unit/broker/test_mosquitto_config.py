@@ -206,3 +206,89 @@ def test_every_directive_of_mosquittos_own_example(tmp_path: Path) -> None:
             continue
         _, text = imported(tmp_path, f"{line}\n")
         assert text.count("\n") > 3 or name in ("protocol", "persistence", "log_type", "port"), line
+
+
+# ---- nothing is weaker than it was ----
+
+
+def test_a_word_after_a_value_changes_nothing(tmp_path: Path) -> None:
+    """Mosquitto takes the first word of a truth value and of a number."""
+    config, _ = imported(
+        tmp_path,
+        """\
+persistence true # keep
+per_listener_settings true # x
+max_inflight_messages 7 # packets
+listener 8883 # all
+certfile /c.pem
+keyfile /k.pem
+cafile /ca.pem
+require_certificate true # devices
+allow_anonymous false # nobody
+protocol mqtt # plain
+""",
+    )
+    assert config.store.url.startswith("sqlite:") and config.limits.max_inflight == 7
+    assert config.listen == ("mqtts://0.0.0.0:8883",)
+    (listener,) = config.listeners
+    assert listener.tls.client_certificate == "required"
+    assert not listener.auth.allow_anonymous
+
+
+@pytest.mark.parametrize(
+    "line", ["require_certificate yes", "persistence TRUE", "allow_anonymous", "max_connections", "protocol mqttsn"]
+)
+def test_what_mosquitto_refuses_is_refused(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "mosquitto.conf"
+    path.write_text(f"listener 1883\n{line}\n")
+    with pytest.raises(ConfigError, match=f"line 2: `{line}` is not understood"):
+        translate(path)
+
+
+@pytest.mark.parametrize(
+    ("lines", "address"),
+    [
+        ("bind_address 127.0.0.1\nport 1884\n", "127.0.0.1:1884"),
+        ("port 1884\nbind_address 127.0.0.1\n", "127.0.0.1:1884"),
+        ("bind_address 127.0.0.1\n", "127.0.0.1:1883"),
+        ("bind_address ::1\nport 1884\n", "[::1]:1884"),
+        ("bind_address ::1\n", "[::1]:1883"),
+        ("port 1884 # x\n", "0.0.0.0:1884"),
+    ],
+)
+def test_the_default_listener_keeps_its_address(tmp_path: Path, lines: str, address: str) -> None:
+    config, _ = imported(tmp_path, lines + "allow_anonymous true\n")
+    assert config.listen == (address,)
+
+
+BRIDGE_LINES = "connection up\naddress up.example\ntopic a/# out\nremote_username u\nremote_password p\n"
+
+
+@pytest.mark.parametrize("line", ["bridge_tls_use_os_certs true", "bridge_tls_version tlsv1.3", "bridge_alpn mqtt"])
+def test_a_bridge_with_tls_is_a_link_with_tls(tmp_path: Path, line: str) -> None:
+    config, _ = imported(tmp_path, f"{BRIDGE_LINES}{line}\n")
+    assert config.links[0].url == ("mqtts://up.example:1883",)
+
+
+@pytest.mark.parametrize("line", ["bridge_insecure false", "bridge_tls_use_os_certs false"])
+def test_a_bridge_without_tls(tmp_path: Path, line: str) -> None:
+    config, _ = imported(tmp_path, f"{BRIDGE_LINES}{line}\n")
+    assert config.links[0].url == ("mqtt://up.example:1883",)
+
+
+@pytest.mark.parametrize("line", ["bridge_capath /certs", "bridge_psk 00ff", "bridge_identity me"])
+def test_tls_of_a_bridge_that_no_link_can_do_stops_the_import(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "mosquitto.conf"
+    path.write_text(f"{BRIDGE_LINES}{line}\n")
+    with pytest.raises(ConfigError, match=f"line 6: `{line}` can't be taken over: .* bridge_cafile"):
+        translate(path)
+
+
+def test_a_directory_of_certificates_for_clients_stops_the_import(tmp_path: Path) -> None:
+    path = tmp_path / "mosquitto.conf"
+    lines = "listener 8883\ncertfile /c.pem\nkeyfile /k.pem\ncapath /cas\n"
+    path.write_text(lines)
+    assert "capath /cas: append the certificates" in translate(path)
+    path.write_text(lines + "require_certificate true\n")
+    with pytest.raises(ConfigError, match=r"line 4: `capath /cas` can't be taken over"):
+        translate(path)
