@@ -65,11 +65,42 @@ def test_cross_site_requests(api: HttpClient) -> None:
         assert api.ask("POST", "/messages", message, {"Origin": origin}).status == 403
         assert api.ask("DELETE", "/retained", None, {"Origin": origin}, filter="#").status == 403
     assert api.ask("POST", "/messages", message, {"Sec-Fetch-Site": "cross-site"}).status == 403
+    for path in ("/clients", "/events", "/trace"):  # 32 of them would take all streams of the node
+        for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+            assert api.ask("GET", path, headers=headers).status == 403
+    assert api.ask("GET", "/clients", headers={"Sec-Fetch-Site": "none"}).status == 200
+    assert api.ask("GET", "//", headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}).status == 200
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
         assert api.ask("POST", "/messages", json.dumps(message).encode(), {"Content-Type": kind}).status == 415
     assert api.ask("POST", "/messages", message, {"Origin": api.url}).status == 200
     preflight = api.ask("OPTIONS", "/messages", None, {"Origin": "http://evil.example"})
     assert not [name for name in preflight.headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GET /api/v1/clients HTTP/1.0\r\nHost: 127.0.0.1:8080\r\nConnection: close\r\n\r\n",  # nginx by default
+        "GET / HTTP/1.0\r\nHost: 127.0.0.1:8080\r\nConnection: close\r\n\r\n",
+        *(
+            f"GET /api/v1/clients HTTP/1.1\r\nHost: localhost\r\n{header}\r\nConnection: close\r\n\r\n"
+            for header in (
+                "X-Forwarded-For: 192.0.2.7",
+                "x-forwarded-proto: https",
+                "X-Real-IP: 192.0.2.7",
+                "Forwarded: for=192.0.2.7",
+                "Via: 1.1 proxy",
+            )
+        ),
+    ],
+)
+def test_a_proxy_on_this_machine(api: HttpClient, head: str) -> None:
+    """It sent `Host: 127.0.0.1:8080`, and gave API, page and bans to everybody without a token."""
+    data = answer(api.raw(head.encode()))
+    assert data[9:12] == b"403"
+    assert b"http.tokens_file" in data
+    health = head.replace("/api/v1/clients", "/healthz").replace("GET / ", "GET /healthz ")
+    assert answer(api.raw(health.encode()))[9:12] == b"200"
 
 
 def test_a_socket_from_another_site(api: HttpClient) -> None:

@@ -2,8 +2,9 @@
 
 - With `http.tokens_file` a request needs a bearer token. Wrong tokens are counted by address, and soon delayed.
 - Without it, addresses that other machines reach serve neither API nor page. On loopback all is open, but `Host` must
-  name this machine: else a web page in a browser here could get access by a DNS name that it controls.
-- A request that changes something must not be from another site's page: its `Origin` is this node, or absent.
+  name this machine: else a web page in a browser here could get access by a DNS name that it controls. And nothing may
+  show that a proxy on this machine has passed the request on: a proxy often sends its own `Host`.
+- A request must not be from another site's page: its `Origin` is this node, or absent.
 """
 
 import time
@@ -11,14 +12,15 @@ from collections import OrderedDict
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from broker import logs
 from broker.admin.http.problems import Problem, whole_broker
 from broker.admin.http.server import Connection
 from broker.admin.http.tokens import ROLES, Holder, Tokens
 
-SAFE = frozenset({"GET", "HEAD"})
+# Headers that proxies add.
+FORWARDED = ("Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP")
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 FREE_FAILURES = 5  # wrong tokens of an address before it is delayed
 HOLD_SECONDS = 1.0  # for the next one; twice as long for each further one ...
@@ -73,7 +75,7 @@ class AdminAuthorization:
         Raises:
             Problem: the request is refused.
         """
-        self._judge_origin(request, needed=is_socket or request.method not in SAFE)
+        _judge_origin(request)
         holder = self._holder(request) if self._tokens.wanted else self._local(request)
         if ROLES.index(holder.role) < ROLES.index(role):
             raise Problem(
@@ -98,19 +100,12 @@ class AdminAuthorization:
         Raises:
             Problem: the request is refused.
         """
+        _judge_origin(request)
         if self._tokens.wanted:
             if self._holder(request).tenant:
                 raise whole_broker()
         else:
             self._local(request)
-
-    def _judge_origin(self, request: web.Request, *, needed: bool) -> None:
-        if not needed:
-            return
-        origin = request.headers.get("Origin")
-        site = request.headers.get("Sec-Fetch-Site", "same-origin")
-        if (origin is not None and origin.partition("://")[2] != request.host) or site not in ("same-origin", "none"):
-            raise Problem(HTTPStatus.FORBIDDEN, "requests from pages of other sites are refused")
 
     def _local(self, request: web.Request) -> Holder:
         """The holder without tokens: this machine."""
@@ -124,6 +119,12 @@ class AdminAuthorization:
             )
         if host_name(request.host) not in LOCAL_NAMES:
             raise Problem(HTTPStatus.FORBIDDEN, "without tokens only this machine is served, by the name localhost")
+        if request.version < HttpVersion11 or any(name in request.headers for name in FORWARDED):
+            raise Problem(
+                HTTPStatus.FORBIDDEN,
+                "a proxy has passed this request on, by HTTP/1.0 or with a forwarding header, and there are no tokens: "
+                "make one with `flockmq token FILE NAME --role admin` and name the file in http.tokens_file",
+            )
         return LOCAL_USER
 
     def _holder(self, request: web.Request) -> Holder:
@@ -145,6 +146,13 @@ class AdminAuthorization:
         self.failures.add(address)
         log.warning("wrong token over HTTP", address=address, path=request.path)
         return Problem(HTTPStatus.UNAUTHORIZED, "unknown token", WWW_Authenticate="Bearer")
+
+
+def _judge_origin(request: web.Request) -> None:
+    origin = request.headers.get("Origin")
+    site = request.headers.get("Sec-Fetch-Site", "same-origin")
+    if (origin is not None and origin.partition("://")[2] != request.host) or site not in ("same-origin", "none"):
+        raise Problem(HTTPStatus.FORBIDDEN, "requests from pages of other sites are refused")
 
 
 def host_name(host: str) -> str:
