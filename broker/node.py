@@ -188,9 +188,9 @@ class Node:
         self.listeners.listen()
         self.serving = True
         self._started = time.monotonic()
-        self._open()
-        self.links.configure(self.config.links)
         self._clock.start()
+        self.links.configure(self.config.links)
+        await self._open()
 
     async def _start_coordinator(self) -> None:
         """Read the stored state, or wait until that is possible."""
@@ -213,13 +213,16 @@ class Node:
             wait = min(wait * 2, MAX_RETRY_SECONDS)
             self._rebuild()
 
-    def _open(self) -> None:
-        """Accept clients."""
+    async def _open(self) -> None:
+        """Accept clients, when the sessions of links are there for their messages."""
         self.broker.bans.refresh()
         self._ticket_keys.refresh()
         reactor = self.broker.data_plane.reactor
         reactor.set_max_connections(self._max_connections())
         reactor.start()
+        await self.links.prepared()
+        if self._rejoining is not None:
+            return  # fenced meanwhile
         self.listeners.open(reactor, self.config.proxy.trusted)
         self._update_sys(0.0)
         if self._heap is not None:
@@ -260,8 +263,10 @@ class Node:
         except Exception as error:
             self._fail(error)
             return
-        self._open()
         self._rejoining = None
+        await self._open()
+        if self._rejoining is not None:
+            return
         self._fenced.clear()
         log.info("rejoined the cluster: the node is ready again")
 
@@ -344,6 +349,10 @@ class Node:
         self.coordinator.configure(self.config)
         self.broker.connected_users.renew(self._access.renewed)
         self.links.configure(self.config.links)
+        self._loop.create_task(self._report_read(changed))
+
+    async def _report_read(self, changed: list[str]) -> None:
+        await self.links.prepared()
         log.info("configuration read", changed=", ".join(changed) or "nothing")
 
     def request_stop(self) -> None:

@@ -41,6 +41,8 @@ class LinkRelay:
         max_topic_levels: int = ...,
         control_characters: bool = ...,
         retain_available: bool = ...,
+        maximum_qos: int = ...,
+        lowered: set[int] | None = ...,
         mark: tuple[bytes, bytes] | None = ...,
         refused_marks: Iterable[tuple[bytes, bytes]] = ...,
         to_remember: Echoes | None = ...,

@@ -97,6 +97,8 @@ cdef class LinkRelay:
         max_topic_levels: levels of a topic name at the target.
         control_characters: whether the target takes them in topic names.
         retain_available: whether the target takes retained messages; else they lose the flag.
+        maximum_qos: of the messages that the target takes; those above cross with this one.
+        lowered: packet identifiers of messages that cross with QoS 1 instead of 2; both directions of a link have it.
         mark: name and value of a user property that messages get if the target speaks level 5; None: none.
         refused_marks: messages with one of these user properties have been at the target, and end here.
         to_remember: notes what is sent; `remembered`: knows what the source may send back. None: no echoes occur.
@@ -122,6 +124,8 @@ cdef class LinkRelay:
     cdef int max_topic_levels
     cdef bint control_characters
     cdef bint retain_available
+    cdef uint8_t maximum_qos
+    cdef set lowered
     cdef bytes mark
     cdef list refused_marks
     cdef Echoes to_remember
@@ -143,9 +147,9 @@ cdef class LinkRelay:
 
     def __init__(self, int source_level, int target_level, rules not None, *, uint32_t max_packet_size,
                  uint32_t target_max_packet_size=<uint32_t>-1, int max_topic_levels=TOPIC_BYTES_MAX,
-                 bint control_characters=True, bint retain_available=True, tuple mark=None, refused_marks=(),
-                 Echoes to_remember=None, Echoes remembered=None, bytes notices=b"",
-                 bint keeps_refused=False):
+                 bint control_characters=True, bint retain_available=True, uint8_t maximum_qos=2,
+                 set lowered=None, tuple mark=None, refused_marks=(), Echoes to_remember=None,
+                 Echoes remembered=None, bytes notices=b"", bint keeps_refused=False):
         self.source_level = source_level
         self.target_level = target_level
         self.rules = list(rules)
@@ -154,6 +158,8 @@ cdef class LinkRelay:
         self.max_topic_levels = max_topic_levels
         self.control_characters = control_characters
         self.retain_available = retain_available
+        self.maximum_qos = maximum_qos
+        self.lowered = lowered if lowered is not None else set()
         self.mark = user_property(mark) if mark is not None and target_level == 5 else b""
         self.refused_marks = [user_property(each) for each in refused_marks] if source_level == 5 else []
         self.to_remember = to_remember
@@ -291,10 +297,10 @@ cdef class LinkRelay:
     cdef int write_publish(self, TopicRule rule, uint8_t first_byte, const uint8_t* topic, Py_ssize_t topic_length,
                            uint16_t packet_id, const uint8_t* properties, Py_ssize_t properties_length,
                            const uint8_t* payload, Py_ssize_t payload_length) except -1:
-        cdef uint8_t qos = first_byte >> 1 & 3
+        cdef uint8_t qos = first_byte >> 1 & 3, target_qos = min(qos, self.maximum_qos)
         cdef Py_ssize_t added = len(rule.added), kept = topic_length - len(rule.removed)
         cdef Py_ssize_t block = properties_length + len(self.mark)
-        cdef Py_ssize_t remaining = 2 + added + kept + 2 * (qos > 0) + payload_length
+        cdef Py_ssize_t remaining = 2 + added + kept + 2 * (target_qos > 0) + payload_length
         cdef uint8_t* start
         cdef uint8_t* p
         cdef uint8_t* name
@@ -306,7 +312,7 @@ cdef class LinkRelay:
         start = p = buffer_reserve(&self.out, &self.pool, 5 + remaining)
         if p == NULL:
             raise MemoryError
-        p[0] = first_byte
+        p[0] = first_byte if target_qos == qos else PUBLISH << 4 | first_byte & FLAG_RETAIN | target_qos << 1
         p += 1
         p += write_varint(p, <uint32_t>remaining)
         write_u16(p, <uint16_t>(added + kept))
@@ -318,7 +324,7 @@ cdef class LinkRelay:
             self.invalid += 1
             return self.end(qos, packet_id)
         p = name + added + kept
-        if qos:
+        if target_qos:
             write_u16(p, packet_id)
             p += 2
         if self.target_level == 5:
@@ -332,7 +338,12 @@ cdef class LinkRelay:
         self.out.end += p + payload_length - start
         self.relayed += 1
         self.relayed_bytes += p + payload_length - start
-        return 0
+        if target_qos == qos:
+            return 0
+        if target_qos == 1:
+            self.lowered.add(packet_id)
+            return 0
+        return self.end(qos, packet_id)
 
     cdef int end(self, uint8_t qos, uint16_t packet_id) except -1:
         """A message ends here: acknowledge it."""
@@ -353,8 +364,8 @@ cdef class LinkRelay:
             raise MalformedPacket("an acknowledgement that is too short")
         if at.p < at.end:
             code = at.p[0]
-        if kind == PUBREL and packet_id in self.ended:
-            self.ended.remove(packet_id)
+        if kind == PUBREL and (packet_id in self.ended or self.maximum_qos < 2):
+            self.ended.discard(packet_id)
             return self.reply(PUBCOMP << 4, packet_id)
         if kind == PUBCOMP and packet_id in self.released:
             self.released.remove(packet_id)
@@ -364,6 +375,9 @@ cdef class LinkRelay:
         if code >= REFUSED and (kind == PUBACK or kind == PUBREC):
             self.refused += 1
             self.last_refusal = code
+        if kind == PUBACK and packet_id in self.lowered:
+            self.lowered.remove(packet_id)
+            kind = PUBREC
         # A target below level 5 has to send PUBREL after PUBREC, also if the message was refused; this is harmless.
         return write_acknowledgement(&self.out, &self.pool, <uint8_t>(kind << 4 | (2 if kind == PUBREL else 0)),
                                      packet_id, code if self.target_level == 5 else 0)

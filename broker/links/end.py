@@ -5,6 +5,7 @@ client; only its listener, which no address leads to, shows the node that it is 
 """
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from broker.links.pace import Pace
 
 TIMEOUT = 10.0  # seconds for connecting, and for a reply of a broker
 PINGREQ = b"\xc0\x00"
+DISCONNECT = b"\xe0\x00"
 UNACCEPTABLE = 1  # return code: the broker does not know this protocol level
 LOCAL_LEVEL = 5
 NEVER = 0xFFFFFFFF  # Session Expiry Interval
@@ -81,6 +83,10 @@ class End(ClientConnection):
 
     def _on_bytes(self, connection: ClientConnection, data: bytes) -> None:
         self.heard += 1
+        self.feed(data)
+
+    def feed(self, data: bytes) -> None:
+        """Take packets that have arrived here, or that the link has made itself."""
         self._handle(lambda: self.relay.feed(data))
 
     def _handle(self, read: Callable[[], list[Packet]]) -> None:
@@ -171,6 +177,16 @@ class End(ClientConnection):
                 return await self._reply
         except TimeoutError:
             raise LinkError(f"{self.address} did not reply within {TIMEOUT:g} s") from None
+
+
+@contextlib.asynccontextmanager
+async def closing(end: End):  # type: ignore[no-untyped-def]
+    """Close the connection at the end, with DISCONNECT if it is still open."""
+    try:
+        yield
+    finally:
+        end.send(DISCONNECT)
+        end.transport.close()
 
 
 def tls_of(config: LinkConfig) -> ssl.SSLContext:

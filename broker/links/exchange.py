@@ -5,6 +5,7 @@ filters in messages to the link, which subscribes to them here.
 """
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from broker.interest.interest import Interest, Watch
 from broker.interest.neighbours import Neighbour
 from broker.links.end import LOCAL_LEVEL, PACKET_IDS, End, LinkError
 
+FIRST_REPORT = 2.0  # seconds: the time that it takes at most
 TICK = 0.25  # seconds between two looks at the filters that are wanted here
 AT_ONCE = 100  # filters in one packet
 REFUSED = 0x80  # reason codes from this one on are refusals
@@ -62,7 +64,6 @@ class Exchange:
         self._session = session
         self._local = local
         self._remote = remote
-        self._maximum_qos = connack.properties.get("maximum_qos", 2)
         self._peer = dict(connack.properties.get("user_property", ()))[HOP]
         scopes = list(dict.fromkeys(rule.local_filter for rule in self._in))
         self._watch = Watch(interest, scopes, self._peer, config.max_wanted)
@@ -90,10 +91,18 @@ class Exchange:
         self._report = rows
         self._changed.set()
 
-    async def begin(self) -> None:
-        """Subscribe at the other broker to the filters that are wanted here. Raises LinkError."""
+    async def begin(self, *, is_new: bool) -> None:
+        """Subscribe at the other broker to the filters that are wanted here. Raises LinkError.
+
+        Args:
+            is_new: the other broker has not met the session: until its first report all is carried, so await that.
+        """
         self._watch.changed()
         await self._ask()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_REPORT if is_new else 0):
+                await self._changed.wait()
+        await self._apply_report()
 
     async def follow(self, *, sweep: bool) -> None:
         """Follow both sides' wanted filters until cancelled. Raises LinkError.
@@ -114,9 +123,7 @@ class Exchange:
                 self._subscribed = dict.fromkeys(self._held, (-1, ())) | self._subscribed
                 self._held = []
                 await self._ask()
-            if self._report is not None:
-                report, self._report = self._report, None
-                await self._apply(report)
+            await self._apply_report()
             before = self._watch.rows
             if self._watch.changed():
                 await self._ask()
@@ -156,15 +163,18 @@ class Exchange:
 
     # ---- wanted by the other broker ----
 
-    async def _apply(self, report: Rows) -> None:
+    async def _apply_report(self) -> None:
         """Let the subscriptions here be those of the other broker's wanted filters; new ones first."""
+        if self._report is None:
+            return
+        report, self._report = self._report, None
         rows: Rows = {}
         wanted: dict[str, int] = {}
         for name, path in report.items():
             for part, rule in mapped(name, self._out, is_out=True):
                 if part not in rows or len(path) < len(rows[part]):
                     rows[part] = path
-                wanted.setdefault(part, min(rule.qos, self._maximum_qos))
+                wanted.setdefault(part, rule.qos)
         subscriptions = self._plane.router.filters.subscriptions_of(self._session)
         known = {name.decode(): options for name, options in subscriptions}
         options = OPTIONS & ~WHEN_NEW

@@ -14,7 +14,7 @@ from _speedups.codec.packets import Connack, Subscribe, Unsubscribe
 from _speedups.protocol.link_relay import Echoes, LinkRelay, TopicRule
 from _speedups.session.session import Session
 from broker import logs
-from broker.config.link import CLIENT_ID_PREFIX, HOP, NOTICE, SENDS, WANTED, LinkConfig, Rule
+from broker.config.link import HOP, NOTICE, SENDS, WANTED, LinkConfig, Rule
 from broker.coordination.coordinator import QueueLimits
 from broker.core.data_plane import DataPlane
 from broker.interest.filters import Rows
@@ -28,18 +28,19 @@ from broker.links.end import (
     End,
     LinkError,
     adopt,
+    closing,
     connect_local,
     connect_remote,
     dial,
 )
 from broker.links.exchange import OPTIONS, REFUSED, Exchange, is_offered
+from broker.links.local_session import LocalSession
 from broker.links.pace import Pace
 
 FIRST_RETRY = 0.2  # seconds until the second attempt to connect; twice as long each time, up to `retry`
 STABLE = 10.0  # seconds connected after which the next wait is the first again
 PING_SECONDS = 15.0  # at most, between two PINGREQ
 UNKNOWN_WINDOW = 100  # unacknowledged messages that a broker gets which does not say how many it takes
-DISCONNECT = b"\xe0\x00"
 MAX_PACKET_SIZE = 268_435_460  # bytes: the longest fixed header and the largest Remaining Length
 
 ENDS = ("unmatched", "invalid", "too_large", "looped", "echoed")  # reasons for which a message ends at the link
@@ -105,6 +106,9 @@ class Link:
         self.config = config
         self._host = host
         self._lost = lost
+        self._here = LocalSession(config, host.limit_queue)
+        self._lowered: set[int] = set()  # packet identifiers, as the relays share them
+        self.prepared = asyncio.Event()  # its session here has been made, or that has failed once
         self._attempts = 0
         self._bridge_bit = config.level < LOCAL_LEVEL
         self._logged = ""  # the last reason in the log: each is logged once
@@ -117,14 +121,9 @@ class Link:
         self._exchange: Exchange | None = None  # of wanted filters, while connected
         self._swept = False  # copies of retained messages that are no longer wanted were looked for
 
-    @property
-    def client_id(self) -> bytes:
-        """Of its session at this broker."""
-        return (CLIENT_ID_PREFIX + self.config.name).encode()
-
     def described(self) -> dict[str, Any]:
         """The link, for the API."""
-        session, exchange = self._host.data_plane().sessions.get(self.client_id), self._exchange
+        session, exchange = self._host.data_plane().sessions.get(self._here.client_id), self._exchange
         return {
             "name": self.config.name,
             "state": self.state,
@@ -188,41 +187,48 @@ class Link:
         if self.state != "waiting":
             self._enter("connecting")
         lost = asyncio.Event()
-        self._limit_queue()
         plane, own = self._host.data_plane(), self._host.identity()
+        try:
+            await self._here.prepare(plane, self._make_out(own, Connack(), None))
+        finally:
+            self.prepared.set()
+        self._lowered.clear()
         self.address = self.config.url[self._attempts % len(self.config.url)]
         echoes = Echoes() if self._sees_echoes() else None
         relay = self._make_in(plane, own, echoes)
         remote = await dial(self.config, self.address, relay, lost.set)
-        async with _closing(remote):
+        async with closing(remote):
             connack = await self._greet(remote, plane)
             if not self._continues(connack):
                 self._lost.there, self._lost.here = True, False
             relay = self._make_out(own, connack, echoes)
             pace = Pace(self.config.max_rate, self.config.max_bytes_rate)
             local = await adopt(plane.reactor, relay, lost.set, pace)
-            async with _closing(local):
+            async with closing(local):
                 window = self._window(connack)
                 present = (await connect_local(local, self.config.name, window)).session_present
-                self._limit_queue()  # a new session has none yet
-                session = self._session(plane)
+                session = self._here.of(plane)
+                is_new = not present or self._here.is_new(plane)
                 exchange = self._make_exchange(plane, session, local, remote, connack)
                 local.begin()
                 remote.begin(*_marks_of(connack))
-                self._lost.here |= not present and self._continues(connack)
+                self._lost.here |= is_new and self._continues(connack)
                 if self._lost.here:
                     # Packet identifiers begin anew at this side: the other one must not take them for those it knows.
                     await self._end_remote_session()
+                    await self._here.met(local)
                     self._lost.here, self._lost.there = False, True
                     raise LinkError("the session at this broker is new: it begins anew at the other one, too")
                 if self._lost.there:
                     await self._release(local, session)
                     self._lost.there = False
+                if is_new:
+                    await self._here.met(local)
                 if exchange is not None:
-                    await exchange.begin()
+                    await exchange.begin(is_new=is_new)
                 else:
                     packet_id = (session.next_number + PACKET_IDS // 2) % PACKET_IDS + 1  # far from those in use
-                    await self._subscribe_local(local, plane, connack.properties.get("maximum_qos", 2))
+                    await self._here.subscribe(local, plane)
                     await self._subscribe_remote(remote, packet_id)
                 self._out.use(local.relay)
                 self._in.use(remote.relay)
@@ -235,6 +241,8 @@ class Link:
                     log.info("link is connected", link=self.config.name, address=self.address)
                     async with _following(exchange, remote, sweep=not self._swept):
                         self._swept = True
+                        if exchange is None:
+                            await self._here.send_retained(local, remote, plane)
                         await self._watch(remote, lost, connack, echoes)
                 finally:
                     self._exchange = None
@@ -242,30 +250,12 @@ class Link:
                     self._in.use(None)
                 raise LinkError(remote.reason or local.reason)
 
-    def _limit_queue(self) -> None:
-        """Set the limits of the queue here, if the link has its own."""
-        config, limits = self.config, self._host.data_plane().config.limits
-        own: QueueLimits | None = None
-        if config.max_queued_messages or config.max_queued_bytes or config.queue_policy:
-            own = (
-                config.max_queued_messages or limits.max_queued_messages,
-                config.max_queued_bytes or limits.max_queued_bytes,
-                (config.queue_policy or limits.queue_policy) == "drop-old",
-            )
-        self._host.limit_queue(self.client_id, own)
-
     def _window(self, connack: Connack) -> int:
         """The number of unacknowledged messages that the other broker gets; below level 5 it says nothing itself."""
         if self.config.level < LOCAL_LEVEL:
             return self.config.max_inflight or UNKNOWN_WINDOW
         window: int = connack.properties.get("receive_maximum", PACKET_IDS)
         return min(window, self.config.max_inflight or window)
-
-    def _session(self, plane: DataPlane) -> Session:
-        session = plane.sessions.get(self.client_id)
-        if session is None:
-            raise LinkError("its session at this broker has ended")
-        return session
 
     def _sees_echoes(self) -> bool:
         """Whether the other broker may send messages of this one back."""
@@ -287,6 +277,7 @@ class Link:
             remembered=echoes,
             notices=NOTICE.encode() if self.config.wanted_only else b"",
             keeps_refused=True,
+            lowered=self._lowered,
         )
 
     def _make_out(self, own: str, connack: Connack, echoes: Echoes | None) -> LinkRelay:
@@ -298,6 +289,8 @@ class Link:
             max_packet_size=MAX_PACKET_SIZE,
             target_max_packet_size=properties.get("maximum_packet_size", MAX_PACKET_SIZE),
             retain_available=bool(properties.get("retain_available", 1)),
+            maximum_qos=properties.get("maximum_qos", 2),
+            lowered=self._lowered,
             mark=_mark(own),
             refused_marks=[_mark(own), *_marks_of(connack)],
             to_remember=echoes,
@@ -353,7 +346,7 @@ class Link:
     async def _end_remote_session(self) -> None:
         plane = self._host.data_plane()
         remote = await dial(self.config, self.address, self._make_in(plane, "", None), lambda: None)
-        async with _closing(remote):
+        async with closing(remote):
             await self._greet(remote, plane, clean=True)
 
     async def _release(self, local: End, session: Session) -> None:
@@ -362,18 +355,6 @@ class Link:
             local.relay.release(awaited)
             local.pass_on()
             await local.request(encode(Unsubscribe(1, [NOTICE]), LOCAL_LEVEL))  # UNSUBACK: PUBREL before it was read
-
-    async def _subscribe_local(self, local: End, plane: DataPlane, maximum_qos: int) -> None:
-        wanted = {rule.local_filter: min(rule.qos, maximum_qos) for rule in reversed(self.config.topics) if rule.is_out}
-        session = self._session(plane)
-        known = {topic_filter.decode() for topic_filter, *_ in plane.router.filters.all_of(session)}
-        if stale := sorted(known - wanted.keys()):
-            await local.request(encode(Unsubscribe(1, stale), LOCAL_LEVEL))
-        if wanted:
-            filters = [(topic_filter, qos | OPTIONS) for topic_filter, qos in wanted.items()]
-            suback = await local.request(encode(Subscribe(2, filters), LOCAL_LEVEL))
-            if any(code >= REFUSED for code in suback.reason_codes):
-                raise LinkError("this node refused the subscriptions of its own link")
 
     async def _subscribe_remote(self, remote: End, packet_id: int) -> None:
         options = OPTIONS if self.config.level == LOCAL_LEVEL else 0
@@ -451,13 +432,3 @@ async def _following(exchange: Exchange | None, remote: End, *, sweep: bool):  #
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-@contextlib.asynccontextmanager
-async def _closing(end: End):  # type: ignore[no-untyped-def]
-    """Close the connection at the end, with DISCONNECT if it is still open."""
-    try:
-        yield
-    finally:
-        end.send(DISCONNECT)
-        end.transport.close()

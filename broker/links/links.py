@@ -7,6 +7,8 @@ from typing import Any
 from broker.config.link import LinkConfig
 from broker.links.link import Host, Link, Lost
 
+PREPARE_SECONDS = 5.0  # a store that is slower must not keep clients away
+
 
 class Links:
     """The links of a node, none of them running.
@@ -48,6 +50,15 @@ class Links:
         link, task = self._running.pop(name)
         task.cancel()
         link.close()
+
+    async def prepared(self) -> None:
+        """The sessions of the links that this node runs are there: messages wait in them for the other brokers."""
+        self.tick()
+        waiting = [asyncio.ensure_future(link.prepared.wait()) for link, _ in self._running.values()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=PREPARE_SECONDS)
+            for each in waiting:
+                each.cancel()
 
     async def stop(self) -> None:
         """End all links; their sessions stay."""

@@ -111,6 +111,27 @@ def test_a_target_without_retained_messages_gets_none() -> None:
     assert isinstance(packet, Publish) and not packet.retain
 
 
+def test_a_qos_that_the_target_does_not_take_is_lowered() -> None:
+    """The source gets the acknowledgements of the QoS that it has sent."""
+    lowered: set[int] = set()
+    out, back = relay(maximum_qos=1, lowered=lowered), relay(lowered=lowered)
+    sent = [Publish("a/b", b"x", qos=qos, packet_id=7 * (qos > 0), dup=qos == 2) for qos in (0, 2)]
+    output, replies = carried(out, *sent)
+    assert [(packet.qos, packet.packet_id, packet.dup) for packet in output if isinstance(packet, Publish)] == [
+        (0, 0, False),
+        (1, 7, False),
+    ]
+    assert replies == []
+    output, _ = carried(back, Puback(7), Puback(7))  # the second one is of a later message of QoS 1
+    assert [fields(packet) for packet in output] == [fields(Pubrec(7)), fields(Puback(7))]
+    output, replies = carried(out, Pubrel(7))
+    assert output == [] and [fields(packet) for packet in replies] == [fields(Pubcomp(7))]
+    none = relay(maximum_qos=0)
+    output, replies = carried(none, *sent, Publish("a/b", b"x", qos=1, packet_id=8), Pubrel(7))
+    assert [packet.qos for packet in output if isinstance(packet, Publish)] == [0, 0, 0]
+    assert [fields(packet) for packet in replies] == [fields(Pubrec(7)), fields(Puback(8)), fields(Pubcomp(7))]
+
+
 def test_messages_whose_sender_has_forgotten_them_are_released() -> None:
     found = relay()
     found.release([4, 9])
