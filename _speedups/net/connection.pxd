@@ -1,6 +1,6 @@
 # A connection: socket, layers, timer. See connection.pyx.
 
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from _speedups.base.buffers cimport Buffer
 from _speedups.base.flag cimport flag
@@ -30,11 +30,15 @@ cdef class Connection(Channel):
     cdef flag counted                  # counted among the connections of its address
     cdef flag tls_wants_write          # TLS must write before it can read on
     cdef flag reads_again              # is in loop.read_again
+    cdef flag reads_last               # gives way, and reads what has arrived once more
     cdef uint8_t peer[28]              # struct sockaddr_in or sockaddr_in6, or only the family
     cdef Loop loop
     cdef Buffer incoming               # bytes of an incomplete packet, or of packets that may not be handled yet
     cdef Timer timer                   # for CONNECT, then for keep alive
     cdef object reason                 # reason of the close
+    cdef object giving_way             # reason for which it ends when all that has arrived is handled; None: it stays
+    cdef list heirs                    # called after that
+    cdef public uint64_t connect_number # greater than those of connections whose CONNECT has arrived before
     cdef readonly str certificate      # subject of the client's certificate, as configured, or None
     cdef RateLimit* rates              # recent messages, and bytes; NULL while it is not metered
 
@@ -53,6 +57,8 @@ cdef class Connection(Channel):
     cdef int apply_rate_limit(self) except -1
     cdef int resume_rate_limited(self) except -1
     cdef int handle_pending(self) except -1
+    cdef bint has_arrivals(self) noexcept
+    cdef int go_on_giving_way(self) except -1
     cdef int update_interest(self) except -1
     cdef int queue_read_again(self) except -1
     cdef bint on_read_error(self, Py_ssize_t result) except -1

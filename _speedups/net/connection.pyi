@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 from _speedups.net.listener import Endpoint
 from _speedups.protocol.channel import Channel
 
@@ -5,6 +7,7 @@ class Connection(Channel):
     reset_on_close: bool
     endpoint: Endpoint
     certificate: str | None
+    connect_number: int
     @property
     def server_name(self) -> str | None: ...
     @property
@@ -19,4 +22,5 @@ class Connection(Channel):
     def address(self) -> str: ...
     def proceed(self) -> None: ...
     def close(self, reason: str) -> None: ...
+    def give_way(self, reason: str, then: Callable[[], object]) -> bool: ...
     def finish(self, reason: str) -> None: ...

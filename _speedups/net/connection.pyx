@@ -43,6 +43,7 @@ from _speedups.protocol import close_reasons
 
 cdef enum:
     LINGER_TICKS = 8           # how long a refused client may take to read the refusal
+    GIVE_WAY_TICKS = 120       # how long a connection that gives way may take to handle its packets
     MESSAGES = 0               # place in `rates`
     VOLUME = 1
 
@@ -356,7 +357,7 @@ cdef class Connection(Channel):
             self.incoming.start += used
             if buffer_size(&self.incoming) == 0:
                 buffer_free(&self.incoming, &self.turn.pool)
-        return self.update_interest()
+        return self.update_interest() if self.giving_way is None else self.go_on_giving_way()
 
     cdef int update_interest(self) except -1:
         """After packets were handled: end a connection with a fault, else read on only if the gate is open."""
@@ -417,6 +418,49 @@ cdef class Connection(Channel):
         if not self.closed:
             self.flush()
             self.end(reason)
+
+    def give_way(self, reason not None, then not None):
+        """End the connection for another one of its client, after its packets that wait for the node were handled.
+
+        Their client has sent them before it connected again: DISCONNECT among them discards its will.
+
+        Args:
+            reason: of the end.
+            then: called at the end, with no arguments, unless the connection ends now.
+
+        Returns:
+            Whether it has ended now: no packet waits.
+        """
+        if not self.closed and self.giving_way is None:
+            self.metered = False                   # packets that were read wait for no rate any more
+            if self.gate & RATE_LIMITED:
+                self.open_gate(RATE_LIMITED)
+            if not self.closed:
+                if not self.gate & PARSE_GATE or self.gate & CLOSE_PENDING or not self.has_arrivals():
+                    self.close(reason)
+                else:
+                    self.giving_way, self.heirs, self.reads_last = reason, [], True
+                    self.set_interest(self.interest & ~EPOLLIN)
+                    self.restart_timer()
+        if self.closed:
+            return True
+        self.heirs.append(then)
+        return False
+
+    cdef bint has_arrivals(self) noexcept:
+        """Whether bytes of the client have arrived, and were not handled yet."""
+        cdef uint8_t byte
+        return (buffer_size(&self.incoming) > 0 or (self.tls is not None and self.tls.more)
+                or recv(self.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1)
+
+    cdef int go_on_giving_way(self) except -1:
+        """Packets were handled: read once more, since others may have arrived meanwhile, and end."""
+        if self.fault is not None or self.gate & PARSE_GATE:
+            return self.update_interest()
+        if self.reads_last:
+            self.reads_last = False
+            return self.queue_read_again()
+        return self.close_soon(self.giving_way)
 
     def finish(self, reason not None):
         """End the connection when the client has read the output, or after LINGER_TICKS."""
@@ -484,6 +528,9 @@ cdef class Connection(Channel):
         self.turn.counters[CONNECTIONS_CLOSED] += 1
         self.endpoint.listener.connections -= 1
         self.uncount_address()
+        if self.heirs is not None:
+            self.loop.heirs += self.heirs
+            self.heirs = None
         try:
             self.handler.ended(self, reason)
         except Exception as error:                 # other connections must still be ended
@@ -498,6 +545,8 @@ cdef class Connection(Channel):
         timer_stop(&self.loop.wheel, &self.timer)
         if self.lingering:
             ticks = LINGER_TICKS
+        elif self.giving_way is not None:
+            ticks = GIVE_WAY_TICKS
         elif self.phase == OPEN:
             ticks = self.keep_alive_ticks
             if ticks:
@@ -516,6 +565,8 @@ cdef class Connection(Channel):
         cdef uint8_t byte
         if self.lingering:
             return self.close_soon(self.fault)
+        if self.giving_way is not None:
+            return self.close_soon(self.giving_way)
         if self.phase == EXPECTING:
             self.turn.counters[CONNECT_TIMEOUTS] += 1
             return self.close_soon(close_reasons.CONNECT_TIMEOUT)

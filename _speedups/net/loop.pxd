@@ -26,6 +26,7 @@ cdef class Loop:
     cdef dict addresses                # address -> number of its connections, if a listener limits them
     cdef list rate_limited             # Connections over a rate
     cdef list read_again               # Connections with bytes read ahead and not handled
+    cdef list heirs                    # called at the end of the turn, since Connections have given way
     cdef Pointers to_close             # Connections to end at the end of the turn (owned references)
     cdef dict departing                # fd -> tick of its end: sockets whose clients may still read the last packet
     cdef list closed_this_turn         # ended Connections; pending events may still name them

@@ -42,6 +42,7 @@ cdef class Loop:
         self.read_again = []
         self.departing = {}
         self.closed_this_turn = []
+        self.heirs = []
         self.connect_ticks = 40
 
     def __init__(self, Router router not None, handler):

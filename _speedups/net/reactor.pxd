@@ -39,4 +39,5 @@ cdef class Reactor(Acceptor):
     cdef int readable(self, Connection c) except -1
     cdef int process_input(self, Connection c, Py_ssize_t n) except -1
     cdef int close_pending(self) except -1
+    cdef int call_heirs(self) except -1
     cdef int flush_last(self) except -1

@@ -193,16 +193,26 @@ cdef class Reactor(Acceptor):
         self.in_turn = True
         try:
             self.close_pending()
+            if self.heirs:
+                self.call_heirs()
             again = self.turn.end()
             self.close_pending()
             if self.last:
                 self.flush_last()
         finally:
             self.in_turn = within
-        if (again or self.turn.unflushed.count or self.turn.to_send.count or self.read_again) and not self.soon:
+        if (again or self.turn.unflushed.count or self.turn.to_send.count or self.read_again or self.heirs) and (
+                not self.soon):
             self.soon = True
             self.driver.wake(self)
         self.closed_this_turn.clear()
+
+    cdef int call_heirs(self) except -1:
+        """Connections have given way: those that waited for it go on."""
+        heirs, self.heirs = self.heirs, []
+        for heir in heirs:
+            heir()
+        return 0
 
     cdef int flush_last(self) except -1:
         outlets, self.last = self.last, None
@@ -233,7 +243,12 @@ cdef class Reactor(Acceptor):
         connections, self.read_again = self.read_again, []
         for c in connections:
             c.reads_again = False
-            self.serve(c, c.interest & EPOLLIN)
+            if c.giving_way is None:
+                self.serve(c, c.interest & EPOLLIN)
+            elif not c.closed and not c.gate & PARSE_GATE:
+                self.serve(c, EPOLLIN)
+                if not c.closed:
+                    c.go_on_giving_way()
         return 0
 
     cdef int serve(self, Connection c, uint32_t events) except -1:

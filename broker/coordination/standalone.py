@@ -5,6 +5,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 
 from _speedups.codec.packets import Connect
 from _speedups.log.journal import LoggedJournal
@@ -212,6 +213,8 @@ class StandaloneCoordinator(Coordinator):
 
     def claim(self, admission: Admission, connection: Connection, packet: Connect) -> None:
         plane = self.data_plane
+        if connection.closed:
+            return  # while it waited for an earlier connection
         client_id = packet.client_id.encode()
         session = plane.sessions.get(client_id)
         if session is not None and self._expiry.end_if_due(session):
@@ -226,8 +229,10 @@ class StandaloneCoordinator(Coordinator):
         interval = interval_of(packet, plane.config.mqtt)
         recorded = len(self.journal)
         if session is not None and session.owner is not None:
+            # [MQTT-3.1.4-2], after the packets that the client has sent over the earlier connection.
+            if not session.owner.give_way(close_reasons.TAKEN_OVER, partial(self.claim, admission, connection, packet)):
+                return
             plane.turn.count(TAKEOVERS)
-            session.owner.close(close_reasons.TAKEN_OVER)  # [MQTT-3.1.4-2]
             session = plane.sessions.get(client_id)
         if session is not None and packet.clean_start:  # [MQTT-3.1.2-6]
             self._expiry.end(session)

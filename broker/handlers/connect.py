@@ -106,6 +106,7 @@ class ConnectHandler(Admission):
         self._retained_searches = retained_searches
         self._guests = guests
         self._subscribe = subscribe
+        self._connects = 0  # that have arrived
         self._prefix = f"flockmq-{secrets.token_hex(4)}-"  # assigned client ids are unique over restarts too
 
     def handle(self, connection: Connection, packet: Connect | None) -> None:
@@ -114,6 +115,8 @@ class ConnectHandler(Admission):
             self.refuse(connection, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, "" if packet is None else packet.client_id)
             return
         connection.limit_output(packet.properties.get("maximum_packet_size", 0))
+        self._connects += 1
+        connection.connect_number = self._connects
         if connection.listener == LISTENER:
             connection.identity, connection.connect = LINK, packet
             self._coordinator.claim(self, connection, packet)
@@ -230,6 +233,11 @@ class ConnectHandler(Admission):
 
     def _claim(self, connection: Connection, packet: Connect) -> None:
         """Nothing stands against the client but the state of its session."""
+        session = self._data_plane.sessions.get(packet.client_id.encode())
+        owner = None if session is None else session.owner
+        if owner is not None and owner.connect_number > connection.connect_number:
+            connection.close(close_reasons.TAKEN_OVER)  # its client has connected again while hooks decided over it
+            return
         self._connected_users.on_claiming(connection, packet.client_id.encode())
         self._coordinator.claim(self, connection, packet)
 

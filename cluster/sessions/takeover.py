@@ -89,6 +89,8 @@ class TakeOver:
 
     def claim(self, admission: Admission, connection: Connection, packet: Connect) -> None:
         """Request the session of a client."""
+        if connection.closed:
+            return  # while it waited for an earlier connection
         interval = interval_of(packet, self._plane.config.mqtt)
         claim = Claim(packet.client_id.encode(), connection, packet, admission, interval=interval)
         self._claims.add(claim)
@@ -217,8 +219,10 @@ class TakeOver:
             and packet.clean_start
             and session.kind == SessionKind.LOCAL
         ):
+            if not session.owner.give_way(close_reasons.TAKEN_OVER, partial(self.claim, admission, connection, packet)):
+                self._claims.remove(claim)
+                return
             plane.turn.count(TAKEOVERS)
-            session.owner.close(close_reasons.TAKEN_OVER)
             session = plane.sessions.get(claim.client_id)
         if claim.persistent or not packet.clean_start or session is not None or packet.will_topic is not None:
             self._claims.remove(claim)
@@ -312,7 +316,10 @@ class TakeOver:
             claim.overtaken = True
         else:
             self._plane.turn.count(TAKEOVERS)
-            claim.connection.close(close_reasons.TAKEN_OVER)  # [MQTT-3.1.4-2]
+            if claim.admitted:  # [MQTT-3.1.4-2], after the packets that the client has sent over this connection
+                claim.connection.give_way(close_reasons.TAKEN_OVER, lambda: None)
+            else:
+                claim.connection.close(close_reasons.TAKEN_OVER)
 
     def released(self, client_id: bytes, epoch: int) -> None:
         """A node has released an epoch."""

@@ -3,11 +3,12 @@
 import os
 import threading
 import time
+from functools import partial
 
 import pytest
 
 from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connack, Connect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe
+from _speedups.codec.packets import Connack, Connect, Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
@@ -324,3 +325,27 @@ def test_a_session_that_expires_leaves_nothing(start_cluster: StartCluster) -> N
         assert {key.rpartition(":")[2] for key in keys} == {"sa"}
         publish(cluster, "b", b"y")
         assert [payload for payload, _, _ in messages(stays_on, 2)] == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("other", ["a", "b"])
+def test_packets_behind_connect_are_handled_before_a_take_over(cluster: ClusterProcess, other: str) -> None:
+    """Its DISCONNECT discards the will; an acknowledgement of the last packets may be missing."""
+    watcher = SocketClient(cluster["c"].port, "watcher")
+    watcher.subscribe(("#", 1))
+    redis = cluster.redis.client()
+    for number in range(20):
+        client_id, topic = f"x{number}", f"s{number}"
+        connect = Connect(client_id, clean_start=False, keep_alive=0, will_topic="will", will_payload=b"gone")
+        first = SocketClient(cluster["a"].port)
+        sent = [connect, Subscribe(1, [(topic, 1)]), Publish("t", b"first", qos=1, packet_id=2), Disconnect()]
+        first.socket.sendall(b"".join(encode(packet, 4) for packet in sent))
+        until(partial(redis.exists, f"mq:s:{client_id}"))  # its CONNECT is the earlier one for the cluster
+        with SocketClient(cluster[other].port, client_id, clean_start=False) as second:
+            assert isinstance(first.receive(), Connack)
+            while first.receive() is not None:
+                pass
+            second.send(Publish(topic, b"mine"))
+            assert messages(second, 1)[0][0] == b"mine"
+            assert sorted(payload for payload, *_ in messages(watcher, 2)) == [b"first", b"mine"]
+        first.close()
+    watcher.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connect, Puback, Publish, Pubrec, Pubrel, Suback, Subscribe
+from _speedups.codec.packets import Connect, Disconnect, Puback, Publish, Pubrec, Pubrel, Suback, Subscribe
 from _speedups.net.listener import Endpoint, Listener
 from broker.auth.authenticator import Authenticator, Credentials, Identity, ReasonCode, Verdict
 from broker.auth.bans import Ban
@@ -53,6 +53,13 @@ async def settle(node: Node) -> None:
     while others := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(others)
     node.run()
+
+
+async def pass_on(node: Node) -> None:
+    """Let the hooks that can go on do so."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+        node.run()
 
 
 def client_of(node: Node, client_id: str, *filters: tuple[str, int], **connect: Any) -> Connected:
@@ -425,6 +432,55 @@ def test_a_client_that_leaves_while_a_hook_thinks() -> None:
         await asyncio.sleep(0)
         device.close()
         gate.set()
+
+    play([Thinks()], act)
+
+
+def test_packets_that_wait_for_a_hook_are_handled_before_a_take_over() -> None:
+    gate = asyncio.Event()
+
+    class Thinks(Hooks):
+        async def publish(self, client: Client, message: Message) -> None:
+            if client.client_id == "device":
+                await gate.wait()
+
+    async def act(node: Node) -> list[tuple[str, bytes]]:
+        watcher = client_of(node, "watcher", ("#", 0))
+        first = client_of(node, "device", will_topic="will", will_payload=b"gone")
+        first.send(Publish("t", b"1"), Publish("t", b"2"), Disconnect())
+        second = Connected(node, "device")
+        await pass_on(node)
+        assert second.take() == []
+        gate.set()
+        await settle(node)
+        second.connack()
+        assert first.read().ended and not second.read().ended
+        return topics(watcher)
+
+    assert play([Thinks()], act) == [("t", b"1"), ("t", b"2")]
+
+
+def test_the_last_connect_of_a_client_has_its_session_also_if_a_hook_decides_later_over_an_earlier_one() -> None:
+    gate = asyncio.Event()
+
+    class Thinks(Hooks):
+        async def connect(self, client: Client) -> Any:
+            if client.client_id == "device" and not self.later:
+                self.later = True
+                await gate.wait()
+
+        later = False
+
+    async def act(node: Node) -> None:
+        watcher, first = Connected(node, "watcher"), Connected(node, "device", will_topic="will", will_payload=b"gone")
+        second = Connected(node, "device")
+        await pass_on(node)
+        watcher.send(Subscribe(1, [("#", 0)]))
+        second.connack()
+        gate.set()
+        await settle(node)
+        assert first.read().ended and first.take() == [] and not second.read().ended
+        assert topics(watcher) == []
 
     play([Thinks()], act)
 
