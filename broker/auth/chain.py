@@ -29,7 +29,7 @@ from broker.auth.authenticator import (
 )
 from broker.auth.methods import PASSWORD
 from broker.auth.passwords import SCRAM_ROUNDS, StoredHash
-from broker.auth.rules import rights_of
+from broker.auth.rules import is_text, rights_of
 from broker.auth.scram import NAME as SCRAM
 from broker.auth.scram import Find, ScramSha256
 from broker.auth.stored_user import StoredUser, UserStore
@@ -42,6 +42,7 @@ WITHOUT_TENANT = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its credentials have
 NEEDS_CREDENTIALS = Verdict(ReasonCode.NOT_AUTHORIZED, reason="it sent no credentials")
 NO_PASSWORDS = Verdict(ReasonCode.BAD_AUTHENTICATION_METHOD, reason="this listener accepts no passwords in CONNECT")
 UNKNOWN = Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason="unknown user")
+WITHOUT_NAME = Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason="its user name is no text: half a surrogate pair")
 
 
 class Method(Protocol):
@@ -183,6 +184,8 @@ class Chain:
         if verdict.code != ReasonCode.ACCEPTED:
             return verdict
         found = verdict.identity
+        if not is_text(found.username or ""):
+            return WITHOUT_NAME
         identity = replace(found, granted=found.rights, method=method, listener=credentials.listener)
         if self._tenants:
             tenant = self._tenants.tenant_of(credentials, identity)

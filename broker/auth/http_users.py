@@ -11,8 +11,8 @@ of the back end: code 3.
 
 import hashlib
 import json
-import math
 import secrets
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable
@@ -142,9 +142,8 @@ def verdict_of(answer: Any, username: str | None) -> Verdict:
     if not answer["allow"]:
         return REFUSED
     expires = answer.get("expires")
-    if expires is not None and (isinstance(expires, bool) or not isinstance(expires, (int, float))):
-        raise ValueError('"expires" is to be seconds since 1970')
-    if expires is not None and not math.isfinite(expires):
+    is_number = isinstance(expires, (int, float)) and not isinstance(expires, bool)
+    if expires is not None and not (is_number and abs(expires) <= sys.float_info.max):  # false of NaN, too
         raise ValueError('"expires" is to be seconds since 1970')
     identity = Identity(username or None, expires=expires, rules=parse_rules(answer.get("rules")))
     return Verdict(ReasonCode.ACCEPTED, identity)

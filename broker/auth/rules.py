@@ -85,6 +85,15 @@ def read_json(data: bytes) -> Any:
         raise ValueError("JSON that is nested too deeply") from None
 
 
+def is_text(value: str) -> bool:
+    """Whether a string is text, which UTF-8 can write: JSON may have half a surrogate pair."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _texts(document: Any) -> list[str]:
     if not isinstance(document, list) or not all(isinstance(text, str) for text in document):
         raise ValueError("a list of texts")

@@ -3,9 +3,11 @@
 The tables are those of Unicode 3.2, as RFC 3454 has them.
 """
 
+import re
 import stringprep
 from unicodedata import ucd_3_2_0
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # all of ASCII that a table has
 PROHIBITED = (
     stringprep.in_table_c12,
     stringprep.in_table_c21_c22,
@@ -30,17 +32,18 @@ def saslprep(text: str, *, stored: bool = False, most: int = 0) -> str:
     Raises:
         ValueError: it is empty or too long, or has a character that is not allowed.
     """
-    if text.isascii():
-        mapped = text
-    else:
+    mapped = text
+    if not text.isascii():
         kept = [" " if stringprep.in_table_c12(c) else c for c in text if not stringprep.in_table_b1(c)]
         mapped = ucd_3_2_0.normalize("NFKC", "".join(kept))
     if not mapped:
         raise ValueError("the text is empty")
     if most and len(mapped) > most:
         raise ValueError(f"the text has more than {most} characters")
-    if any(is_in(c) for c in mapped for is_in in PROHIBITED):
+    if CONTROL.search(mapped) or any(is_in(c) for c in mapped if not c.isascii() for is_in in PROHIBITED):
         raise ValueError("the text has a character that names and passwords can't have")
+    if mapped.isascii():
+        return mapped
     if stored and any(map(stringprep.in_table_a1, mapped)):
         raise ValueError("the text has a character that Unicode 3.2 does not know")
     if any(map(stringprep.in_table_d1, mapped)):

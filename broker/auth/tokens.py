@@ -21,7 +21,11 @@ from broker.config.schema import AuthConfig
 
 LEEWAY = 30.0  # seconds by which clocks may differ
 MAX_USERNAME = 1000
+MAX_TOKEN = 16 << 10  # bytes; its header is read on the loop, before anybody is known
 AWAY = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="the keys of tokens can't be fetched for now")
+TOO_LONG = Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason=f"its token: it has more than {MAX_TOKEN} bytes")
+# Of PyJWT, which lets faults of numbers, lists and depths in claims pass.
+FAULTS = (jwt.PyJWTError, ValueError, OverflowError, TypeError, RecursionError)
 
 
 class Keys(Protocol):
@@ -54,7 +58,12 @@ class TokenUsers:
 
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict] | None:
         """None: the password is no token."""
-        header = header_of(credentials.password or b"")
+        password = credentials.password or b""
+        if not looks_like_token(password):
+            return None
+        if len(password) > MAX_TOKEN:
+            return TOO_LONG
+        header = header_of(password)
         return None if header is None else self._pool.run(self._verify, credentials, header)
 
     def exchange(self, name: str) -> OAuthBearer | None:
@@ -71,7 +80,7 @@ class TokenUsers:
             return self._verdict(credentials, self._claims(credentials.password or b"", header))
         except KeysAway:
             return AWAY
-        except (jwt.PyJWTError, ValueError) as error:
+        except FAULTS as error:
             return Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason=f"its token: {error}")
 
     def _claims(self, token: bytes, header: dict[str, Any]) -> dict[str, Any]:
@@ -109,10 +118,13 @@ class TokenUsers:
         return Verdict(ReasonCode.ACCEPTED, identity)
 
 
+def looks_like_token(password: bytes) -> bool:
+    """Whether it has three parts, and begins as JSON does in base64."""
+    return password.startswith(b"eyJ") and password.count(b".") == 2
+
+
 def header_of(password: bytes) -> dict[str, Any] | None:
-    """The header, if this is a token."""
-    if password.count(b".") != 2 or not password.startswith(b"eyJ"):
-        return None
+    """The header of what looks like a token, if it is one."""
     first = password.partition(b".")[0]
     try:
         header = read_json(base64.urlsafe_b64decode(first + b"=" * (-len(first) % 4)))

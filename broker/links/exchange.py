@@ -83,9 +83,10 @@ class Exchange:
         """The other broker has reported what it wants."""
         try:
             found = json.loads(payload)
+            json.dumps(found, ensure_ascii=False).encode()  # raises if a name has half a surrogate pair
             rows = {str(name): (self._peer, *map(str, path)) for name, path in found["wanted"]}
             self._held += map(str, found.get("held", ()))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             self._remote.abort("it has sent a report of wanted filters that can't be read")
             return
         self._report = rows

@@ -3,10 +3,13 @@
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from broker.links.exchange import Exchange
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.socket_client import SocketClient
@@ -40,6 +43,18 @@ def carried(broker: BrokerProcess, direction: str = "out", name: str = "far") ->
     return next(
         int(item[direction]["messages"]) for item in HttpClient(broker).get("/links")["items"] if item["name"] == name
     )
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"{", b"[" * 100_000, b'{"wanted": [["\\ud800", []]]}', b'{"wanted": [["a", ["\\udfff"]]]}', b'{"wanted": 1}'],
+    ids=lambda payload: payload[:40].decode(),
+)
+def test_a_report_that_cannot_be_read_ends_the_connection(payload: bytes) -> None:
+    aborted: list[str] = []
+    exchange = SimpleNamespace(_remote=SimpleNamespace(abort=aborted.append), _peer="peer", _held=[])
+    Exchange.on_report(cast(Any, exchange), payload)
+    assert aborted == ["it has sent a report of wanted filters that can't be read"] and not exchange._held
 
 
 def publish(broker: BrokerProcess, topics: Iterable[str], *, qos: int = 1, **more: object) -> None:

@@ -131,6 +131,10 @@ def test_cve_2026_32696_what_is_missing_is_null(back_end: BackEnd, start_broker:
         b'{"allow": true, "expires": "never"}',
         b'{"allow": true, "expires": true}',
         b'{"allow": true, "expires": NaN}',
+        b'{"allow": true, "expires": 1e400}',
+        b'{"allow": true, "expires": -1e400}',
+        b'{"allow": true, "expires": 1' + b"0" * 400 + b"}",
+        b'{"allow": true, "rules": ["topic read \\ud800"]}',
     ],
 )
 def test_what_cannot_be_understood_lets_nobody_in(answer: bytes) -> None:

@@ -1,5 +1,6 @@
 """JSON Web Tokens as passwords: who they let in, until when, and every known way to forge one."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -8,17 +9,30 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from broker.auth.token_keys import REFRESH_SECONDS, KeysAway, KeysOfUrl, public_keys, secret_key
+from broker.auth.authenticator import Credentials, ReasonCode, Step, Verdict
+from broker.auth.chain import Chain
+from broker.auth.token_keys import (
+    REFRESH_SECONDS,
+    FixedKeys,
+    Key,
+    KeysAway,
+    KeysOfUrl,
+    public_keys,
+    secret_key,
+)
+from broker.auth.tokens import MAX_TOKEN, TokenUsers
+from broker.config.schema import AuthConfig
 from broker.errors import ConfigError
 from tests.conftest import StartBroker
 from tests.harness.broker_process import environment
@@ -95,10 +109,73 @@ def test_who_has_a_token_is_let_in(start_broker: StartBroker, tmp_path: Path) ->
         token(exp="soon"),
     ):
         refused(broker, f"user=jwt pass={wrong}", WRONG)
+    refused(broker, f"user=jwt pass={token(x='y' * MAX_TOKEN)}", WRONG)
     deep = base64.urlsafe_b64encode(b'{"alg":' + b"[" * 40_000).decode().rstrip("=")
     refused(broker, f"user=jwt pass={deep}.x.y", WRONG)
     refused(broker, f"user=bob pass={token()}", WRONG)
     refused(broker, "", NOT_AUTHORIZED)
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        '"exp": 1%s' % ("0" * 400),
+        '"exp": 1%s' % ("0" * 5000),
+        '"exp": 1e400',
+        '"exp": NaN',
+        '"exp": [9]',
+        '"exp": {"a": 9}',
+        '"exp": 9999999999, "nbf": 1%s' % ("0" * 400),
+        '"exp": 9999999999, "nbf": 1e400',
+        '"exp": 9999999999, "nbf": []',
+        '"exp": 9999999999, "iat": 1e400',
+        '"exp": 9999999999, "iat": {}',
+        '"exp": 9999999999, "sub": "\\ud800"',
+        '"exp": 9999999999, "sub": "a\\udfffb"',
+        '"exp": 9999999999, "sub": ["ada"]',
+        '"exp": 9999999999, "client_id": "\\ud800"',
+        '"exp": 9999999999, "client_id": ["c"]',
+        '"exp": 9999999999, "acl": ["topic read \\ud800"]',
+        '"exp": 9999999999, "acl": {"publish": ["\\udc00/#"]}',
+        '"exp": 9999999999, "acl": [["topic"]]',
+        '"exp": 9999999999, "jti": 5',
+        '"exp": 9999999999, "aud": {"a": 1}',
+        '"exp": 9999999999, "x": %s' % ("[" * 5000 + "]" * 5000),
+    ],
+    ids=lambda text: text[:60],
+)
+@pytest.mark.parametrize("method", ["password", "OAUTHBEARER"])
+def test_claims_that_are_none_refuse_a_token(claims: str, method: str) -> None:
+    """They ended in a traceback, or in no CONNACK at all."""
+    chain = Chain([TokenUsers(AuthConfig(), [FixedKeys([KEY])], cast(Any, Now()))], cast(Any, None), anonymous=False)
+    sub = "" if '"sub"' in claims else '"sub": "ada", '
+    made = signed(f"{{{sub}{claims}}}")
+    client = Credentials("c", None, made.encode(), "127.0.0.1", 5)
+
+    async def ask() -> Step:
+        if method == "password":
+            return await cast(Any, chain.authenticate(client))
+        found = chain.exchange(method, chain.find_user, lambda: b"")
+        assert found is not None
+        exchange, name = found
+        step = await cast(Any, exchange.start(replace(client, password=None), f"n,,\1auth=Bearer {made}\1\1".encode()))
+        return chain.admitted(client, step, name)
+
+    verdict = asyncio.run(ask())
+    assert isinstance(verdict, Verdict)
+    assert verdict.code == ReasonCode.BAD_USERNAME_OR_PASSWORD and verdict.reason
+
+
+def test_a_refused_token_is_logged(start_broker: StartBroker, tmp_path: Path) -> None:
+    broker = start(start_broker, tmp_path)
+    for claims, words in (
+        ('"exp": 1%s' % ("0" * 400), "int too large"),
+        ('"exp": 9999999999, "sub": "\\ud800"', "no text"),
+    ):
+        made = signed("{" + ("" if '"sub"' in claims else '"sub": "ada", ') + claims + "}")
+        since = len(broker.log)
+        refused(broker, f"user=jwt pass={made}", WRONG)
+        assert words in broker.wait_for_log("connection refused", since)["reason"]
 
 
 def test_audience_issuer_and_the_claim_of_the_user(start_broker: StartBroker, tmp_path: Path) -> None:
@@ -128,6 +205,24 @@ def test_a_connection_ends_with_its_token(start_broker: StartBroker, tmp_path: P
         assert short.receive() is None
         long.send("pingreq")
         long.expect("pingresp")
+
+
+class Now:
+    """A pool that does its work at once."""
+
+    async def run(self, work: Callable[..., object], *arguments: object) -> object:
+        return work(*arguments)
+
+
+KEY = Key(SECRET.encode(), ("HS256",))
+
+
+def signed(claims: str) -> str:
+    """A token with these claims, in JSON as it stands."""
+    parts = [base64.urlsafe_b64encode(part.encode()).rstrip(b"=") for part in ('{"alg":"HS256"}', claims)]
+    text = b".".join(parts)
+    mac = hmac.new(SECRET.encode(), text, hashlib.sha256).digest()
+    return (text + b"." + base64.urlsafe_b64encode(mac).rstrip(b"=")).decode()
 
 
 def forged(header: dict[str, Any], key: bytes = b"", **claims: Any) -> str:

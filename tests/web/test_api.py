@@ -497,6 +497,7 @@ def test_errors_name_what_is_wrong(start_broker: StartBroker) -> None:
     assert detail("GET", "/clients", limit="x") == "limit must be a whole number, not 'x'"
     assert detail("GET", "/clients", limit=0) == "limit must be from 1 to 1000"
     assert detail("POST", "/messages", b"{").startswith("the body is not JSON: ")
+    assert detail("POST", "/messages", b'{"qos": 1e400}') == "the body is not JSON: 1e400 is too large for a number"
     assert detail("POST", "/messages", [1]) == "the body must be of type object"
     assert detail("POST", "/messages", {"payload": "x"}) == "the body lacks topic"
     assert detail("POST", "/messages", {"topic": 1, "payload": "x"}) == "topic must be of type string"

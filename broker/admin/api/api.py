@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
@@ -178,6 +179,8 @@ async def read_body(schema: Schema, raw: web.Request) -> dict[str, Any]:
 def _number(digits: str) -> int | float:
     """2.0 is a whole number, too."""
     found = float(digits)
+    if math.isinf(found):
+        raise ValueError(f"{digits} is too large for a number")
     return int(found) if found.is_integer() else found
 
 

@@ -249,6 +249,15 @@ def test_saslprep() -> None:
     assert saslprep("\u0221") == "\u0221"  # unassigned in Unicode 3.2: allowed unless it is stored
 
 
+def test_saslprep_of_ascii_needs_no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saslprep_module, "PROHIBITED", (pytest.fail,))
+    for stored in (False, True):
+        assert saslprep("".join(map(chr, range(32, 127))), stored=stored) == "".join(map(chr, range(32, 127)))
+        for wrong in (*map(chr, range(32)), "\x7f"):
+            with pytest.raises(ValueError, match="can't have"):
+                saslprep(f"a{wrong}", stored=stored)
+
+
 # ---- users of a cluster ----
 
 
