@@ -150,11 +150,14 @@ def hashes(config: Config) -> Findings:
         if not listener.auth.password_file:
             continue
         key, path = prefixed(listener.name, "auth.password_file"), listener.auth.password_file
+        faults: list[tuple[str, str]] = []
         try:
-            users = read_users(path).values()
+            users = read_users(path, lambda *fault, to=faults: to.append(fault)).values()
         except ConfigError as error:
             yield Finding("bad", key, f"{error.message}: the node will not start", error.hint)
             continue
+        for where, fault in faults:
+            yield Finding("weak", key, f"{where}: {fault}", "correct the line, or delete it")
         weak = sum(stored.scheme == "sha512" for stored in users)
         few = sum(stored.scheme in REPEATED and stored.iterations < MIN_ITERATIONS for stored in users)
         way_out = "set these passwords again: `flockmq passwd`"

@@ -24,7 +24,7 @@ def replace_file(path: Path, text: str) -> None:
 
     Args:
         path: of the file.
-        text: that it will have, in UTF-8.
+        text: that it will have, in UTF-8; bytes that were read with "surrogateescape" are as they were.
 
     Raises:
         OSError: it can't be written; the file is as it was.
@@ -34,7 +34,7 @@ def replace_file(path: Path, text: str) -> None:
         place = place.resolve()
     handle, fresh = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)  # mode 0600
     try:
-        with open(handle, "w", encoding="utf-8") as file:
+        with open(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
             file.flush()
             owner = (place if place.exists() else place.parent).stat()  # root may write for the user of a service

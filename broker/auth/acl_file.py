@@ -9,16 +9,18 @@
     pattern write devices/%c/#
 
 Access that no rule allows is denied, so a file without rules denies everything (CVE-2018-12550). One invalid line makes
-the whole file unusable: it is never applied in part.
+the whole file unusable: it is never applied in part. Without a line that denies, or that names the user of those after
+it, somebody would get more than was written.
 """
 
 from pathlib import Path
 
 from _speedups.session.rights import Rights
-from broker.auth.rules import KINDS, Rule, Rules, parse_rule, rights_of
+from broker.auth.rules import KINDS, Rule, Rules, is_text, parse_rule, rights_of
 from broker.errors import ConfigError
 
 MAX_BYTES = 64 << 20  # bytes of a file
+MARK = "\ufeff"  # that editors of Windows write at the begin
 
 
 class AclFile:
@@ -35,7 +37,8 @@ class AclFile:
         self._by_user: dict[str | None, list[Rule]] = {}
         self._patterns: list[Rule] = []
         user: str | None = None
-        for number, raw in enumerate(read_text(path, "auth.acl_file").split("\n"), 1):
+        text = read_text(path, "auth.acl_file", errors="surrogateescape")  # comments may be of any code
+        for number, raw in enumerate(text.removeprefix(MARK).split("\n"), 1):
             line = raw.strip(" \t\r")
             if not line or line.startswith("#"):
                 continue
@@ -46,6 +49,8 @@ class AclFile:
 
     def _add(self, line: str, user: str | None) -> str | None:
         """Add a line; returns the user of the lines that follow."""
+        if not is_text(line):
+            raise ValueError("UTF-8")
         line = line.replace("\t", " ")
         word, _, name = line.partition(" ")
         if word == "user":
@@ -66,8 +71,13 @@ class AclFile:
         return rights_of([*self._patterns, *self._by_user.get(username, ()), *own], username, client_id)
 
 
-def read_text(path: str, key: str) -> str:
+def read_text(path: str, key: str, errors: str = "strict") -> str:
     """The text of a file that a configuration key names.
+
+    Args:
+        path: of the file.
+        key: for errors.
+        errors: as for `bytes.decode`.
 
     Raises:
         ConfigError: it can't be read.
@@ -77,7 +87,7 @@ def read_text(path: str, key: str) -> str:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise ConfigError(f"{key} = {path!r} is larger than {MAX_BYTES >> 20} MiB")
-        return data.decode()
+        return data.decode(errors=errors)
     except OSError as error:
         raise ConfigError(f"{key} = {path!r} can't be read: {error.strerror}", "check path and permissions") from error
     except UnicodeDecodeError as error:

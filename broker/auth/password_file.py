@@ -1,69 +1,113 @@
 """The password file: a line `NAME:HASH` for each user; `flockmq passwd` writes it, Mosquitto's own files are read too.
 
-An invalid line, a blank one too, makes the file unusable, and the error has its number: a line that was cut or badly
-edited is never a user without a password (CVE-2018-12551). Lines that begin with # are comments. Writing replaces the
-file in one step; only its owner may read it.
+A line with a fault is left out with a warning that has its number, and the other users are served, as Mosquitto serves
+them. A line that was cut or badly edited is never a user without a password (CVE-2018-12551): its user is not served,
+not even by an earlier line. Blank lines, and those that begin with #, are comments; of two lines of a user the last one
+counts. A file with such lines and without any user is not used: it is no password file, or a damaged one.
+
+Writing replaces the file in one step, and keeps all lines of others as they are; only its owner may read it.
 """
 
 import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 from broker import logs
-from broker.auth.acl_file import read_text
+from broker.auth.acl_file import MARK, read_text
 from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 from broker.auth.passwords import SCRAM_SCHEME, StoredHash, hash_password, parse_hash
+from broker.auth.rules import is_text
 from broker.auth.stored_user import StoredUser
 from broker.auth.verifier import Verifier
 from broker.errors import ConfigError
 from broker.files import replace_file
 
-USERNAME = re.compile(r"(?!#)[^:\x00-\x1f\x7f]{1,1000}")
+USERNAME = re.compile(r"(?![# ])[^:\x00-\x1f\x7f]{1,1000}(?<! )")
+NAMES = "no colons, no control characters, no # at the front, no space at an end"
 HINT = "`flockmq passwd FILE USER` writes such lines"
 WRONG = Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason="wrong password")
 
 log = logs.get("flockmq.auth")
 
 
-def read_users(path: str) -> dict[str, StoredHash]:
+def log_fault(where: str, fault: str) -> None:
+    """Log a line of a password file that has a fault."""
+    log.warning("a line of the password file has a fault", line=where, reason=fault)
+
+
+def read_users(path: str, warn: Callable[[str, str], object] = log_fault) -> dict[str, StoredHash]:
     """The users of a file.
 
+    Args:
+        path: of the file.
+        warn: called with the place and the fault of a line.
+
     Raises:
-        ConfigError: it can't be read, or a line of it.
+        ConfigError: it can't be read, or no line of it is that of a user.
     """
-    lines = read_text(path, "auth.password_file").split("\n")
-    if lines[-1] == "":
-        lines.pop()
     users: dict[str, StoredHash] = {}
-    for number, line in enumerate(lines, 1):
-        if line.startswith("#"):
+    faults: list[str] = []
+    seen: set[str] = set()
+    for number, line in enumerate(map(_stripped, _lines(path)), 1):
+        if not line or line.startswith("#"):
             continue
-        name, colon, text = line.rstrip("\r").partition(":")
+        where, name, fault = f"{path}:{number}", _name_in(line), ""
+        users.pop(name, None)
         try:
-            if not colon or not USERNAME.fullmatch(name):
-                raise ValueError("expected NAME:HASH")
-            if name in users:
-                raise ValueError("the user stands there twice")
-            users[name] = parse_hash(text)
+            users[name] = _hash_in(name, line)
+            fault = f"user {name!r} has a line before: this one counts" if name in seen else ""
         except ValueError as error:
-            raise ConfigError(f"{path}:{number}: {error}", HINT) from None
+            fault = f"{f'user {name!r} is not served' if name else 'the line is ignored'}: {error}"
+        seen.add(name)
+        if fault:
+            faults.append(f"{where}: {fault}")
+            warn(where, fault)
+    if faults and not users:
+        raise ConfigError(f"{faults[0]}; the file has no other user", HINT)
     return users
 
 
-def write_users(path: str, users: Mapping[str, StoredHash]) -> None:
-    """Replace the file in one step; only its owner may read it.
+def set_user(path: str, name: str, stored: StoredHash | None) -> None:
+    """Write the line of a user, or delete its lines (None). All other lines stay as they are.
 
     Raises:
-        ConfigError: it can't be written.
+        ConfigError: the file can't be read or written.
     """
+    lines = _lines(path) if os.path.exists(path) else []
+    at = next((number for number, line in enumerate(lines) if _name_in(_stripped(line)) == name), len(lines))
+    new = [] if stored is None else [f"{name}:{stored.text}"]
+    rest = (line for line in lines[at:] if _name_in(_stripped(line)) != name)
     try:
-        replace_file(Path(path), "".join(f"{name}:{stored.text}\n" for name, stored in sorted(users.items())))
+        replace_file(Path(path), "".join(f"{line}\n" for line in (*lines[:at], *new, *rest)))
     except OSError as error:
         raise ConfigError(f"{path} can't be written: {error.strerror}", "check path and permissions") from error
+
+
+def _lines(path: str) -> list[str]:
+    """The lines of a file. Bytes that are not UTF-8 are surrogates, which no name has: comments may be of any code."""
+    text = read_text(path, "auth.password_file", errors="surrogateescape")
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _stripped(line: str) -> str:
+    return line.removeprefix(MARK).strip(" \t\r")
+
+
+def _name_in(line: str) -> str:
+    """The name of the user whose line it is; empty: it is none's."""
+    name, colon, _ = line.partition(":")
+    name = name.rstrip(" \t")
+    return name if colon and USERNAME.fullmatch(name) and is_text(name) else ""
+
+
+def _hash_in(name: str, line: str) -> StoredHash:
+    if not name:
+        raise ValueError("expected NAME:HASH")
+    return parse_hash(line.partition(":")[2].lstrip(" \t"))
 
 
 def readable_by_others(path: str) -> bool:

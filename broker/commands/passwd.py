@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from broker.auth.password_file import USERNAME, read_users, write_users
+from broker.auth.password_file import NAMES, USERNAME, read_users, set_user
 from broker.auth.passwords import (
     MAX_ITERATIONS,
     MAX_PASSWORD,
@@ -45,20 +45,23 @@ def run(arguments: list[str]) -> int:
     parser.add_general_help(group)
     args = parser.parse(arguments)
     if args.list:
-        for name in sorted(read_users(args.file)):
+        for name in sorted(read_users(args.file, warn)):
             print(name)
         return 0
     if args.user is None:
         raise UsageError("a user is missing", "`flockmq passwd FILE USER`, or --list")
     if not USERNAME.fullmatch(args.user):
-        raise UsageError(f"{args.user!r} can't be a user's name", "no colons, no control characters, no # at the front")
-    users = read_users(args.file) if os.path.exists(args.file) else {}
-    if not args.delete:
-        users[args.user] = ask_credentials(args.user, args)
-    elif users.pop(args.user, None) is None:
+        raise UsageError(f"{args.user!r} can't be a user's name", NAMES)
+    users = read_users(args.file, warn) if os.path.exists(args.file) else {}
+    if args.delete and args.user not in users:
         raise UsageError(f"{args.file} has no user {args.user!r}", "--list shows those that it has")
-    write_users(args.file, users)
+    set_user(args.file, args.user, None if args.delete else ask_credentials(args.user, args))
     return 0
+
+
+def warn(where: str, fault: str) -> None:
+    """Print the fault of a line, which stays in the file."""
+    print(f"flockmq: warning: {where}: {fault}", file=sys.stderr)
 
 
 def add_scram_options(group: Any) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 
 from _speedups.base.msgpack import pack
 from broker.auth.cluster_users import User
-from broker.auth.password_file import USERNAME, read_users
+from broker.auth.password_file import NAMES, USERNAME, read_users
 from broker.auth.rules import parse_rule
 from broker.commands.output import print_json, table, text
 from broker.commands.parser import Parser
-from broker.commands.passwd import add_scram_options, ask_credentials
+from broker.commands.passwd import add_scram_options, ask_credentials, warn
 from broker.errors import FlockError, UsageError
 from cluster.commands.connection import Cluster, add_redis_options, connected
 
@@ -49,7 +49,7 @@ def run(arguments: list[str]) -> int:
         if args.action == "list":
             show(all_users(cluster), as_json=args.json)
         elif args.action == "import":
-            for name, stored in read_users(args.name).items():
+            for name, stored in read_users(args.name, warn).items():
                 change(cluster, name, partial(imported, stored.text))
         else:
             act(cluster, args)
@@ -64,7 +64,7 @@ def act(cluster: Cluster, args: Namespace) -> None:
         FlockError: the user exists already, or does not exist.
     """
     if not USERNAME.fullmatch(args.name):
-        raise UsageError(f"{args.name!r} can't be a user's name", "it has no colons and no control characters")
+        raise UsageError(f"{args.name!r} can't be a user's name", NAMES)
     for rule in args.rules:
         try:
             parse_rule(rule)

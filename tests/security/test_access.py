@@ -184,7 +184,7 @@ def test_cve_2017_7652_a_damaged_file_leaves_no_open_door(files: AccessFiles, st
     good = files.passwords.read_text()
     for damaged in ("mallory:\n", "\n", "mallory", ""):
         files.passwords.write_text(good + damaged if damaged else "mallory\n")
-        files.acl.write_text("topic readwrite #\nuser ada\ntopic wrong\n")
+        files.acl.write_text("topic readwrite #\nuser ada\nnonsense\n")
         reread(broker)
         refused(broker, "user=mallory pass=", WRONG)
         refused(broker, "", NOT_AUTHORIZED)
@@ -198,12 +198,23 @@ def test_cve_2017_7652_a_damaged_file_leaves_no_open_door(files: AccessFiles, st
 def test_a_damaged_file_stops_the_start(file: str, files: AccessFiles, tmp_path: Path) -> None:
     files.users("ada")
     files.rules("user ada", "topic readwrite #")
-    with (tmp_path / file).open("a") as more:
-        more.write("nonsense\n")
+    (tmp_path / file).write_text("nonsense\n")
     broker = BrokerProcess(tmp_path, settings=files.settings())
     broker.spawn()
     assert broker.wait() == 2
-    assert len(broker.log) == 1 and f"{file}:" in broker.log[0]["event"]
+    assert f"{file}:1: " in broker.log[-1]["event"]
+
+
+def test_a_line_with_a_fault_is_logged_and_others_are_served(files: AccessFiles, start_broker: StartBroker) -> None:
+    files.users("ada", "bob", "eve")
+    files.passwords.write_text(files.passwords.read_text() + "eve:\n")
+    broker = files.start(start_broker)
+    for name in ("ada", "bob"):
+        login(broker, name).close()
+    for password in ("eve", ""):
+        refused(broker, f"user=eve pass={password}", WRONG)
+    line = broker.wait_for_log("a line of the password file has a fault")
+    assert line["line"] == f"{files.passwords}:4" and line["reason"].startswith("user 'eve' is not served")
 
 
 def test_changed_files_act_on_who_is_connected(files: AccessFiles, start_broker: StartBroker) -> None:

@@ -273,6 +273,17 @@ def test_a_file_of_tokens_that_changes_or_breaks(start_broker: StartBroker, tmp_
     assert api.ask("GET", "/clients").status in (401, 403)
 
 
+def test_a_new_token_keeps_the_other_lines(tmp_path: Path, store: str) -> None:
+    path = tmp_path / "tokens"
+    add(path, "ada", "read")
+    path.write_text(f"# of the page\n\n{path.read_text()}  # end\n")
+    before = path.read_text()
+    add(path, "bob", "read")
+    assert path.read_text().startswith(before)
+    add(path, "bob", "admin")
+    assert path.read_text().startswith(before) and path.read_text().count("\n") == 5
+
+
 def test_a_token_is_nobody_elses_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], store: str) -> None:
     path = tmp_path / "tokens"
     assert main(["token", str(path), "ann", "--role", "admin"]) == 0

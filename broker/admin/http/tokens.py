@@ -50,7 +50,7 @@ def parse(text: str, where: str) -> dict[str, Holder]:
     """
     holders = {}
     for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
+        if not line.strip() or line.lstrip().startswith("#"):
             continue
         found = LINE.fullmatch(line.strip())
         if found is None or (found[4] and not is_tenant(found[4])):
@@ -63,16 +63,16 @@ def parse(text: str, where: str) -> dict[str, Holder]:
 
 
 def add(path: Path, name: str, role: str, tenant: str = "") -> str:
-    """Write a new token into the file, in place of an older one of the name; returns the token.
+    """Write a new token into the file, in place of an older one of the name; returns the token. Other lines stay.
 
     Raises:
         ConfigError: the file can't be read or written.
     """
     token = secrets.token_urlsafe(32)
     try:
-        known = parse(path.read_text("utf-8"), str(path)) if path.exists() else {}
-        kept = {key: holder for key, holder in known.items() if holder.name != name}
-        lines = [_line(holder, key) for key, holder in kept.items()]
+        text = path.read_text("utf-8") if path.exists() else ""
+        parse(text, str(path))
+        lines = [f"{line}\n" for line in text.splitlines() if line.strip().partition(":")[0] != name]
         replace_file(path, "".join([*lines, _line(Holder(name, role, tenant), digest(token))]))
     except (OSError, UnicodeDecodeError) as error:
         reason = reason_of(error)

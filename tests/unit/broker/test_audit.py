@@ -131,6 +131,14 @@ def test_hashes_that_are_quickly_found(good: dict[str, object], tmp_path: Path) 
     assert found("weak", **good) == {"auth.password_file"}
 
 
+def test_lines_of_a_password_file_that_are_none(good: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "passwords"
+    path.write_text(f"{path.read_text()}bob:cut\n")
+    assert found("weak", **good) == {"auth.password_file"}
+    path.write_text("bob:cut\n")
+    assert found("bad", **good) == {"auth.password_file"}
+
+
 def test_certificates(good: dict[str, object], tmp_path: Path) -> None:
     authority = Authority(tmp_path / "others")
     for days, severity in ((-1, "bad"), (10, "weak")):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.auth.password_file import read_users, write_users
-from broker.auth.passwords import parse_hash
+from broker.auth.password_file import read_users, set_user
+from broker.auth.passwords import StoredHash, parse_hash
 from broker.cli import main
 from broker.errors import ConfigError
 
@@ -57,29 +57,62 @@ def test_a_hash_knows_its_password(text: str, password: bytes) -> None:
 def test_cve_2018_12551_what_is_no_hash_is_no_user(text: str, tmp_path: Path) -> None:
     path = tmp_path / "passwords"
     path.write_text(f"bob:{SHA512}\nada:{text}\n")
-    with pytest.raises(ConfigError, match=r"passwords:2: ") as caught:
-        read_users(str(path))
-    assert not text or text not in str(caught.value), "it may be a password"
+    users, faults = read(path)
+    assert list(users) == ["bob"]
+    assert len(faults) == 1 and faults[0].startswith(f"{path}:2: user 'ada' is not served: ")
+    assert not text or text not in faults[0], "it may be a password"
+    path.write_text(f"ada:{SHA512}\nbob:{SHA512}\nada:{text}\n")
+    assert list(read(path)[0]) == ["bob"], "the earlier line does not count"
 
 
-@pytest.mark.parametrize("line", ["", " ", "ada", f":{SHA512}", f"bob:{SHA512}", f"a\x01b:{SHA512}", "\0"])
-def test_cve_2018_12551_a_bad_line_is_no_user(line: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [b"ada", f":{SHA512}".encode(), f"a\x01b:{SHA512}".encode(), b"\0", b"a\xe9:" + SHA512.encode(), b"ada:"],
+)
+def test_cve_2018_12551_a_bad_line_is_no_user(line: bytes, tmp_path: Path) -> None:
     path = tmp_path / "passwords"
-    path.write_text(f"bob:{SHA512}\n{line}\nada:{SHA512}\n")
-    with pytest.raises(ConfigError, match=r"passwords:2: "):
-        read_users(str(path))
+    path.write_bytes(b"bob:%b\n%b\neve:%b\n" % (SHA512.encode(), line, SHA512.encode()))
+    users, faults = read(path)
+    assert list(users) == ["bob", "eve"]
+    assert len(faults) == 1 and faults[0].startswith(f"{path}:2: ")
+    path.write_bytes(line + b"\n")
+    with pytest.raises(ConfigError, match=r"passwords:1: .*; the file has no other user"):
+        read(path)
+
+
+def test_lines_that_mosquitto_takes_are_taken(tmp_path: Path) -> None:
+    path = tmp_path / "passwords"
+    lines = [
+        "\ufeff# by an editor",
+        "",
+        " \t",
+        "  # b\xe9b:x",
+        f"ada:{SHA512} \t",
+        f" bob :{SHA512}\r",
+        f"ada:{PBKDF2}",
+    ]
+    path.write_bytes("\n".join(lines).encode("utf-8").replace("\xe9".encode(), b"\xe9"))
+    users, faults = read(path)
+    assert {name: stored.text for name, stored in users.items()} == {"ada": PBKDF2, "bob": SHA512}
+    assert faults == [f"{path}:7: user 'ada' has a line before: this one counts"]
+
+
+def read(path: Path) -> tuple[dict[str, StoredHash], list[str]]:
+    """The users of a file, and the faults of its lines."""
+    faults: list[str] = []
+    return read_users(str(path), lambda where, fault: faults.append(f"{where}: {fault}")), faults
 
 
 def test_a_file_is_replaced_whole_and_is_its_owners_only(tmp_path: Path) -> None:
     path = tmp_path / "passwords"
-    path.write_text("old")
+    path.write_text("# old\n")
     path.chmod(0o644)
     before = path.stat().st_ino
-    write_users(str(path), {"ada": parse_hash(SHA512)})
+    set_user(str(path), "ada", parse_hash(SHA512))
     assert path.stat().st_ino != before and path.stat().st_mode & 0o777 == 0o600
     assert os.listdir(tmp_path) == ["passwords"]
     with pytest.raises(ConfigError, match="can't be written"):
-        write_users(str(tmp_path / "none" / "passwords"), {})
+        set_user(str(tmp_path / "none" / "passwords"), "ada", parse_hash(SHA512))
 
 
 class Input(io.TextIOWrapper):
@@ -116,11 +149,38 @@ def test_the_command(passwd: Passwd, tmp_path: Path) -> None:
     assert passwd(path, "--list")[1] == "Charles Babbage\n"
 
 
+def test_the_command_keeps_the_lines_of_others(passwd: Passwd, tmp_path: Path) -> None:
+    path = tmp_path / "passwords"
+    head, tail = b"# M\xfcller's\n\neve:cut\r\nnonsense\n", f"bob:{SHA512} \n  # end".encode()
+    path.write_bytes(head + f"ada:{SHA512}\n".encode() + tail)
+    status, _, errors = passwd(path, "ada", stdin="new\n")
+    assert status == 0
+    assert [line.partition(" is ")[0] for line in errors.splitlines()] == [
+        f"flockmq: warning: {path}:3: user 'eve'",
+        f"flockmq: warning: {path}:4: the line",
+    ]
+    data = path.read_bytes()
+    assert data.startswith(head + b"ada:$argon2id$") and data.endswith(b"\n" + tail + b"\n")
+    assert passwd(path, "ada", "--delete")[0] == 0
+    assert path.read_bytes() == head + tail + b"\n"
+    assert passwd(path, "eve", stdin="new\n")[0] == 0
+    assert path.read_bytes().count(b"eve:") == 1 and set(read(path)[0]) == {"bob", "eve"}
+
+
+def test_the_command_touches_no_file_without_users(passwd: Passwd, tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("127.0.0.1 localhost\n")
+    status, _, errors = passwd(path, "ada", stdin="x\n")
+    assert status == 2 and "the file has no other user" in errors
+    assert path.read_text() == "127.0.0.1 localhost\n"
+
+
 def test_the_command_refuses_what_it_cannot_do(passwd: Passwd, tmp_path: Path) -> None:
     path = tmp_path / "passwords"
     for arguments, stdin, words in (
         ([path], "x\n", "a user is missing"),
         ([path, "a:b"], "x\n", "'a:b' can't be a user's name; no colons"),
+        ([path, " a"], "x\n", "no space at an end"),
         ([path, "ada"], "\n", "a password has 1 to"),
         ([path, "ada", "--delete"], "", "has no user 'ada'"),
     ):

@@ -145,3 +145,12 @@ def test_a_line_of_no_kind_is_told_with_all_kinds(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"auth\.acl_file = .* can't be read: No such file"):
         AclFile(str(tmp_path / "none"))
+
+
+def test_comments_of_any_code_and_the_mark_of_an_editor(tmp_path: Path) -> None:
+    path = tmp_path / "acl"
+    path.write_bytes(b"\xef\xbb\xbftopic read a\r\n  # M\xfcller\r\n")
+    assert AclFile(str(path)).rights(None, "c").key == ((True, READ, b"a"),)
+    path.write_bytes(b"topic read a\ntopic deny M\xfcller\n")
+    with pytest.raises(ConfigError, match="acl:2: expected UTF-8"):
+        AclFile(str(path))
