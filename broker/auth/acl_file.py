@@ -66,6 +66,11 @@ class AclFile:
             self._by_user.setdefault(user, []).append(rule)
         return user
 
+    @property
+    def size(self) -> int:
+        """The number of its rules."""
+        return len(self._patterns) + sum(map(len, self._by_user.values()))
+
     def rights(self, username: str | None, client_id: str, own: Rules = ()) -> Rights:
         """The rights of a client by the file, and by rules of its own."""
         return rights_of([*self._patterns, *self._by_user.get(username, ()), *own], username, client_id)

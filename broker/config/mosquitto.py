@@ -1,11 +1,12 @@
 """A configuration of Mosquitto as one of FlockMQ: TOML, with a comment for every line that has no counterpart.
 
 Directives are rows: those of a listener, of a bridge (`connection`), and of the whole broker. A path is taken as it is;
-FlockMQ reads Mosquitto's files of users and rules unchanged.
+FlockMQ reads Mosquitto's files of users and rules unchanged. A directive without a counterpart whose loss would open
+something ends the translation, unless its name is accepted.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -18,8 +19,28 @@ VERSIONS = {"mqttv31": "3.1", "mqttv311": "3.1.1", "mqttv50": "5"}
 SECONDS = {"h": 3600, "d": 86_400, "w": 604_800, "m": 2_592_000, "y": 31_536_000}  # of persistent_client_expiration
 FIRST = "127.0.0.1:1883"  # that a configuration without listeners has
 STORE_FILE = "flockmq.db"
+MARK = "\ufeff"  # that editors of Windows write at the begin
 
 Convert = Callable[[str], object]
+
+
+class Loss(NamedTuple):
+    """A directive that can't be taken over, and whose loss opens something."""
+
+    where: str  # FILE:LINE
+    name: str
+    value: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: `{self.name} {self.value}`: {self.reason}"
+
+
+class Translated(NamedTuple):
+    """A translated configuration."""
+
+    toml: str
+    losses: list[Loss]  # accepted ones
 
 
 class Row(NamedTuple):
@@ -31,7 +52,7 @@ class Row(NamedTuple):
 
 def _word(text: str) -> str:
     """The first word. Mosquitto ignores what follows a truth value or a number; a text goes to the end of the line."""
-    return text.split()[0]
+    return text.split(" ")[0]
 
 
 def _flag(text: str) -> bool:
@@ -49,6 +70,14 @@ def _seconds(text: str) -> str:
 def _expiration(text: str) -> str:
     word = _word(text)
     return f"{int(word[:-1]) * SECONDS[word[-1]]} s"
+
+
+def _retry(text: str) -> int:
+    """Of SECONDS, or BASE CAP."""
+    words = text.split()[:2]
+    if int(words[-1]) < int(words[0]):
+        raise ConfigError("the second number is less than the first one, which Mosquitto refuses")
+    return min(3600, max(1, int(words[-1])))
 
 
 def _message_limit(text: str) -> int:
@@ -108,15 +137,34 @@ BRIDGE: dict[str, Row] = {
     "bridge_keyfile": Row("key", str),
     "bridge_insecure": Row("insecure", _flag),
     "keepalive_interval": Row("keep_alive", lambda text: max(5, _number(text))),
-    "restart_timeout": Row("retry", lambda text: min(3600, max(1, int(text.split()[:2][-1])))),  # SECONDS or BASE CAP
+    "restart_timeout": Row("retry", _retry),
 }
-# These mean TLS, and a link can't do them: without the line the password of the bridge would travel in plain text.
-NO_BRIDGE = {
+NO_KEYS = "FlockMQ has no pre-shared keys: the listener would have no TLS, and let in clients without a key"
+UNKNOWN_PLUGIN = "nothing would check for it which clients may connect, publish or subscribe; see auth.* and hooks.*"
+NO_BRIDGE_KEYS = "a link verifies certificates, and has no pre-shared keys: use bridge_cafile"
+# Without the line, clients could do what they can't do now, or messages could be read on their way.
+OPENS = {
+    "psk_file": NO_KEYS,
+    "psk_hint": NO_KEYS,
+    "mount_point": "the listener's clients would share the topics of all others; see [[tenants]]",
+    "bind_interface": "the listener would be reached over all interfaces: name an address in `listener`",
+    "clientid_prefixes": "clients with any client identifier would be let in",
+    "use_username_as_clientid": "clients would choose their client identifiers, those of other users too",
+    "proxy_protocol_v2_require_tls": "clients that have reached the proxy without TLS would be let in",
+    "plugin": UNKNOWN_PLUGIN,
+    "global_plugin": UNKNOWN_PLUGIN,
+    "plugin_load": UNKNOWN_PLUGIN,
+    "auth_plugin": UNKNOWN_PLUGIN,
     "bridge_capath": "a link takes one file of certificates: join them, and name the file in bridge_cafile",
-    "bridge_psk": "a link verifies certificates, and has no pre-shared keys: use bridge_cafile",
-    "bridge_identity": "a link verifies certificates, and has no pre-shared keys: use bridge_cafile",
+    "bridge_psk": NO_BRIDGE_KEYS,
+    "bridge_identity": NO_BRIDGE_KEYS,
+    "bridge_require_ocsp": "a link would take a revoked certificate of the other broker",
+    "use_identity_as_username": "clients without a certificate would be let in: see require_certificate",
+    "use_subject_as_username": "clients without a certificate would be let in: see require_certificate",
 }
-# These mean TLS, too, and a link does the rest in its own way.
+IF_TRUE = ("use_username_as_clientid", "proxy_protocol_v2_require_tls", "bridge_require_ocsp")
+# These mean TLS, and a link does the rest in its own way, or not at all.
+NO_BRIDGE = ("bridge_capath", "bridge_psk", "bridge_identity")
 TLS_BRIDGE = {
     "bridge_tls_version": "a link takes TLS 1.2 and 1.3",
     "bridge_alpn": "a link sends no ALPN",
@@ -150,7 +198,9 @@ ALWAYS = {
 UNKNOWN = "no counterpart"
 # Mosquitto completes the chain of its own certificate from `cafile`.
 CHAIN = "append the certificates of intermediate authorities that signed the node's own to tls.certificate"
-UNKNOWN_PLUGIN = "no counterpart: nothing checks for it who may connect, publish or subscribe; see auth.* and hooks.*"
+MAIN_ONLY = "without effect: Mosquitto takes it in its main file only"
+SEPARATED = ("listener", "port", "address", "addresses", "topic")  # their values are several words
+TAB = "a tab is no separator in a mosquitto.conf: write spaces"
 
 
 @dataclass
@@ -179,20 +229,21 @@ class Translation:
     """The result so far.
 
     Args:
-        directory: of the file, for `include_dir`.
+        path: of the main file.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, path: Path) -> None:
+        self._main = path
         self.first = Listener(FIRST)  # of `port`, and of the file before the first `listener`
         self._bound = ""  # address of `bind_address`
-        self._number = 0  # of the line
+        self._where = ""  # FILE:LINE
         self._capath = ""  # the line
         self._secure: set[str] = set()  # connections with a directive that means TLS
         self.listeners: list[Listener] = []
         self.bridges: dict[str, dict[str, object]] = {}
         self.values: dict[str, object] = {}
         self.notes: list[str] = []
+        self.losses: list[Loss] = []
         self._bridge: dict[str, object] | None = None
         self._plugin: dict[str, object] = {}  # gets the options that follow
         self._loaded: dict[str, dict[str, object]] = {}  # options of plugins by name
@@ -208,24 +259,60 @@ class Translation:
         """The settings that are of the line's listener only with `per_listener_settings`."""
         return self._listener.values if self._per_listener else self.values
 
-    def read(self, text: str) -> None:
+    def read(self, path: Path) -> None:
         """Read the lines of a file. Raises ConfigError."""
-        for number, line in enumerate(text.splitlines(), 1):
-            line, self._number = line.strip(), number
-            if not line or line.startswith("#"):
+        for number, text in enumerate(_contents(path).removeprefix(MARK).split("\n"), 1):
+            line = text.rstrip().lstrip(" ")
+            if not line or line.lstrip().startswith("#"):
                 continue
-            name, _, value = line.partition(" ")
+            self._where = f"{path}:{number}"
             try:
-                self._take(name, value.strip(), line)
+                included = self._take_line(line, is_main=path == self._main)
             except ConfigError as error:
-                raise ConfigError(f"line {number}: `{line}` can't be taken over: {error}") from None
+                raise ConfigError(f"{self._where}: `{_shown(line)}` can't be taken over: {error}") from None
             except (ValueError, KeyError, IndexError):
-                raise ConfigError(f"line {number}: `{line}` is not understood", "is it a mosquitto.conf?") from None
+                is_not = f"{self._where}: `{_shown(line)}` is not understood"
+                raise ConfigError(is_not, "is it a mosquitto.conf?") from None
+            for more in included:
+                self.read(more)
+
+    def _take_line(self, line: str, *, is_main: bool) -> list[Path]:
+        """Take a line; returns the files that it includes."""
+        name, _, value = line.partition(" ")
+        value = value.strip()
+        if _shown(line) != line:
+            raise ConfigError("it is not UTF-8")
+        if "\t" in name or ("\t" in value and name in SEPARATED):
+            raise ConfigError(TAB)
+        if name != "include_dir":
+            self._take(name, value, line)
+        elif is_main:
+            return [*self._included(value)]
+        else:
+            self.notes.append(f"{line}: {MAIN_ONLY}")
+        return []
+
+    def _included(self, name: str) -> Iterator[Path]:
+        """The files of a directory, in their order. Raises ConfigError."""
+        try:
+            found = sorted(path for path in Path(self._main.parent, name).iterdir() if path.name.endswith(".conf"))
+        except OSError as error:
+            raise ConfigError(f"the directory can't be read: {error.strerror}") from None
+        for path in found:
+            if not path.is_file():  # to read a FIFO would wait for ever
+                raise ConfigError(f"{path} is no regular file")
+            if path.samefile(self._main):
+                raise ConfigError(f"{path} includes itself")
+            yield path
 
     def _take(self, name: str, value: str, line: str) -> None:
-        if name == "include_dir":
-            for path in sorted(Path(self._directory, value).glob("*.conf")):
-                self.read(path.read_text("utf-8"))
+        is_lost = name in OPENS and self._is_lost(name, value)
+        if is_lost:
+            self._lose(self._where, name, value)
+        if is_lost and "plugin" not in name:
+            self._secure |= self._present_bridge if name in NO_BRIDGE else set()
+        elif name in IF_TRUE:
+            self.notes.append(f"{line}: the default")
         elif name in ("listener", "port"):
             self._begin_listener(name, *value.split())
         elif name == "connection":
@@ -248,7 +335,21 @@ class Translation:
             self.first.address = _address(self._bound, port)
         else:
             host = "" if host.startswith("#") else host
-            self.listeners.append(Listener(f"unix:{host}" if port == "0" else _address(host, port)))
+            self.listeners.append(Listener(f"unix:{host}" if port == "0" else _address(_host(host), port)))
+
+    def _is_lost(self, name: str, value: str) -> bool:
+        """Whether a directive opens something if it is not taken over."""
+        if "plugin" in name:
+            return not any(known in value for known in PLUGINS)
+        return name not in LISTENER and (name not in IF_TRUE or _flag(value))
+
+    def _lose(self, where: str, name: str, value: str) -> None:
+        self.losses.append(Loss(where, name, value, OPENS[name]))
+
+    @property
+    def _present_bridge(self) -> set[str]:
+        """The name of the connection that a line is about, if it is about one."""
+        return {name for name, found in self.bridges.items() if found is self._bridge}
 
     def _take_bridge(self, bridge: dict[str, object], name: str, value: str) -> bool:
         urls, topics = cast(list[str], bridge["url"]), cast(list[str], bridge["topics"])
@@ -259,11 +360,9 @@ class Translation:
         elif name in BRIDGE:
             row = BRIDGE[name]
             bridge[row.key] = row.convert(value)
-        elif name in NO_BRIDGE:
-            raise ConfigError(NO_BRIDGE[name])
         elif name in TLS_BRIDGE or name == "bridge_tls_use_os_certs":
             if name in TLS_BRIDGE or _flag(value):
-                self._secure |= {known for known, found in self.bridges.items() if found is bridge}
+                self._secure |= self._present_bridge
             if name in TLS_BRIDGE:
                 self.notes.append(f"{name} {value}: {TLS_BRIDGE[name]}")
         else:
@@ -279,14 +378,12 @@ class Translation:
             row = PLUGIN_OPTIONS[name]
             _set(self.values if row.key == "store.url" else self._plugin, row, value)
             self._persistent |= row.key == "store.url"
-        elif name.startswith(("plugin_opt", "auth_opt")):
+        elif name not in OPENS:
             self.notes.append(f"{line}: {UNKNOWN}")
         else:
             self._plugin = self.values if name == "global_plugin" else self._shared
             if name == "plugin_load":
                 self._plugin = self._loaded.setdefault(value.split()[0], {})
-            if not any(known in value for known in PLUGINS):
-                self.notes.append(f"{line}: {UNKNOWN_PLUGIN}")
 
     def _take_other(self, name: str, value: str) -> bool:
         if name == "protocol":
@@ -294,14 +391,14 @@ class Translation:
         elif name == "per_listener_settings":
             self._per_listener = _flag(value)
         elif name == "bind_address":
-            self._bound = value
+            self._bound = _host(value)
             self.first.address = _address(value, self.first.address.rpartition(":")[2])
         elif name == "persistence":
             self._persistent = _flag(value)
         elif name == "persistence_location":
             self.values["store.url"] = f"sqlite:{Path(value) / STORE_FILE}"
         elif name == "capath":
-            self._capath = self._capath or f"line {self._number}: `capath {value}`"
+            self._capath = self._capath or f"{self._where}: `capath {value}`"
             self.notes.append(f"capath {value}: {CHAIN}")
         elif name == "log_type":
             if _word(value) in ("debug", "all"):
@@ -321,7 +418,10 @@ class Translation:
             )
         for key in list(values):
             is_vain = key in ("tls.client_ca", "tls.client_crl", "tls.username_from") and not needs_certificate
-            if not listener.is_for(key) or is_vain:
+            if key == "tls.username_from" and listener.is_for(key) and is_vain and values[key] != "none":
+                kind = "identity" if values.pop(key) == "cn" else "subject"  # Mosquitto lets in nobody
+                self._lose(listener.url, f"use_{kind}_as_username", "true")
+            elif not listener.is_for(key) or is_vain:
                 more = f"; {CHAIN}" if key == "tls.client_ca" and listener.is_for(key) else ""
                 self.notes.append(f"{key} = {json.dumps(values.pop(key))}: without effect on {listener.url}{more}")
         if not listener.websocket and values.pop("websocket.origins", None):
@@ -370,6 +470,9 @@ class Translation:
                 raise ConfigError(f"connection {name}: expected {fault}") from None
             yield from ("", f"[links.{name}]")
             yield from (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in bridge.items())
+        if self.losses:
+            yield from ("", "# Accepted losses, each of which opens something:")
+            yield from (f"# {loss}" for loss in self.losses)
         if self.notes:
             yield from ("", "# Lines without a key of their own:")
             yield from (f"# {note}" for note in self.notes)
@@ -379,6 +482,25 @@ def _address(host: str, port: str) -> str:
     """HOST:PORT; without a host, all addresses."""
     host = host or "0.0.0.0"
     return f"{f'[{host}]' if ':' in host else host}:{int(port)}"
+
+
+def _host(text: str) -> str:
+    """An address as Mosquitto takes it. Raises ConfigError."""
+    if any(char in text for char in " []"):
+        raise ConfigError("Mosquitto takes one address, without brackets, and nothing after it")
+    return text
+
+
+def _contents(path: Path) -> str:
+    """The text of a file; bytes that are not UTF-8 are surrogates: comments may be of any code. Raises ConfigError."""
+    try:
+        return path.read_bytes().decode(errors="surrogateescape")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _shown(line: str) -> str:
+    return line.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _set(values: dict[str, object], row: Row, text: str) -> None:
@@ -400,21 +522,27 @@ def _sections(values: dict[str, object], prefix: str = "") -> Iterator[str]:
         yield from ("", f"[{prefix}{section}]", *lines)
 
 
-def translate(path: Path) -> str:
-    """The configuration of a mosquitto.conf, as TOML.
+def translate(path: Path, accepted: Collection[str] = ()) -> Translated:
+    """The configuration of a mosquitto.conf.
+
+    Args:
+        path: of the file.
+        accepted: names of directives that may be lost, though their loss opens something.
 
     Raises:
-        ConfigError: the file can't be read, or a line is not understood.
+        ConfigError: a file can't be read, a line is not understood, or a loss is not accepted.
     """
-    try:
-        text = path.read_text("utf-8")
-        translation = Translation(path.parent)
-        translation.read(text)
-    except OSError as error:
-        raise ConfigError(f"cannot read {error.filename}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from None
-    return f"# Made of {path.name} by `flockmq import`.\n" + "\n".join(translation.toml()) + "\n"
+    translation = Translation(path)
+    translation.read(path)
+    lines = [f"# Made of {path.name} by `flockmq import`.", *translation.toml()]
+    losses = [loss for loss in translation.losses if loss.name not in accepted]
+    if losses:
+        flags = dict.fromkeys(f"--accept {loss.name}" for loss in losses)
+        raise ConfigError(
+            f"something would be open without {'; '.join(map(str, losses))}",
+            f"change the file, or accept the loss: {' '.join(flags)}",
+        )
+    return Translated("\n".join(lines) + "\n", translation.losses)
 
 
 assert set(VERSIONS.values()) == set(LEVELS)

@@ -1,12 +1,14 @@
 """`flockmq import`: makes a configuration out of a mosquitto.conf, and brings the state in a mosquitto.db."""
 
+import sys
 import tempfile
 from pathlib import Path
 
 from broker.commands.parser import Parser
 from broker.config.load import load
-from broker.config.mosquitto import translate
+from broker.config.mosquitto import OPENS, translate
 from broker.errors import UsageError
+from cluster.commands.imported_files import reports
 from cluster.commands.migrate import add_options, add_source_options, move
 from cluster.migration.mosquitto_file import MAGIC
 from cluster.migration.places import MOSQUITTO
@@ -18,7 +20,9 @@ EXAMPLES = """\
   flockmq import /var/lib/mosquitto/mosquitto.db redis://10.0.0.5:6379
 
 A mosquitto.conf: listeners, TLS, users, rules, limits, the store and bridges become keys of FlockMQ.
-Lines without a counterpart are comments at the end. Files of users and rules are used as they are.
+Lines without a counterpart are comments at the end; if the loss of one opens something, nothing is
+made unless `--accept` names it. Files of users and rules are used as they are: a report on standard
+error says whether they, and the certificates, can be read.
 
 A mosquitto.db: sessions, subscriptions, queued messages, messages in flight and retained messages are
 written to an empty store. Stop Mosquitto first: it writes the file as it ends. The file stays as it is."""
@@ -30,6 +34,13 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("file", metavar="FILE", help="a mosquitto.conf, or a mosquitto.db of Mosquitto 1.4 to 2.1")
     parser.add_argument(
         "target", metavar="TO", nargs="?", help="of a mosquitto.db: sqlite:PATH, or the URL of Redis; it has no state"
+    )
+    parser.add_argument_group("option of a mosquitto.conf").add_argument(
+        "--accept",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="import it without this directive, though its loss opens something; may stand several times",
     )
     group = parser.add_argument_group("options of a mosquitto.db")
     add_source_options(group)
@@ -43,13 +54,23 @@ def run(arguments: list[str]) -> int:
         return move(f"{MOSQUITTO}{path}", args)
     if args.target is not None:
         raise UsageError(f"{path} is no mosquitto.db: only that has state for a store")
-    text = translate(path)
+    text, losses = translate(path, accepted(args.accept))
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as made:  # the output can be loaded
         made.write(text)
         made.flush()
-        load({}, {}, made.name)
+        config = load({}, {}, made.name)
+    for sentence, is_warning in (*((f"lost: {loss}", True) for loss in losses), *reports(config, losses)):
+        print(f"flockmq: {'warning: ' * is_warning}{sentence}", file=sys.stderr)
     print(text, end="")
     return 0
+
+
+def accepted(names: list[str]) -> list[str]:
+    """The names of `--accept`. Raises UsageError."""
+    for name in names:
+        if name not in OPENS:
+            raise UsageError(f"--accept {name}: its loss opens nothing", f"it may be {', '.join(OPENS)}")
+    return names
 
 
 def is_state(path: Path) -> bool:

@@ -170,7 +170,7 @@ def chunks(data: bytes) -> Iterator[Chunk]:
 
     Raises:
         DamagedFile: at the chunk that is not right, or at the begin of a file that is none of Mosquitto's.
-        CutFile: at the last chunk, of which a part is missing.
+        CutFile: at the last chunk, of which a part is missing; or at the end, if no session or topic has the messages.
     """
     if not data.startswith(MAGIC):
         raise DamagedFile(0, "it does not begin as a mosquitto.db does")
@@ -183,14 +183,22 @@ def chunks(data: bytes) -> Iterator[Chunk]:
         known = f"{VERSIONS[0]} to {VERSIONS[-1]} are"
         raise DamagedFile(len(MAGIC) + 4, f"its format version is {version}; {known} known")
     read = _read_old_chunk if version < 5 else _read_chunk
+    if fields.at == len(data):
+        raise CutFile(fields.at, "the file ends after its header")
+    kinds: set[type[Chunk]] = set()
     while fields.at < len(data):
         begin = fields.at
         try:
-            yield from read(fields, version)
+            for chunk in read(fields, version):
+                kinds.add(type(chunk))
+                yield chunk
         except _Cut:
             raise CutFile(begin, "the file ends within a chunk") from None
         except (_Fault, InvalidTopic, UnicodeDecodeError) as fault:
             raise DamagedFile(begin, str(fault)) from None
+    # Mosquitto writes no others than those of a session or a topic, but for clients without a persistent session.
+    if kinds == {StoredMessage}:
+        raise CutFile(fields.at, "the file ends after its messages")
 
 
 class _Cut(Exception):

@@ -22,6 +22,7 @@ from cluster.migration.mosquitto_file import (
     CutFile,
     DamagedFile,
     Delivery,
+    Retained,
     StoredClient,
     StoredMessage,
     StoredSubscription,
@@ -38,6 +39,7 @@ from tests.harness.mosquitto_process import MosquittoProcess
 SETTINGS, MESSAGE, DELIVERY, RETAINED, SUBSCRIPTION, CLIENT = range(1, 7)  # kinds of chunks
 WAIT_FOR_PUBACK, WAIT_FOR_PUBREC, WAIT_FOR_PUBREL, WAIT_FOR_PUBCOMP, QUEUED = 3, 5, 7, 9, 11
 IN, OUT = 0, 1
+MESSAGES = 6  # of `rich`
 NOW = wall_clock() // 1000
 PROPERTIES = b"\x03\x00\x04text"  # content type
 IDENTIFIER = b"\x0b\x07"
@@ -201,11 +203,17 @@ def test_a_file_that_is_cut_names_the_place(version: int) -> None:
     whole = [*chunks(file.data)]
     for size in range(len(MAGIC), len(file.data)):
         found = []
-        if size in (file.offsets[0], *ends):  # between two chunks: nothing shows that any is missing
-            assert [*chunks(file.data[:size])] == whole[: max(0, ends.index(size)) if size in ends else 0]
+        before = ends.index(size) if size in ends else -1  # chunks, without the settings
+        if before == 0 or before > MESSAGES:  # nothing shows that any is missing
+            assert [*chunks(file.data[:size])] == whole[:before]
             continue
         begin = max([offset for offset in file.offsets if offset < size], default=len(MAGIC))
-        with pytest.raises(CutFile, match=f"at byte {begin}: the file ends within"):
+        words = f"at byte {begin}: the file ends within"
+        if before > 0:
+            words = f"at byte {size}: the file ends after its messages"
+        elif size == file.offsets[0]:
+            words = f"at byte {size}: the file ends after its header"
+        with pytest.raises(CutFile, match=words):
             found.extend(chunks(file.data[:size]))
     assert len(whole) == len(file.offsets) - 1  # no settings
 
@@ -302,7 +310,8 @@ def test_properties_that_are_not_for_subscribers_are_left_out() -> None:
     block = b"\x02\x00\x00\x00\x09" + PROPERTIES + b"\x23\x00\x01"
     fixed = pack("<Qq", 1, 0) + pack(">IHHHHHBB", 1, 0, 0, 0, 1, 0, 1, 0)
     file.chunk(MESSAGE, fixed + b"ax" + pack("B", len(block)) + block)
-    assert [*chunks(file.data)] == [StoredMessage(1, b"a", b"x", 1, False, PROPERTIES)]
+    file.retained(1)
+    assert [*chunks(file.data)] == [StoredMessage(1, b"a", b"x", 1, False, PROPERTIES), Retained(1)]
 
 
 def test_options_and_shared_subscriptions() -> None:
@@ -369,6 +378,17 @@ def test_a_cut_file_is_imported_only_on_request(tmp_path: Path, capsys: pytest.C
     output = capsys.readouterr()
     assert "2 sessions with 2 subscriptions" in output.out and " 0 retained messages" in output.out
     assert f"at byte {file.offsets[-1]}: the file ends within a chunk: what stood there" in output.err
+
+
+def test_a_file_that_ends_after_its_messages_is_not_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, store = tmp_path / "mosquitto.db", tmp_path / "flockmq.db"
+    file = rich(6)
+    end = file.offsets[MESSAGES + 1]
+    path.write_bytes(file.data[:end])
+    assert main(["import", str(path), f"sqlite:{store}"]) == 1
+    assert f"is cut at byte {end}: the file ends after its messages" in capsys.readouterr().err
+    assert not store.exists()
+    assert main(["import", str(path), f"sqlite:{store}", "--partial"]) == 0
 
 
 def test_wrong_command_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

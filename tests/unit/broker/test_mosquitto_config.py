@@ -1,23 +1,28 @@
 """`flockmq import`: a mosquitto.conf becomes a configuration that can be loaded, and no line is lost."""
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
+from broker.cli import main
 from broker.config.load import load
-from broker.config.mosquitto import ALWAYS, translate
+from broker.config.mosquitto import ALWAYS, LISTENER, OPENS, translate
 from broker.config.schema import Config
 from broker.errors import ConfigError
+from tests.harness.certificates import Authority
+from tests.security.access_files import quick_hash
 
+CERTIFICATE = "certfile /c.pem\nkeyfile /k.pem\n"
 EXAMPLE = Path("/usr/share/doc/mosquitto/examples/mosquitto.conf")
 
 
-def imported(tmp_path: Path, text: str) -> tuple[Config, str]:
+def imported(tmp_path: Path, text: str, *accepted: str) -> tuple[Config, str]:
     """The configuration of a mosquitto.conf, and its text."""
     source, made = tmp_path / "mosquitto.conf", tmp_path / "flockmq.toml"
     source.write_text(text)
-    made.write_text(translate(source))
+    made.write_text(translate(source, accepted).toml)
     return load({}, {}, made), made.read_text()
 
 
@@ -167,11 +172,12 @@ plugin_use users
 listener 1884
 plugin_use other
 """,
+        "plugin_load",
     )
     files = {each.listen[0]: each.auth.password_file for each in config.listeners}
     assert files == {"0.0.0.0:1883": "/pw", "0.0.0.0:1884": ""}
     assert config.store.url == "sqlite:/var/lib/mosquitto/flockmq.db"
-    assert "# plugin_load other /usr/lib/other.so: no counterpart: nothing checks" in text
+    assert ":5: `plugin_load other /usr/lib/other.so`: nothing would check" in text
     config, text = imported(
         tmp_path, "plugin mosquitto_acl_file.so\nplugin_opt_acl_file /acl\nlistener 1\nlistener 2\n"
     )
@@ -191,7 +197,7 @@ def test_lines_that_are_not_understood(tmp_path: Path, line: str) -> None:
 def test_a_value_out_of_range_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "mosquitto.conf"
     path.write_text("\nmax_connections 9999999999\n")
-    with pytest.raises(ConfigError, match=r"line 2: `max_connections 9999999999` .*expected a whole number from 0"):
+    with pytest.raises(ConfigError, match=r"conf:2: `max_connections 9999999999` .*expected a whole number from 0"):
         translate(path)
 
 
@@ -241,7 +247,7 @@ protocol mqtt # plain
 def test_what_mosquitto_refuses_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "mosquitto.conf"
     path.write_text(f"listener 1883\n{line}\n")
-    with pytest.raises(ConfigError, match=f"line 2: `{line}` is not understood"):
+    with pytest.raises(ConfigError, match=f"mosquitto.conf:2: `{line}` is not understood"):
         translate(path)
 
 
@@ -276,19 +282,198 @@ def test_a_bridge_without_tls(tmp_path: Path, line: str) -> None:
     assert config.links[0].url == ("mqtt://up.example:1883",)
 
 
-@pytest.mark.parametrize("line", ["bridge_capath /certs", "bridge_psk 00ff", "bridge_identity me"])
-def test_tls_of_a_bridge_that_no_link_can_do_stops_the_import(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "mosquitto.conf"
-    path.write_text(f"{BRIDGE_LINES}{line}\n")
-    with pytest.raises(ConfigError, match=f"line 6: `{line}` can't be taken over: .* bridge_cafile"):
-        translate(path)
-
-
 def test_a_directory_of_certificates_for_clients_stops_the_import(tmp_path: Path) -> None:
     path = tmp_path / "mosquitto.conf"
     lines = "listener 8883\ncertfile /c.pem\nkeyfile /k.pem\ncapath /cas\n"
     path.write_text(lines)
-    assert "capath /cas: append the certificates" in translate(path)
+    assert "capath /cas: append the certificates" in translate(path).toml
     path.write_text(lines + "require_certificate true\n")
-    with pytest.raises(ConfigError, match=r"line 4: `capath /cas` can't be taken over"):
+    with pytest.raises(ConfigError, match=r"mosquitto.conf:4: `capath /cas` can't be taken over"):
         translate(path)
+
+
+OPENING = [
+    "psk_file /keys",
+    "psk_hint x",
+    "mount_point a/",
+    "bind_interface eth0",
+    "clientid_prefixes a-",
+    "use_username_as_clientid true",
+    "proxy_protocol_v2_require_tls true",
+    "plugin /x.so",
+    "global_plugin /mosquitto_dynamic_security.so",
+    "plugin_load x /x.so",
+    "auth_plugin /x.so",
+    f"{CERTIFICATE}use_identity_as_username true",
+    f"{CERTIFICATE}use_subject_as_username true",
+    *(f"{BRIDGE_LINES}{line}" for line in ("bridge_capath /certs", "bridge_psk 00ff", "bridge_identity me")),
+    f"{BRIDGE_LINES}bridge_cafile /ca\nbridge_require_ocsp true",
+]
+
+
+def test_each_loss_that_opens_something_is_tested() -> None:
+    assert {lines.splitlines()[-1].split()[0] for lines in OPENING} == set(OPENS)
+
+
+@pytest.mark.parametrize("lines", OPENING, ids=lambda lines: lines.splitlines()[-1])
+def test_a_loss_that_opens_something_is_accepted_by_its_name_only(tmp_path: Path, lines: str) -> None:
+    line = lines.splitlines()[-1]
+    name = line.split()[0]
+    text = f"listener 8883\nautosave_interval 1\n{lines}\nsys_interval 5\n"
+    path = tmp_path / "mosquitto.conf"
+    path.write_text(text)
+    for accepted in ((), tuple(OPENS.keys() - {name})):
+        with pytest.raises(ConfigError, match=re.escape(f"`{line}`: {OPENS[name]}")) as caught:
+            translate(path, accepted)
+        assert caught.value.hint == f"change the file, or accept the loss: --accept {name}"
+        if name not in LISTENER:
+            assert f"{path}:{text.splitlines().index(line) + 1}: `" in caught.value.message
+    config, made = imported(tmp_path, text, name)
+    notes = [note for note in made.splitlines() if note.startswith("# ")]
+    assert notes[1].startswith("# Accepted losses") and f"`{line}`: " in notes[2]
+    assert all(each.startswith("mqtts://") for link in config.links for each in link.url)
+
+
+def test_all_losses_are_named_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "mosquitto.conf"
+    path.write_text("listener 1883\nmount_point a/\nmount_point b/\nbind_interface lo\n")
+    with pytest.raises(ConfigError, match=r":2: .*:3: .*:4: ") as caught:
+        translate(path)
+    assert caught.value.hint.endswith(": --accept mount_point --accept bind_interface")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "use_username_as_clientid false",
+        "proxy_protocol_v2_require_tls false",
+        f"{BRIDGE_LINES}bridge_require_ocsp false",
+        "use_identity_as_username true",
+        f"{CERTIFICATE}use_identity_as_username false",
+        f"{CERTIFICATE}cafile /ca\nrequire_certificate true\nuse_identity_as_username true",
+        "auth_plugin_deny_special_chars true",
+        "plugin_opt_x y",
+        f"{BRIDGE_LINES}bridge_ciphers x",
+    ],
+)
+def test_the_rest_opens_nothing(tmp_path: Path, lines: str) -> None:
+    config, _ = imported(tmp_path, f"listener 8883\n{lines}\n")
+    assert all(each.startswith("mqtt://") for link in config.links for each in link.url)
+
+
+def test_ocsp_alone_is_no_tls_of_a_bridge(tmp_path: Path) -> None:
+    config, _ = imported(tmp_path, f"{BRIDGE_LINES}bridge_require_ocsp true\n", "bridge_require_ocsp")
+    assert config.links[0].url == ("mqtt://up.example:1883",)
+
+
+# ---- as Mosquitto 2.0.11 reads it ----
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bind_address 127.0.0.1 # lo",
+        "bind_address [::1]",
+        "listener 1884 [::1]",
+        "listener\t1884",
+        "\tlistener 1884",
+        "listener 1884\t127.0.0.1",
+        "allow_anonymous\ttrue",
+        "allow_anonymous true\t# x",
+        "max_connections\t5",
+        f"{BRIDGE_LINES}topic b/#\tin",
+        f"{BRIDGE_LINES}restart_timeout 10 5",
+        f"{BRIDGE_LINES}restart_timeout 5 # x",
+        "include_dir none",
+    ],
+    ids=lambda line: line.splitlines()[-1],
+)
+def test_lines_that_mosquitto_refuses(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "mosquitto.conf"
+    path.write_text(f"{line}\n")
+    with pytest.raises(ConfigError, match=re.escape(f"{path}:{line.count(chr(10)) + 1}: `")) as caught:
+        translate(path)
+    has_tab = "\t" in line and "true\t" not in line
+    assert ("a tab is no separator" in str(caught.value)) == has_tab
+
+
+def test_retry_is_the_second_number(tmp_path: Path) -> None:
+    assert imported(tmp_path, f"{BRIDGE_LINES}restart_timeout 5 10 # x\n")[0].links[0].retry == 10
+    assert imported(tmp_path, f"{BRIDGE_LINES}restart_timeout 7\n")[0].links[0].retry == 7
+
+
+def test_marks_codes_and_ends_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "mosquitto.conf"
+    path.write_bytes(b"\xef\xbb\xbf# M\xfcller\r\nlistener 1884\r\n  # \xe9\r\n\r\nmax_keepalive 7\r\n")
+    assert 'listen = ["0.0.0.0:1884"]' in translate(path).toml and "max_keep_alive" in translate(path).toml
+    path.write_bytes(b"listener 1884\nacl_file /M\xfcller\n")
+    with pytest.raises(ConfigError, match=r":2: `acl_file /M.ller` can't be taken over: it is not UTF-8"):
+        translate(path)
+
+
+def test_a_fault_in_an_included_file_has_its_place(tmp_path: Path) -> None:
+    more = tmp_path / "conf.d"
+    more.mkdir()
+    path = tmp_path / "mosquitto.conf"
+    path.write_text("listener 1883\ninclude_dir conf.d\n")
+    (more / "a.conf").write_text("# x\nmax_connections many\n")
+    with pytest.raises(ConfigError, match=f"^{more}/a.conf:2: `max_connections many` is not understood"):
+        translate(path)
+    (more / "a.conf").write_text("psk_file /k\n")
+    with pytest.raises(ConfigError, match=f"{more}/a.conf:1: `psk_file /k`"):
+        translate(path)
+    (more / "a.conf").write_text("include_dir /none\nmax_keepalive 7\n")
+    text = translate(path).toml
+    assert "max_keep_alive" in text and "# include_dir /none: without effect" in text
+
+
+def test_include_dir_takes_other_regular_files_only(tmp_path: Path) -> None:
+    path, more = tmp_path / "mosquitto.conf", tmp_path / "conf.d"
+    path.write_text("include_dir .\n")
+    with pytest.raises(ConfigError, match=r":1: `include_dir \.` .*mosquitto.conf includes itself"):
+        translate(path)
+    path.write_text("include_dir conf.d\n")
+    more.mkdir()
+    os.mkfifo(more / "a.conf")
+    with pytest.raises(ConfigError, match=r":1: .*a.conf is no regular file"):
+        translate(path)
+
+
+# ---- the command ----
+
+
+def test_the_command_looks_at_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pair = Authority(tmp_path / "ca").server(days=30)
+    for name, text in (
+        ("passwords", f"ada:{quick_hash('x')}\nbob:cut\n"),
+        ("acl", "topic read a\nuser ada\ntopic b\n"),
+        ("keys", "one:00ff\n"),
+        ("other.key", "nonsense"),
+    ):
+        (tmp_path / name).write_text(text)
+    path = tmp_path / "mosquitto.conf"
+    lines = f"password_file {tmp_path}/passwords\nacl_file {tmp_path}/acl\npsk_file {tmp_path}/keys\nlistener 8883\n"
+    lines += f"cafile {pair.cert}\nrequire_certificate true\ncertfile {pair.cert}\nkeyfile {pair.key}\n"
+    lines += f"listener 8884\ncertfile {pair.cert}\nkeyfile {tmp_path}/other.key\n"
+    path.write_text(f"{lines}listener 8885\ncertfile /none\nkeyfile {pair.key}\n")
+    assert main(["import", str(path)]) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and f"{path}:3: `psk_file " in output.err
+    assert main(["import", str(path), "--accept", "psk_file"]) == 0
+    output = capsys.readouterr()
+    said = output.err.splitlines()
+    assert said[0].startswith(f"flockmq: warning: lost: {path}:3: `psk_file ")
+    for line in (
+        f"flockmq: {tmp_path}/keys: 1 pre-shared keys",
+        f"flockmq: {tmp_path}/passwords: 1 users",
+        f"flockmq: {tmp_path}/acl: 2 rules",
+        f"flockmq: {pair.cert}: 1 certificates",
+        f"flockmq: {pair.cert}: a certificate; {pair.key} has its key",
+        f"flockmq: warning: /none can't be used as the certificate of {pair.key}: No such file or directory",
+    ):
+        assert line in said
+    assert any(line.startswith(f"flockmq: warning: {tmp_path}/passwords:2: user 'bob' is not served") for line in said)
+    wrong = f"flockmq: warning: {pair.cert} can't be used as the certificate of {tmp_path}/other.key: "
+    assert any(line.startswith(wrong) for line in said)
+    assert main(["import", str(path), "--accept", "user"]) == 2
+    assert "--accept user: its loss opens nothing" in capsys.readouterr().err
