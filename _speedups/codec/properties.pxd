@@ -11,6 +11,7 @@ cdef struct PropertyScan:
     const uint8_t* alias       # the property Topic Alias (3 bytes), or NULL
     const uint8_t* fault       # the property that is at fault, or NULL
     uint32_t expiry_interval   # seconds
+    uint32_t maximum_packet_size   # bytes; 0 = the block does not have it
     uint16_t topic_alias
     uint16_t user_properties   # how many there are
     uint8_t payload_format     # 1: the payload is UTF-8

@@ -31,6 +31,7 @@ cdef enum:
     IDENTIFIERS = 64                  # more than the largest property identifier
     AUTHENTICATION_METHOD = 0x15
     AUTHENTICATION_DATA = 0x16
+    MAXIMUM_PACKET_SIZE = 0x27
     PAYLOAD_FORMAT_INDICATOR = 0x01
 
 # The table PROPERTIES by identifier, for `scan_properties`.
@@ -98,7 +99,7 @@ cdef int scan_properties(const uint8_t* block, Py_ssize_t n, int owner, Property
     cdef uint64_t bit
     cdef uint32_t value = 0
     cdef int code
-    scan[0] = PropertyScan(0, NULL, NULL, NULL, 0, 0, 0, 0)
+    scan[0] = PropertyScan(0, NULL, NULL, NULL, 0, 0, 0, 0, 0)
     c.p = block
     c.end = block + n
     while c.p < c.end:
@@ -130,6 +131,8 @@ cdef int scan_properties(const uint8_t* block, Py_ssize_t n, int owner, Property
             scan.topic_alias = <uint16_t>value
         elif start[0] == PAYLOAD_FORMAT_INDICATOR:
             scan.payload_format = <uint8_t>value
+        elif start[0] == MAXIMUM_PACKET_SIZE:
+            scan.maximum_packet_size = value
     scan.fault = NULL
     if scan.seen >> AUTHENTICATION_DATA & 1 and not scan.seen >> AUTHENTICATION_METHOD & 1:
         scan.fault = block

@@ -413,6 +413,13 @@ cdef class Connection(Channel):
             self.turn.await_store(self)
         self.gate_opened()
 
+    def takes(self, bytes packet not None, reason not None):
+        """Whether the client takes a packet of this size [5: MQTT-3.1.2-24]; if not, the connection ends."""
+        if len(packet) <= self.maximum_packet_size:
+            return True
+        self.close(reason)
+        return False
+
     def close(self, reason not None):
         """End the connection now; `ended` is called before this returns."""
         if not self.closed:

@@ -56,6 +56,8 @@ from _speedups.session.turn import ACK_REASONS
 cdef enum:
     TLS_HANDSHAKE = 0x16      # the first byte of a client that begins TLS
     PACKET_IDS = 65535        # so many messages can be under way
+    CONNECT_PROPERTIES = 10   # bytes of CONNECT before its property block
+    CONNACK_MIN = 5           # bytes of the smallest CONNACK
     CONNECT_MAX = 327710      # bytes of the largest CONNECT: header and five fields of 65 535 bytes
 
 
@@ -74,6 +76,23 @@ cdef bint is_text(const uint8_t* p, Py_ssize_t n) noexcept nogil:
             return False
         p = zero + 1
     return True
+
+
+cdef uint32_t largest_for(const uint8_t* connect, Py_ssize_t n) noexcept:
+    """The Maximum Packet Size in a CONNECT of level 5, which may be malformed [5: MQTT-3.2.2-19]; 0 = any.
+
+    If it can't be read, the client gets the smallest CONNACK.
+    """
+    cdef Cursor at
+    cdef PropertyScan scan
+    cdef uint32_t length = 0
+    at.p = connect + min(n, CONNECT_PROPERTIES)
+    at.end = connect + n
+    if read_varint(&at, &length) < 0:
+        return CONNACK_MIN
+    if scan_properties(at.p, min(<Py_ssize_t>length, at.end - at.p), CONNECT, &scan) == 0 or scan.maximum_packet_size:
+        return scan.maximum_packet_size
+    return CONNACK_MIN
 
 
 cdef class Channel(Outlet):
@@ -269,6 +288,8 @@ cdef class Channel(Outlet):
         """Whether the body is that of a CONNECT of level 5 or later, whose faults get a reason code in CONNACK."""
         if self.phase == EXPECTING and n > 6 and memcmp(body, b"\0\4MQTT", 6) == 0 and body[6] & ~BRIDGE_BIT >= 5:
             self.level = 5
+            if body[6] & ~BRIDGE_BIT == 5:
+                self.largest = largest_for(body, n)
             return True
         return False
 

@@ -246,8 +246,7 @@ class AuthHandler:
         if data:
             properties["authentication_data"] = data
         auth = encode(Auth(code, properties), 5)
-        if len(auth) > connection.maximum_packet_size:
-            connection.close(close_reasons.AUTH_TOO_LARGE)
+        if not connection.takes(auth, close_reasons.AUTH_TOO_LARGE):
             return False
         connection.send(auth)
         return True

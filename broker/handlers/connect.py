@@ -439,9 +439,7 @@ class ConnectHandler(Admission):
                 properties["user_property"].append((WANTED, "1"))
         largest = asked.get("maximum_packet_size", 0)
         connack = encode(Connack(session_present=present, properties=properties), 5)
-        if largest and len(connack) > largest:
-            # The client takes not even CONNACK: there is no way to say so [5: MQTT-3.1.2-24].
-            connection.close(close_reasons.CONNACK_TOO_LARGE)
+        if not connection.takes(connack, close_reasons.CONNACK_TOO_LARGE):  # there is no way to say so
             return
         connection.send(connack)
         connection.accept(

@@ -208,8 +208,7 @@ class SubscribeHandler:
                 connection.reject(CloseReason(None, f"SUBSCRIBE: {grant.reason}"))
                 return
         suback = self._suback(connection, packet, grants, refused)
-        if len(suback) > connection.maximum_packet_size:  # [5: MQTT-3.1.2-24]
-            connection.close(close_reasons.SUBACK_TOO_LARGE)
+        if not connection.takes(suback, close_reasons.SUBACK_TOO_LARGE):
             return
         self._guests.subscribed(session, packet, [name.decode() for name, _ in granted])
         identifier = packet.properties.get("subscription_identifier", 0)

@@ -53,8 +53,7 @@ class UnsubscribeHandler:
             packet.topic_filters = [qualified(session.client_id, each) for each in packet.topic_filters]
         codes = self._codes(connection, session, packet.topic_filters) if level == 5 else []
         unsuback = encode(Unsuback(packet_id=packet.packet_id, reason_codes=codes), level)
-        if len(unsuback) > connection.maximum_packet_size:  # [5: MQTT-3.1.2-24]
-            connection.close(close_reasons.UNSUBACK_TOO_LARGE)
+        if not connection.takes(unsuback, close_reasons.UNSUBACK_TOO_LARGE):
             return
         if ended := list(filter(is_stream, packet.topic_filters)):
             self._streams.end(session, ended)

@@ -603,7 +603,7 @@ PROPERTY_CASES: dict[str, tuple[bytes, Any, str]] = {
         "connect connack publish will puback pubrec pubrel pubcomp subscribe suback unsubscribe unsuback disconnect "
         "auth",
     ),
-    "maximum_packet_size": (b"\x00\x00\x00\x01", 1, "connect connack"),
+    "maximum_packet_size": (b"\x00\x00\x00\x64", 100, "connect connack"),
     "wildcard_subscription_available": (b"\x01", 1, "connack"),
     "subscription_identifier_available": (b"\x00", 0, "connack"),
     "shared_subscription_available": (b"\x00", 0, "connack"),
