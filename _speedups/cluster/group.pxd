@@ -22,6 +22,7 @@ cdef class ClusterGroup(Group):
     cdef set leases                # places of messages that Redis has leased to this node, and that it has
     cdef list peers                # PeerMembers: of other nodes
     cdef uint64_t room_known       # messages that Redis may lease to this node, as far as this node knows
+    cdef uint64_t largest_known    # bytes of the largest packet of members here, as Redis knows it
     cdef uint64_t total            # leases to this node, as Redis has counted those that have arrived
     cdef int64_t credit            # of the members here: see `pass_on`
     cdef int64_t aside_since       # time of the turn's clock at which a message was put aside; 0 = none is
@@ -45,6 +46,7 @@ cdef class ClusterGroup(Group):
     cdef int close_all(self) except -1
     cdef bint is_direct(self, Member member) except -1
     cdef int announce(self) except -1
+    cdef uint64_t largest_of(self, Member member) noexcept
     cdef int announce_member(self, Member member) except -1
     cdef int announce_limit(self, Member member, int64_t limit) except -1
     cdef int note_given(self, Member member, uint64_t total, uint32_t count) except -1

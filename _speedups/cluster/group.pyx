@@ -28,7 +28,7 @@ from _speedups.session.message cimport Message, Publication, message_hold, messa
 from _speedups.session.outgoing_queue cimport OF_GROUP, queue_entry
 from _speedups.session.session cimport Session
 from _speedups.session.subscriber cimport SHARED, Plan, Receiver, Subscriber
-from _speedups.session.turn cimport Turn
+from _speedups.session.turn cimport Outlet, Turn
 
 cdef enum:
     MAXIMUM_QOS = 3            # of the announcement of a node ...
@@ -336,19 +336,39 @@ cdef class ClusterGroup(Group):
 
     cdef int announce(self) except -1:
         """Send Redis how much room there is, if it knows much less, or more. It subtracts the leases under way."""
-        cdef uint64_t room = 0, weight = 0
+        cdef uint64_t room = 0, weight = 0, largest = 0, free
         cdef Member member
         for member in self.connected:
             if member.ready and not member.room():
                 self.make_unready(member)         # else it is not noticed that it has room again
             if self.announce_member(member):
-                room += member.room()
+                free = member.room()
+                room += free
                 weight += 1
+                if free:
+                    largest = max(largest, self.largest_of(member))
         room -= min(room, self.tail - self.head + <uint64_t>self.back_count)
-        if is_news(room, self.room_known):
+        largest = largest if largest < ANY_SIZE else 0
+        if is_news(room, self.room_known) or (room and largest != self.largest_known):
             self.room_known = room
-            self.journal.announce(self.client_id, room, weight, self.total)
+            self.largest_known = largest
+            self.journal.announce(self.client_id, room, weight, self.total, largest)
         return 0
+
+    cdef uint64_t largest_of(self, Member member) noexcept:
+        """The bytes of the largest packet of QoS 0 that the member takes, as Redis counts them; ANY_SIZE or more: any.
+
+        A packet to it has a packet identifier and subscription identifiers more. A topic name has the prefix of the
+        tenant less.
+        """
+        cdef Outlet outlet = member.session.outlet
+        cdef int64_t largest
+        if outlet is None or outlet.level < 5 or outlet.largest == ANY_SIZE:
+            return ANY_SIZE
+        largest = <int64_t>outlet.largest - len(member.properties) - (2 if member.options & MAXIMUM_QOS else 0)
+        if self.tenant is not None:
+            largest += self.tenant.prefix_size
+        return <uint64_t>max(<int64_t>1, largest)
 
     cdef int announce_member(self, Member member) except -1:
         """Send Redis the room of a member that gets messages directly. Returns whether it is no such member.

@@ -24,7 +24,7 @@ cdef class ClusterJournal(Journal):
     cdef dict tenants                  # prefix of a tenant with a limit of its queues -> Tenant: the block adds to them
     cdef list done                     # group, place, in turn: leases that have ended
     cdef readonly set to_tick          # Groups whose `tick` has something to do
-    cdef dict rooms                    # group -> (group, room, connected members, leases received)
+    cdef dict rooms                    # group -> (group, room, connected members, leases received, largest packet)
     cdef dict members                  # (group, client id) -> of a member with room of its own: `announce_member`
     cdef readonly object epoch_of      # callable: returns the epoch of a connection's claim, 0 = it has none
     cdef dict idle                     # (group, key) -> number of its last lease: keys without messages here
@@ -62,7 +62,8 @@ cdef class ClusterJournal(Journal):
     cdef int refused(self, bytes group, uint64_t place, bytes client_id, uint64_t n, uint8_t code) except -1
     cdef int lease_done(self, bytes group, uint64_t place) except -1
     cdef int lease_back(self, bytes group, uint64_t place) except -1
-    cdef int announce(self, bytes group, uint64_t room, uint64_t weight, uint64_t total) except -1
+    cdef int announce(self, bytes group, uint64_t room, uint64_t weight, uint64_t total,
+                      uint64_t largest) except -1
     cdef int announce_member(self, bytes group, Session session, int64_t limit, uint8_t options,
                              bytes identifiers) except -1
     cdef bytes pack_settled(self)

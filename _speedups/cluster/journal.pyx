@@ -345,9 +345,16 @@ cdef class ClusterJournal(Journal):
         """(group, place) of the leases that end with the block being written, as a list."""
         return ended_leases(self.moves, self.done)
 
-    cdef int announce(self, bytes group, uint64_t room, uint64_t weight, uint64_t total) except -1:
-        """Record how many messages the members of a group here have room for."""
-        self.rooms[group] = (group, room, weight, total)
+    cdef int announce(self, bytes group, uint64_t room, uint64_t weight, uint64_t total,
+                      uint64_t largest) except -1:
+        """Record how many messages the members of a group here have room for.
+
+        Args:
+            weight: the number of these members.
+            total: leases to this node, as Redis has counted those that have arrived.
+            largest: bytes of the largest packet of QoS 0 that one of them takes; 0 = any.
+        """
+        self.rooms[group] = (group, room, weight, total, largest)
         return self.note(QUEUED)
 
     cdef int announce_member(self, bytes group, Session session, int64_t limit, uint8_t options,

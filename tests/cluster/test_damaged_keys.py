@@ -90,7 +90,9 @@ def test_a_damaged_group_keeps_no_message_from_others(caller: Caller) -> None:
     assert caller.redis.llen(b"mq:gw:" + OTHER_GROUP) == 1
     assert caller.redis.llen("mq:q:a") == 1
     # Acknowledgements of clients are not kept from Redis either, and their repetition has no effect.
-    reply = caller.call("acks", b"n1", pack([[b"a", caller.incarnation(b"a"), [1], []]]), pack([[], [GROUP, 5, 1, 0]]))
+    reply = caller.call(
+        "acks", b"n1", pack([[b"a", caller.incarnation(b"a"), [1], []]]), pack([[], [GROUP, 5, 1, 0, 0]])
+    )
     assert reply[2][:3] == [b"group", GROUP, b"mq:gw:" + GROUP]
     assert caller.redis.llen("mq:q:a") == 0
 

@@ -44,7 +44,7 @@ class Nodes:
 
     def room(self, node: bytes, room: int) -> None:
         total = int(self.redis.hget("mq:go:" + GROUP.decode(), b"t:" + node) or 0)
-        self.call("acks", node, pack([]), pack([[], [GROUP, room, 1, total]]))
+        self.call("acks", node, pack([]), pack([[], [GROUP, room, 1, total, 0]]))
 
     def idle(self, node: bytes, number: int, *done: int) -> None:
         """All messages of the key are done; `number`: of its last lease that the node has."""

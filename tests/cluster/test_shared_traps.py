@@ -15,6 +15,8 @@ Others are in `test_shared_subscriptions.py` (here S) and in `tests/faults/test_
 | too large for one member | `test_a_message_too_large_for_one_member_goes_to_another_node` |
 """
 
+import re
+
 import pytest
 
 from _speedups.codec.packets import Puback, Publish, Suback, Subscribe, Unsuback, Unsubscribe
@@ -23,6 +25,7 @@ from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.shared_member import JOBS, Worker, gathered, publish
 from tests.harness.socket_client import SocketClient
+from tests.web.http_client import HttpClient
 
 
 @pytest.fixture
@@ -98,7 +101,7 @@ def test_a_node_that_joins_while_the_last_member_leaves_keeps_its_room(cluster: 
     last = Worker(cluster["b"].port, "last")
     redis = cluster.redis.client()
     (node,) = (name for name in redis.hkeys("mq:nodes") if name.startswith("c-"))
-    rooms = b"\x92\x90\x94" + bytes([0xA0 | len(JOBS)]) + JOBS.encode() + b"\x04\x01\x00"
+    rooms = b"\x92\x90\x95" + bytes([0xA0 | len(JOBS)]) + JOBS.encode() + b"\x04\x01\x00\x00"
     assert redis.fcall("flockmq_acks", 0, "mq:", node, b"\x90", rooms)[0] == "ok"
     last.client.close()
     until(lambda: not redis.exists("mq:gs:" + JOBS))
@@ -123,6 +126,35 @@ def test_a_message_too_large_for_one_member_goes_to_another_node(cluster: Cluste
         publish(publisher, b"z")
         packet = small.receive()
     assert isinstance(packet, Publish) and packet.payload in (b"y", b"z")
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_messages_too_large_for_one_member_are_neither_late_nor_out_of_order(
+    start_cluster: StartCluster, persistent: bool
+) -> None:
+    """Redis leases them to no node whose members take no such packets, as long as another one has room."""
+    cluster = start_cluster({"shared.window": 20, "http.listen": "127.0.0.1:0"})
+    small = Worker(cluster["a"].port, "small", maximum_packet_size=100)
+    worker = Worker(cluster["c"].port, "w", persistent=persistent)
+    cluster.settle()
+    with SocketClient(cluster["b"].port, "p", level=5) as publisher:
+        for number in range(40):
+            publish(publisher, b"%d " % number + bytes(200 * (number % 3 > 0)), topic=f"jobs/{number % 4}")
+            small.look().answer()
+            worker.look().answer()
+
+    def all_there() -> bool:
+        small.look().answer()
+        worker.look().answer()
+        return len(small.seen) + len(worker.seen) >= 40
+
+    until(all_there)
+    large = [payload for payload in worker.seen if len(payload) > 100]
+    assert [int(payload.split(b" ")[0]) for payload in large] == [number for number in range(40) if number % 3]
+    assert all(len(payload) < 100 for payload in small.seen) and small.seen
+    metrics = [HttpClient(cluster[name]).ask("GET", "//metrics").data.decode() for name in "abc"]
+    returned = [line for page in metrics for line in page.splitlines() if re.match(r"flockmq\w*shared_returned", line)]
+    assert len(returned) == 3 and all(line.endswith(" 0") for line in returned), returned
 
 
 @pytest.mark.parametrize("persistent", [False, True], ids=["clean", "persistent"])

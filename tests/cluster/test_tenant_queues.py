@@ -116,7 +116,7 @@ class Cluster:
         node, group = self.rng.choice(NODES), self.rng.choice(GROUPS)
         places = [*map(int, self.redis.hkeys(b"mq:gl:" + node + b" " + group))]
         done = [part for place in places[::2] for part in (group, place)]
-        self.call("acks", node, pack([]), pack([done, [group, self.rng.randint(0, 5), 1, 0]]))
+        self.call("acks", node, pack([]), pack([done, [group, self.rng.randint(0, 5), 1, 0, self.rng.choice([0, 40])]]))
         self.commit(node, moves=[part for place in places[1::2] for part in (b"back", group, place, b"", 0)])
 
     def declare(self) -> None:

@@ -242,7 +242,7 @@ def test_a_full_group_drops_what_has_expired(group: Queue, before: str, after: s
     last = int(group.redis.hget(b"mq:g:" + JOBS, "n") or 0)
     assert last == len(before) + 1
     assert group.share("N", most=len(after))[1] == 1
-    group.caller.call("acks", b"n1", pack([]), pack([[], [JOBS, 100, 1, 0]]))  # a node has room for all
+    group.caller.call("acks", b"n1", pack([]), pack([[], [JOBS, 100, 1, 0, 0]]))  # a node has room for all
     leases = {int(place): chr(message[-1]) for place, message in group.redis.hgetall(b"mq:gl:n1 " + JOBS).items()}
     assert "".join(letter for _, letter in sorted(leases.items())) == after
     assert max(leases) == last

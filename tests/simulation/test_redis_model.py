@@ -167,7 +167,11 @@ class Calls:
         numbers = sorted(self._rng.sample(range(1, 9), 3))
         received = [numbers[2], self._rng.choice((0, 10))]
         entry = [self._rng.choice(CLIENTS), self._rng.randrange(1, 12), numbers[:2], received, 20]
-        settled = [pack([[], [b"$share/g/t", self._rng.randrange(5), 1, 0]])] if self._rng.random() < 0.5 else []
+        settled = (
+            [pack([[], [b"$share/g/t", self._rng.randrange(5), 1, 0, self._rng.choice([0, 40])]])]
+            if self._rng.random() < 0.5
+            else []
+        )
         return [node, pack([entry]), *settled]
 
     def load(self, node: bytes) -> list[Any]:

@@ -74,6 +74,13 @@ local function body_of(message)
   return math.floor(rest:byte(1) / 16) == 4 and rest:sub(5) or rest
 end
 
+-- The bytes that a packet of QoS 0 with the message has at least, for a client of MQTT 5.0.
+function backlog.packet_size(message)
+  local body = body_of(message)
+  local head = topic_place(body, 1) - 1
+  return #body - head + (head == 15 and 10 or 5)     -- a deadline is an expiry of 5 bytes there
+end
+
 -- The topic name of a message.
 local function topic_of(message)
   message = body_of(message)

@@ -11,17 +11,20 @@ local function add_taker(rotation, taker, time)
 end
 
 -- Read the rotation. `strategy`, `most`: settings of the group. `count`: the number of messages to give: no more takers
--- can get one. If there are fewer takers, a turn is several messages (`run`).
-local function rotation_of(prefix, group, strategy, most, count)
+-- can get one, unless one of these takes no packets of any size (`limited`). If there are fewer takers, a turn is several
+-- messages (`run`).
+local function rotation_of(prefix, group, strategy, most, count, limited)
   local keyed = (strategy or 'rotation') ~= 'rotation'
-  local rotation = {group = group, takers = {}, heap = {}, room = 0, left = 0, keyed = keyed, most = most}
-  local found = redis.call('ZRANGE', prefix .. 'gr:' .. group, 0, keyed and -1 or count - 1, 'WITHSCORES')
+  local rotation = {group = group, takers = {}, heap = {}, room = 0, left = 0, keyed = keyed, most = most,
+    limited = limited}
+  local found = redis.call('ZRANGE', prefix .. 'gr:' .. group, 0, (keyed or limited) and -1 or count - 1, 'WITHSCORES')
   local fields, gone, full, nodes, at = {}, {}, {}, {}, 0
   for i = 1, #found, 2 do
     fields[#fields + 1] = found[i]
     if not is_member(found[i]) then
       fields[#fields + 1] = 'w:' .. found[i]
       fields[#fields + 1] = 't:' .. found[i]
+      fields[#fields + 1] = 's:' .. found[i]
     end
   end
   local values = in_parts('HMGET', prefix .. 'go:' .. group, fields)
@@ -29,8 +32,9 @@ local function rotation_of(prefix, group, strategy, most, count)
     local name, time = found[i], tonumber(found[i + 1])
     if not is_member(name) then
       add_taker(rotation, {name = name, room = tonumber(values[at + 1] or 1), step = 1 / tonumber(values[at + 2] or 1),
-        total = tonumber(values[at + 3] or 0), leases = {}}, time)
-      at = at + 3
+        total = tonumber(values[at + 3] or 0), largest = tonumber(values[at + 4] or nil), leases = {}}, time)
+      rotation.limited = rotation.limited or values[at + 4]
+      at = at + 4
     else
       at = at + 1
       local taker = not keyed and values[at] and taker_of(prefix, group, name, values[at], nodes)
@@ -47,11 +51,14 @@ local function rotation_of(prefix, group, strategy, most, count)
     end
   end
   rotation.run = math.max(1, math.floor(count / math.max(1, #rotation.heap)))
+  if rotation.limited and not keyed and not limited then
+    return rotation_of(prefix, group, strategy, most, count, true)
+  end
   if gone[1] or full[1] then
     in_parts('ZREM', prefix .. 'gr:' .. group, gone)
     in_parts('HDEL', prefix .. 'go:' .. group, gone)
     in_parts('ZREM', prefix .. 'gr:' .. group, full)
-    return rotation_of(prefix, group, strategy, most, count)     -- others may have a turn
+    return rotation_of(prefix, group, strategy, most, count, limited)     -- others may have a turn
   end
   return rotation
 end
@@ -99,13 +106,15 @@ local function next_taker(rotation)
   return now
 end
 
--- For a group with an order: the node with room whose turn it is. Turns go to nodes that have keys, too: there is no
--- heap.
-local function next_node(rotation)
-  local first = nil
+-- For a group with an order, or with nodes whose members take no packets of any size: the node or member with room whose
+-- turn it is, of those that take the message. If none does, one that does not gets it, and gives it back after a while.
+-- Turns go to nodes that have keys, too, or to a later one: there is no heap.
+local function next_node(rotation, message)
+  local first, fits, size = nil, false, rotation.limited and backlog.packet_size(message)
   for _, node in ipairs(rotation.takers) do
-    if node.room > 0 and (first == nil or node.time < first.time) then
-      first = node
+    local takes = not (size and node.largest and size > node.largest)
+    if node.room > 0 and (first == nil or (takes and not fits) or (takes == fits and node.time < first.time)) then
+      first, fits = node, takes
     end
   end
   return first
@@ -166,7 +175,7 @@ local function node_of_key(prefix, rotation, key, message)
     return nil
   end
   if not node then
-    node = next_node(rotation)
+    node = next_node(rotation, message)
     if not node then
       return nil
     end
@@ -198,7 +207,7 @@ local function lease_keyed(prefix, rotation, place, message, told)
   if key then
     node, message = node_of_key(prefix, rotation, key, message)
   else
-    node = next_node(rotation)                   -- it came before the group had an order
+    node = next_node(rotation, message)          -- it came before the group had an order
   end
   if not node then
     return false
@@ -235,7 +244,15 @@ local function lease(prefix, rotation, place, message, told)
   if rotation.keyed then
     return lease_keyed(prefix, rotation, place, message, told)
   end
-  local taker = next_taker(rotation)
+  local taker
+  if rotation.limited then
+    taker = next_node(rotation, message)
+    if taker then
+      rotation.now, taker.time = taker.time, taker.time + taker.step
+    end
+  else
+    taker = next_taker(rotation)
+  end
   if taker then
     lease_to(prefix, rotation, taker, place, message, told)
   end
@@ -247,7 +264,7 @@ end
 local function lease_all(prefix, rotation, place, messages, told)
   local i = 1
   while i <= #messages do
-    local taker = not rotation.keyed and next_taker(rotation)
+    local taker = not rotation.keyed and not rotation.limited and next_taker(rotation)
     if taker and taker.cid and messages[i]:byte(1) < FIRST_HEAD then
       local count = math.min(rotation.left, taker.room, #messages - i + 1)
       count = add_entries(taker, place + i - 1, messages, i, i + count - 1) - i

@@ -450,7 +450,7 @@ end
 
 -- Acknowledged messages, the room of the caller, keys of which it has no message any more, and the room of its members
 -- that get their messages by themselves. `list`: {group, place, ...}, {group, room, weight, total that the node knew,
--- ...}, and since revision 15 {group, key, number of its last lease, ...}, since revision 21 {{group, client id, epoch,
+-- bytes of the largest packet of QoS 0 that one of its members with room takes or 0 for any, ...}, and since revision 15 {group, key, number of its last lease, ...}, since revision 21 {{group, client id, epoch,
 -- room, ...}, ...}, see `announce_member`.
 local function settle(prefix, node, list, told)
   local done, rooms, idle, members = list[1], list[2], list[3] or {}, list[4] or {}
@@ -471,15 +471,20 @@ local function settle(prefix, node, list, told)
   end, function(i, reason)
     note_damage(prefix, GROUP, idle[3 * i - 2], reason)
   end)
-  each(#rooms / 4, function(i)
-    local group, announced, weight, known = unpack(rooms, 4 * i - 3, 4 * i)
+  each(#rooms / 5, function(i)
+    local group, announced, weight, known, largest = unpack(rooms, 5 * i - 4, 5 * i)
     local total = tonumber(redis.call('HGET', prefix .. 'go:' .. group, 't:' .. node) or 0)
     local room = announced - math.max(0, total - known)   -- less the leases that the node had not received
     if room <= 0 then
       redis.call('ZREM', prefix .. 'gr:' .. group, node)
-      redis.call('HDEL', prefix .. 'go:' .. group, node, 'w:' .. node)
+      redis.call('HDEL', prefix .. 'go:' .. group, node, 'w:' .. node, 's:' .. node)
     else
       redis.call('HSET', prefix .. 'go:' .. group, node, room, 'w:' .. node, weight)
+      if largest > 0 then
+        redis.call('HSET', prefix .. 'go:' .. group, 's:' .. node, largest)
+      else
+        redis.call('HDEL', prefix .. 'go:' .. group, 's:' .. node)
+      end
       redis.call('SADD', prefix .. 'gn:' .. node, group)
       if not redis.call('ZSCORE', prefix .. 'gr:' .. group, node) then
         redis.call('ZADD', prefix .. 'gr:' .. group, redis.call('HGET', prefix .. 'g:' .. group, 'v') or 0, node)
@@ -487,7 +492,7 @@ local function settle(prefix, node, list, told)
       waiting[group] = true
     end
   end, function(i, reason)
-    note_damage(prefix, GROUP, rooms[4 * i - 3], reason)
+    note_damage(prefix, GROUP, rooms[5 * i - 4], reason)
   end)
   each(#members, function(i)
     if announce_member(prefix, node, told, unpack(members[i])) then
@@ -519,7 +524,7 @@ local function leave_group(prefix, group, member, node)
   if node then
     redis.call('SREM', prefix .. 'gn:' .. node, group)
     redis.call('ZREM', prefix .. 'gr:' .. group, node)
-    redis.call('HDEL', prefix .. 'go:' .. group, node, 'w:' .. node, 't:' .. node)
+    redis.call('HDEL', prefix .. 'go:' .. group, node, 'w:' .. node, 't:' .. node, 's:' .. node)
   end
   if redis.call('EXISTS', prefix .. 'gs:' .. group) == 0 then
     local last = tonumber(redis.call('HGET', prefix .. 'g:' .. group, 'n') or 0)
