@@ -12,7 +12,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from _speedups.codec.tenants cimport tenant_size
+from _speedups.codec.publish cimport is_reserved
+from _speedups.codec.tenants cimport begins_tenant, tenant_size
 
 # Eight bytes are checked at once: ONES * c repeats the byte c, and a byte of HIGH marks a hit. They are C macros
 # because the C compiler cannot fold a module variable.
@@ -340,6 +341,11 @@ def split_tenant(bytes name not None):
     """The prefix `$tenant/NAME/` of a topic name, topic filter or client identifier, perhaps empty; and the rest."""
     cdef Py_ssize_t size = tenant_size(name, len(name))
     return name[:size], name[size:]
+
+
+def is_broker_only(bytes name not None):
+    """Whether no client publishes to the topic name, as it writes it without a delay: $SYS, $stream/ and $tenant/."""
+    return is_reserved(name, len(name)) or begins_tenant(name, len(name))
 
 
 def has_control_characters(str text not None):

@@ -36,7 +36,9 @@ def with_prefix(prefix: str, topic: str) -> str:
     """The topic name within the broker of a message that a client wants published; its delay stays in front.
 
     Raises:
-        ValueError: it is a wrong `$delayed/SECONDS/TOPIC`.
+        ValueError: it is a wrong `$delayed/SECONDS/TOPIC`, or it begins as a name of a tenant, also behind a delay.
     """
     delay, name = split_delayed(topic.encode())
+    if name.startswith(ROOT.encode()):
+        raise ValueError(f"no client publishes to {ROOT}")
     return delay.decode() + prefix + name.decode()

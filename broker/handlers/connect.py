@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Connect
 from _speedups.codec.reason_codes import return_code
-from _speedups.codec.topics import has_control_characters, validate_topic_name
+from _speedups.codec.topics import has_control_characters, is_broker_only, validate_topic_name
 from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
 from _speedups.protocol.channel import STATE_TOPIC
@@ -35,7 +35,6 @@ from broker.handlers.auth import WRONG, AuthHandler
 from broker.hooks.api import Client
 from broker.hooks.chain import HookChain, Question, Refused, client_of
 from broker.interest.guests import Guests, offers
-from broker.streams.since import PREFIX
 from broker.streams.streams import Streams
 
 CLIENT_ID_CHARACTERS = 23  # at level 3
@@ -43,7 +42,6 @@ LONGEST = 65_535  # bytes of a text in MQTT
 
 WITH_CLIENT = ("authorize", "publish", "subscribe", "connected", "disconnected")  # hooks called with a `Client` later
 LINK = Identity(method="link", listener=LISTENER)  # of the links of this node
-RESERVED = (b"$SYS/", PREFIX.encode(), tenants.ROOT.encode())  # no client publishes there
 SILENT = (*WRONG, ReasonCode.BANNED)  # refusals whose reason is for the log only
 
 log = logs.get("flockmq.connect")
@@ -277,7 +275,7 @@ class ConnectHandler(Admission):
         """Whether a client may publish to a topic; `name` is the same without a delay."""
         if topic.encode() == STATE_TOPIC % client_id.encode():
             return True
-        if name == b"$SYS" or name.startswith(RESERVED):
+        if is_broker_only(name):
             return False
         return identity.rights is None or identity.rights.may_publish(
             tenants.prefix_of(identity.tenant).encode() + name

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from _speedups.codec.packets import Puback
 from _speedups.codec.properties import decode_block, encode_block
 from _speedups.codec.reason_codes import ReasonCode
-from _speedups.codec.topics import validate_topic_name
+from _speedups.codec.topics import is_broker_only, validate_topic_name
 from _speedups.net.connection import Connection
 from _speedups.routing.delayed import split_delayed
 from _speedups.session.turn import AckReason
@@ -88,7 +88,7 @@ class PublishHandler:
             return
         assert isinstance(found, Message)
         try:
-            _check(found, received.message, self._data_plane.config.limits.max_topic_levels)
+            _check(found, received, self._data_plane.config.limits.max_topic_levels)
             properties = received.properties
             if found.properties != received.message.properties:
                 properties = encode_block(dict(found.properties))
@@ -116,14 +116,20 @@ def _drop(
     connection.drop_publish(message.topic.encode(), message.payload, message.qos, received.packet_id, code, why)
 
 
-def _check(found: Message, received: Message, levels: int) -> None:
+def _check(found: Message, received: Received, levels: int) -> None:
     """Raises ValueError: the message can't be published."""
     if not isinstance(found.topic, str) or not isinstance(found.payload, bytes | bytearray | memoryview):
         raise ValueError("its topic is not str, or its payload not bytes")
-    if found.topic != received.topic:
-        prefix, _ = tenants.split(received.topic.encode())
-        if not found.topic.startswith(prefix) or (not prefix and found.topic.startswith(tenants.ROOT)):
+    if found.topic != received.message.topic:
+        prefix, _ = tenants.split(received.message.topic.encode())
+        delay, name = split_delayed(found.topic.encode())
+        own = name.removeprefix(prefix.encode())
+        if not name.startswith(prefix.encode()) or own.startswith(tenants.ROOT.encode()):
             raise ValueError("its topic is not one of the tenant of its client")
-        validate_topic_name(found.topic.removeprefix(prefix), 4, levels)
+        if is_broker_only(own):
+            raise ValueError("only the broker publishes to its topic")
+        if delay and received.delay:
+            raise ValueError("it is delayed already")
+        validate_topic_name(own, 4, levels)
     if not {"topic_alias", "message_expiry_interval"}.isdisjoint(found.properties):
         raise ValueError("a hook can't set the topic alias or the expiry of a message")

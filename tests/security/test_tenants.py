@@ -62,6 +62,8 @@ TOPICS = (
     "$tenant/acme/jobs/1",
     "$delayed/0/inbox",
     "$delayed/0/$tenant/acme/inbox",
+    "$delayed/0/$SYS/x",
+    "$delayed/0/$stream/earliest/inbox",
     "$stream/earliest/inbox",
 )
 

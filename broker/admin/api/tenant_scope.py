@@ -39,19 +39,20 @@ def qualified(tenant: str, given: dict[str, Any]) -> dict[str, Any]:
     """
     prefix = prefix_of(tenant)
     found = dict(given)
+    for name in ("filter", "group"):
+        if _filter_of(found.get(name, "")).startswith(ROOT):
+            raise unfit(f"{name}: names that begin with {ROOT} are the broker's own")
     for name in PLAIN:
         if found.get(name):
             found[name] = prefix + found[name]
     try:
         if "topic" in found:
-            if found["topic"].startswith(ROOT):
-                raise unfit("topic: only the broker publishes there")
             found["topic"] = with_prefix(prefix, found["topic"])
-        if "group" in found:
-            topic_filter = _filter_of(found["group"])
-            found["group"] = found["group"].removesuffix(topic_filter) + prefix + topic_filter
     except ValueError as fault:
-        raise unfit(str(fault)) from None
+        raise unfit(f"topic: {fault}") from None
+    if "group" in found:
+        topic_filter = _filter_of(found["group"])
+        found["group"] = found["group"].removesuffix(topic_filter) + prefix + topic_filter
     if "kind" in found:
         if found["kind"] == "address":
             raise unfit("kind: addresses are banned for the whole broker")

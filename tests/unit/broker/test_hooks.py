@@ -151,6 +151,28 @@ def test_a_message_made_invalid_is_dropped() -> None:
     assert [packet.packet_id for packet in play([Breaks()], act)] == [3]
 
 
+@pytest.mark.parametrize("delay", [b"", b"$delayed/0/"])
+def test_a_hook_moves_no_message_to_topics_of_the_broker(delay: bytes) -> None:
+    """It could move one of a client without a tenant into a tenant, behind a delay."""
+
+    class Moves(Hooks):
+        def publish(self, client: Client, message: Message) -> Message:
+            return message._replace(topic=message.payload.decode())
+
+    def act(node: Node) -> list[tuple[str, bytes]]:
+        device, reader = client_of(node, "device"), client_of(node, "reader", ("#", 0), ("$SYS/#", 0))
+        before = node.router.retained.count
+        for topic in (b"$tenant/acme/x", b"$SYS/x", b"$SYS", b"$stream/0/x", b"fine"):
+            device.send(Publish("from", delay + topic, retain=True))
+        if delay:
+            device.send(Publish("$delayed/0/from", delay + b"twice", retain=True))
+        node.advance(2)
+        assert node.router.retained.count == before + 1
+        return [topic for topic, _ in topics(reader)]
+
+    assert play([Moves()], act) == ["fine"]
+
+
 class OfATenant:
     """Accepts each client, as one of the tenant acme."""
 

@@ -6,14 +6,14 @@ import binascii
 from http import HTTPStatus
 from typing import Any
 
-from _speedups.codec.topics import InvalidTopic, validate_topic_name
+from _speedups.codec.topics import InvalidTopic, is_broker_only, validate_topic_name
 from _speedups.routing.delayed import split_delayed
 from broker.admin.api import properties
 from broker.admin.api.operation import TOPIC, Operation, Request
 from broker.admin.api.schema import boolean, integer, record, text
 from broker.admin.http.problems import Problem, unfit
 from broker.broker import Broker
-from broker.core.tenants import is_whole
+from broker.core.tenants import is_whole, split
 
 ENCODING = text("of the payload", enum=["text", "base64"])
 
@@ -51,10 +51,10 @@ def delay_of(topic: str, broker: Broker) -> bytes:
         raise unfit(f"topic: {fault}") from None
     if delay and not broker.config.limits.max_delayed_messages:
         raise unfit("topic: delayed messages are switched off")
-    if delay and (name == b"$SYS" or name.startswith(b"$SYS/")):
-        raise unfit("topic: only the broker publishes there")
     if not is_whole(name.decode()):
         raise unfit("topic: $tenant/NAME/ and no topic of its clients")
+    if is_broker_only(split(name)[1].encode()):
+        raise unfit("topic: only the broker publishes there")
     return delay
 
 
