@@ -65,6 +65,12 @@ METRICS: tuple[Metric, ...] = (
         "Most clients connected at a time.",
         lambda d: d.sessions.max_connected,
     ),
+    gauge(
+        "sessions_stuck",
+        "clients/stuck",
+        "Connected clients that have left a message unacknowledged for limits.stuck_after while others wait behind it.",
+        lambda d: d.stuck_sessions.count,
+    ),
     gauge("connections", "connections/open", "Open connections, before CONNECT too.", lambda d: len(d.reactor)),
     gauge(
         "subscriptions",

@@ -286,6 +286,7 @@ class Node:
         return (
             Job(EVERY_TICK, lambda _: self.coordinator.tick()),
             Job(EVERY_TICK, lambda _: self._report_full_queues()),
+            Job(EVERY_TICK, lambda _: self.broker.data_plane.stuck_sessions.tick()),
             Job(EVERY_TICK, lambda _: self.broker.traces.forget()),
             Job(EVERY_TICK, lambda _: self.broker.retained_searches.tick()),
             Job(EVERY_TICK, lambda _: self.broker.guests.tick()),

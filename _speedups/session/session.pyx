@@ -68,6 +68,21 @@ cdef class Session(SessionStore):
         """Number of message sources that are not exhausted."""
         return len(self.outlet.sources) if self.outlet is not None and self.outlet.sources is not None else 0
 
+    def hold_up(self):
+        """The oldest message that the client has not acknowledged, if it was sent and others wait to be sent; or None.
+
+        Its queue number, its packet identifier, its topic name (None after PUBREC), and the number of those that wait.
+        """
+        cdef Entry* e
+        if self.outlet is None or self.restoring or self.queue.queued <= self.queue.inflight:
+            return None
+        e = queue_entry(self.queue, self.queue.head)
+        if e.state == WAITING:
+            return None
+        return (self.queue.head, packet_id_of(self.queue.head),
+                None if e.message == NULL else e.message.data[:e.message.topic_length],
+                self.queue.queued - self.queue.inflight)
+
     def set_rights(self, Rights rights):
         """Set the topics that the client may publish and read; None = all. Returns True if the rights changed.
 
@@ -210,7 +225,11 @@ cdef class Session(SessionStore):
                 outlet.acknowledge(PUBREL, packet_id_of(n), False, 0, 0)
 
     cdef int note_unsent(self) except -1:
-        """Let the turn drop what expires before it can be sent, if Redis counts it."""
+        """Let the turn drop what expires before it can be sent, if Redis counts it, and note what has to wait."""
+        if (self.queue.queued > self.queue.inflight and self.queue.inflight
+                and self.held_up_in != self.turn.held_up_round):
+            self.held_up_in = self.turn.held_up_round
+            self.turn.held_up.append(self.client_id)      # not the session, which would outlive its end
         if (self.kind == SHARED and self.queue.earliest != NEVER_EXPIRES
                 and queue_unsent(self.queue, self.tail)):
             if self.turn.expiring is None:

@@ -83,6 +83,7 @@ cdef class Sender:
     cdef uint32_t pending             # messages passed to the journal that have no queue number yet
     cdef flag waiting                 # is in turn.awaiting_commit
     cdef flag is_scheduled            # is in turn.to_send
+    cdef uint8_t held_up_in           # the last turn.held_up_round in which it was noted
     cdef readonly uint8_t kind        # SessionKind of a Subscriber
 
     cdef int send_pending(self) except -1
@@ -131,6 +132,8 @@ cdef class Turn:
     cdef readonly object dead_letters # callable that takes a DeadLetter; None = they are dropped
     cdef list sealing                 # callbacks of `before_seal`; None: there are none
     cdef set expiring                 # Senders with messages in Redis that expire, and that they can't send yet; None
+    cdef list held_up                 # client ids of sessions in which messages wait for an acknowledgement, noted once
+    cdef uint8_t held_up_round        # ... in this round, which ends with `take_held_up`
     cdef dict full_queues             # client id -> messages dropped at its full queue, until `take_full_queues`
     cdef readonly Tenants tenants     # of the names at this node
     cdef dict own_limits              # client id -> its own limits of a queue: messages, bytes, drop the oldest

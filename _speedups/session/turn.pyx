@@ -193,6 +193,8 @@ cdef class Turn:
         self.report = report
         self.store = store
         self.commits = deque()
+        self.held_up = []
+        self.held_up_round = 1
         self.full_queues = {}
         self.tenants = Tenants()
         self.shared = GroupSettings()
@@ -300,6 +302,12 @@ cdef class Turn:
         """Client id -> messages that were dropped at its full queue since the last call."""
         dropped, self.full_queues = self.full_queues, {}
         return dropped
+
+    def take_held_up(self):
+        """Client ids of sessions in which, since the last call, messages had to wait for an acknowledgement."""
+        held_up, self.held_up = self.held_up, []
+        self.held_up_round = self.held_up_round % 255 + 1       # of a sender that was never noted it is 0
+        return held_up
 
     def advance(self, uint32_t ticks, int64_t missed=0):
         """Advance the tick by `ticks` quarters of a second, the clock by `missed` more: the process was suspended."""

@@ -124,6 +124,13 @@ class LimitsConfig:
         Choice(("drop-new", "drop-old")),
         reloadable=True,
     )
+    stuck_after: float = option(
+        60.0,
+        "Seconds that a connected client may leave a message unacknowledged while others wait behind it; then its "
+        "session is stuck: in the log, the metrics and the list of clients.",
+        Duration(0.25, DAY),
+        reloadable=True,
+    )
     max_awaiting_release: int = option(
         65_535,
         "QoS 2 messages from one session that wait for its PUBREL; their bytes count as max_queued_bytes do.",

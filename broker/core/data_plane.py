@@ -23,6 +23,7 @@ from broker.core.driver import Driver
 from broker.core.group_settings import refresh
 from broker.core.rewriter import Rewriter
 from broker.core.sessions import Sessions
+from broker.core.stuck_sessions import StuckSessions
 from broker.core.will import Everybody, WillRights
 
 TICKS_PER_SECOND = 4
@@ -45,6 +46,7 @@ class DataPlane:
         self.router = Router(self.turn)
         self.dead_letters = DeadLetters(self.router)
         self.sessions = Sessions(self.turn, self.router.filters)
+        self.stuck_sessions = StuckSessions(self.turn, self.sessions)
         self.reactor = Reactor(self.router, None, driver)
         self.will_rights: WillRights = Everybody()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,6 +83,7 @@ class DataPlane:
             dead_letter_topic=config.shared.dead_letter_topic.encode(),
         )
         refresh(self.router, self.turn.shared)
+        self.stuck_sessions.configure(limits.stuck_after)
         self.turn.tenants.set_limits(lambda prefix: limits_of(config.tenants, tenants.name_of(prefix.decode())))
         self.router.retained.set_limits(limits.max_retained_messages, limits.max_retained_bytes)
         self.router.delayed.set_limits(limits.max_delayed_messages, limits.max_delayed_bytes)

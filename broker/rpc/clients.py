@@ -32,7 +32,7 @@ async def find(data_plane: DataPlane, coordinator: Coordinator, arguments: Argum
         arguments["after"].encode(),
         arguments["limit"],
     )
-    return {"items": [describe(session, coordinator) for session in found.items], "total": found.total}
+    return {"items": [describe(session, data_plane, coordinator) for session in found.items], "total": found.total}
 
 
 def _match(by: str, search: str, hidden: int) -> Match:
@@ -46,7 +46,7 @@ def _match(by: str, search: str, hidden: int) -> Match:
     return lambda session: session.client_id.find(wanted, hidden) >= 0
 
 
-def describe(session: Session, coordinator: Coordinator) -> dict[str, Any]:
+def describe(session: Session, data_plane: DataPlane, coordinator: Coordinator) -> dict[str, Any]:
     """A session, in a list."""
     owner = session.owner
     expires_in = coordinator.session_deadline(session.client_id)
@@ -68,6 +68,7 @@ def describe(session: Session, coordinator: Coordinator) -> dict[str, Any]:
         "subscriptions": session.subscriptions_held,
         "queued_messages": session.queue_length,
         "queued_bytes": session.queue_bytes,
+        "stuck": data_plane.stuck_sessions.described(session),
     }
 
 
@@ -76,7 +77,10 @@ def one(data_plane: DataPlane, coordinator: Coordinator, arguments: Arguments) -
     session = data_plane.sessions.get(arguments["client_id"].encode())
     if session is None:
         return None
-    return {**describe(session, coordinator), "filters": list(filters(data_plane, session))[: arguments["limit"]]}
+    return {
+        **describe(session, data_plane, coordinator),
+        "filters": list(filters(data_plane, session))[: arguments["limit"]],
+    }
 
 
 def filters(data_plane: DataPlane, session: Session) -> Iterator[dict[str, Any]]:

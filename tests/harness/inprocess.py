@@ -235,6 +235,7 @@ class Node:
             self.reactor.advance(1)
             self.broker.coordinator.tick()
             self.broker.retained_searches.tick()
+            self.broker.data_plane.stuck_sessions.tick()
             self.run()
 
     def close(self) -> None:

@@ -9,13 +9,18 @@ import { bytes, count, some, span } from "./words.js";
 
 const COLUMNS = [
   ["Client", (s) => s.client_id],
-  ["State", (s) => h("span", { class: `pill ${s.connected ? "good" : ""}` }, s.connected ? "connected" : "away")],
+  ["State", (s) => [h("span", { class: `pill ${s.connected ? "good" : ""}` }, s.connected ? "connected" : "away"),
+    s.stuck && " ", s.stuck && h("span", { class: "pill warn", title: held(s.stuck) }, "stuck")]],
   ["User", (s) => s.username || "–"],
   ["Address", (s) => s.address || "–"],
   ["MQTT", (s) => s.protocol?.replace("MQTT ", "") || "–"],
   ["Subscriptions", (s) => count(s.subscriptions), "number"],
   ["Queued", (s) => count(s.queued_messages), "number"],
 ];
+
+function held({ packet_id: id, topic, seconds, waiting }) {
+  return `${some(waiting, "message")} behind packet ${id}${topic && ` of ${topic}`}, not acknowledged for ${span(seconds)}`;
+}
 
 export function show(host, query) {
   const search = h("input", { type: "search", name: "search", value: query.get("search") ?? "", autocomplete: "off", spellcheck: "false" });
@@ -100,6 +105,7 @@ function about(client, changed, reopen) {
       ...(client.authentication_method ? [["Authenticated by", client.authentication_method]] : []),
       ...(client.maximum_packet_size ? [["Largest packet", bytes(client.maximum_packet_size)]] : []),
       ["Queued", `${some(client.queued_messages, "message")}, ${bytes(client.queued_bytes)}`],
+      ...(client.stuck ? [["Stuck", held(client.stuck)]] : []),
     ]),
     h("div", { class: "bar middle" }, h("a", { href: `#/trace?${new URLSearchParams({ client: client.client_id })}` }, "Follow its messages"),
       h("span", { class: "grow" }), mayChange() && h("button", { type: "button", class: "danger", disabled: !client.connected, onclick: kick }, "Kick"),

@@ -30,6 +30,18 @@ SESSION: dict[str, Schema] = {
     "subscriptions": integer(),
     "queued_messages": integer("that it has not acknowledged"),
     "queued_bytes": integer(),
+    "stuck": nullable(
+        record(
+            {
+                "packet_id": integer("of the message"),
+                "topic": text("of the message; empty if PUBREC has come and PUBCOMP has not"),
+                "seconds": integer("since the node has seen that others wait for it"),
+                "waiting": integer("messages that wait"),
+            },
+            description="the message that it does not acknowledge while others wait; null: it did within "
+            "limits.stuck_after",
+        )
+    ),
     "node": text("id of the node with this item"),
 }
 SUBSCRIPTION: dict[str, Schema] = {
@@ -54,7 +66,14 @@ ARGUMENTS: dict[str, Schema] = {
     "tenant": TENANT,
 }
 # Null for a session that only its store has.
-NOT_STORED = ("receive_maximum", "maximum_packet_size", "authentication_method", "session_expiry", "expires_in")
+NOT_STORED = (
+    "receive_maximum",
+    "maximum_packet_size",
+    "authentication_method",
+    "session_expiry",
+    "expires_in",
+    "stuck",
+)
 ONE: dict[str, Schema] = {"client_id": CLIENT_ID}
 
 
