@@ -21,6 +21,7 @@ cdef class MessageSource:
 cdef class Session(SessionStore):
     cdef public object expiry          # for Python: Session Expiry Interval in seconds; None = as configured
 
+    cdef uint64_t numbers_left(self) noexcept
     cdef uint32_t room(self) noexcept
     cdef int note_unsent(self) except -1
     cdef bint withheld(self, uint64_t n, const Entry* e) except -1

@@ -71,10 +71,12 @@ cdef class Session(SessionStore):
     def hold_up(self):
         """The oldest message that the client has not acknowledged, if it was sent and others wait to be sent; or None.
 
+        Shared subscriptions keep what they can't give to it, when it has no packet identifier left.
         Its queue number, its packet identifier, its topic name (None after PUBREC), and the number of those that wait.
         """
         cdef Entry* e
-        if self.outlet is None or self.restoring or self.queue.queued <= self.queue.inflight:
+        if (self.outlet is None or self.restoring or not self.queue.inflight
+                or (self.queue.queued == self.queue.inflight and self.numbers_left())):
             return None
         e = queue_entry(self.queue, self.queue.head)
         if e.state == WAITING:
@@ -161,10 +163,14 @@ cdef class Session(SessionStore):
 
     # ---- sending ----
 
+    cdef uint64_t numbers_left(self) noexcept:
+        """Queue numbers from `tail` on that may be sent before the oldest message is acknowledged."""
+        return PACKET_IDS - 1 - min(<uint64_t>PACKET_IDS - 1, self.tail - min(self.queue.head, self.tail))
+
     cdef uint32_t room(self) noexcept:
         """Messages of QoS 1 and 2 that would be sent at once: the connection's window and its output have room."""
         cdef Outlet outlet = self.outlet
-        cdef uint64_t taken, window
+        cdef uint64_t taken, window, left
         if outlet is None or outlet.closed:
             return 0
         if buffer_size(&outlet.out) > SEND_BYTES:
@@ -172,7 +178,8 @@ cdef class Session(SessionStore):
             return 0
         taken = self.queue.inflight + queue_unsent(self.queue, self.tail) + self.pending
         window = min(self.turn.limits.max_inflight, <uint32_t>outlet.receive_maximum)
-        return <uint32_t>(window - min(window, taken))
+        left = self.numbers_left()
+        return <uint32_t>min(window - min(window, taken), left - min(left, <uint64_t>self.pending))
 
     cdef int send_pending(self) except -1:
         """Send as many messages as the window, the store and the connection's output allow."""
@@ -226,7 +233,7 @@ cdef class Session(SessionStore):
 
     cdef int note_unsent(self) except -1:
         """Let the turn drop what expires before it can be sent, if Redis counts it, and note what has to wait."""
-        if (self.queue.queued > self.queue.inflight and self.queue.inflight
+        if (self.queue.inflight and (self.queue.queued > self.queue.inflight or not self.numbers_left())
                 and self.held_up_in != self.turn.held_up_round):
             self.held_up_in = self.turn.held_up_round
             self.turn.held_up.append(self.client_id)      # not the session, which would outlive its end

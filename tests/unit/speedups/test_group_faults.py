@@ -320,3 +320,29 @@ def test_a_message_that_was_put_aside_hides_no_expired_one() -> None:
     assert node.counted("expired") == 1
     (group,) = node.router.filters.groups.values()
     assert [payload for _, _, payload in group.messages()] == [b"x" * 200]
+
+
+def test_a_member_without_packet_identifiers_gets_no_more() -> None:
+    """It got a window of messages more, which it could not be sent, and which other members did not get."""
+    node = Node(shared={"max_queued_messages": 100_000})
+    one, publisher = member(node, "one"), Client(node, "publisher")
+    for _ in range(656):
+        publisher.send(*(Publish("t/a", b"x", 1, packet_id=number) for number in range(1, 101)))
+        publisher.take()
+        while received := [packet.packet_id for packet in published(one) if packet.packet_id != 1]:
+            one.send(*map(Puback, received))
+        node.store.told.clear()  # nobody reads it back
+        node.store.done = 0
+    (group,), session = node.router.filters.groups.values(), node.sessions.get(b"one")
+    assert session is not None
+    assert (group.waiting, session.queue_length) == (65_600 - 65_534, 1)
+    assert session.hold_up() == (1, 1, b"t/a", 0)
+    two = member(node, "two")
+    for first in (1, 33, 65):
+        two.send(*map(Puback, range(first, first + 32)))
+    assert group.waiting == 0
+    two.take()
+    one.send(Puback(1))
+    publish(publisher, b"a")
+    publish(publisher, b"b")
+    assert [len(published(client)) for client in (one, two)] == [1, 1]
