@@ -38,6 +38,7 @@ from broker.interest.guests import Guests, offers
 from broker.streams.streams import Streams
 
 CLIENT_ID_CHARACTERS = 23  # at level 3
+ASSIGNED = "assigned_client_identifier"
 LONGEST = 65_535  # bytes of a text in MQTT
 
 WITH_CLIENT = ("authorize", "publish", "subscribe", "connected", "disconnected")  # hooks called with a `Client` later
@@ -119,8 +120,9 @@ class ConnectHandler(Admission):
             connection.identity, connection.connect = LINK, packet
             self._coordinator.claim(self, connection, packet)
             return
-        if packet.client_id.startswith((CLIENT_ID_PREFIX, tenants.ROOT)) or not self._has_valid_client_id(packet):
-            self.refuse(connection, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, packet.client_id)
+        fault = self._fault_of_client_id(packet)
+        if fault:
+            self.refuse(connection, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, packet.client_id, fault)
             return
         if not self._is_text_valid(packet.username or ""):
             connection.reject(close_reasons.CONNECT_USER_NAME)
@@ -128,6 +130,7 @@ class ConnectHandler(Admission):
         if not packet.client_id:
             # [MQTT-3.1.3-6]. At random, since numbers would tell one tenant of the clients of others.
             packet.client_id = f"{self._prefix}{secrets.token_hex(8)}"
+            packet.properties[ASSIGNED] = packet.client_id  # for CONNACK; no client can send this property
         # With tenants, a client identifier means nothing until the client's tenant is known.
         known = None if self._data_plane.config.tenants else packet.client_id
         if self._is_banned(connection, packet.client_id, known, packet.username):
@@ -154,13 +157,20 @@ class ConnectHandler(Admission):
     def _is_text_valid(self, text: str) -> bool:
         return self._data_plane.config.mqtt.control_characters or not has_control_characters(text)
 
-    def _has_valid_client_id(self, packet: Connect) -> bool:
-        if not self._is_text_valid(packet.client_id):
-            return False
-        if packet.protocol_level == 3:
-            long = len(packet.client_id) > CLIENT_ID_CHARACTERS and not self._data_plane.config.mqtt.long_client_ids
-            return packet.client_id != "" and not long
-        return packet.client_id != "" or packet.clean_start or packet.protocol_level == 5  # [MQTT-3.1.3-8]
+    def _fault_of_client_id(self, packet: Connect) -> str:
+        """The reason not to accept a client identifier; empty: it is valid."""
+        client_id, level = packet.client_id, packet.protocol_level
+        if client_id.startswith((CLIENT_ID_PREFIX, tenants.ROOT)):
+            return f"identifiers that begin with {client_id.partition('/')[0]}/ are the broker's own"
+        if not self._is_text_valid(client_id):
+            return "control characters or non-characters; mqtt.control_characters = true accepts them"
+        if level == 3 and len(client_id) > CLIENT_ID_CHARACTERS and not self._data_plane.config.mqtt.long_client_ids:
+            return f"above the {CLIENT_ID_CHARACTERS} characters of MQTT 3.1; mqtt.long_client_ids = true accepts it"
+        if not client_id and level == 3:
+            return "it is empty: MQTT 3.1 knows no such identifier"
+        if not client_id and level == 4 and not packet.clean_start:  # [MQTT-3.1.3-8]
+            return "it is empty, and clean session is 0"
+        return ""
 
     def _decide(self, connection: Connection, packet: Connect, verdict: Verdict) -> None:
         """Act on the verdict of the authenticator."""
@@ -417,9 +427,8 @@ class ConnectHandler(Admission):
             properties["maximum_qos"] = capabilities["maximum_qos"]
         if not capabilities.get("retain_available", True):
             properties["retain_available"] = 0
-        client_id = packet.client_id.removeprefix(tenants.prefix_of(connection.identity.tenant))
-        if client_id.startswith(self._prefix):
-            properties["assigned_client_identifier"] = client_id
+        if ASSIGNED in asked:  # else the client has sent its identifier, maybe one from here [5: MQTT-3.2.2-16]
+            properties[ASSIGNED] = asked[ASSIGNED]
         if config.mqtt.topic_alias_maximum:
             properties["topic_alias_maximum"] = config.mqtt.topic_alias_maximum
         if keep_alive != packet.keep_alive:
@@ -473,8 +482,8 @@ def _give_prefix(packet: Connect, prefix: str) -> bool:
 
 
 def _shown(packet: Connect) -> dict[str, Any]:
-    """The properties of CONNECT that hooks get: authentication data may be a secret."""
-    return {name: value for name, value in packet.properties.items() if name != "authentication_data"}
+    """The properties that a client has sent, as hooks get them: authentication data may be a secret."""
+    return {name: value for name, value in packet.properties.items() if name not in ("authentication_data", ASSIGNED)}
 
 
 def _connack(connection: Connection, code: int, **properties: str) -> bytes:

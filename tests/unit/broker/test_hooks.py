@@ -331,6 +331,19 @@ class Chooses(Hooks):
         return False if topic_filter == "false" else Refusal(ReasonCode.SERVER_MOVED)
 
 
+def test_hooks_see_the_properties_that_the_client_has_sent() -> None:
+    """Not the identifier that the broker has given it."""
+    seen: list[dict[str, Any]] = []
+
+    class Watches(Hooks):
+        def connect(self, client: Client) -> None:
+            seen.append(dict(client.properties))
+
+    connack = play([Watches()], lambda node: Connected(node, "", level=5, properties={"receive_maximum": 9}).connack())
+    assert "assigned_client_identifier" in connack.properties
+    assert seen == [{"receive_maximum": 9}]
+
+
 @pytest.mark.parametrize("level", [4, 5])
 def test_a_refusal_has_a_reason_code(level: int) -> None:
     """QUOTA_EXCEEDED is one of the packet, SERVER_MOVED is not."""
