@@ -6,6 +6,7 @@ $SYS topics, Prometheus and OpenTelemetry names are derived from the rows.
 from collections.abc import Callable
 from typing import NamedTuple
 
+from broker import standard_error
 from broker.broker import Broker
 from broker.core.data_plane import DataPlane
 
@@ -144,6 +145,13 @@ METRICS: tuple[Metric, ...] = (
         "tls/certificate expires",
         "When the first certificate expires, in seconds since 1970; 0 without TLS.",
         lambda d: d.reactor.certificate_expires,
+    ),
+    Metric(
+        "log_lines_dropped",
+        "counter",
+        "log/lines dropped",
+        "Lines of the log that were dropped: its reader or its disk was slow or away.",
+        lambda *_: standard_error.dropped(),
     ),
     counter("bytes_received", "bytes/received", "Bytes read from clients."),
     counter("bytes_sent", "bytes/sent", "Bytes written to clients."),

@@ -142,6 +142,7 @@ class Node:
         before = self.broker
         self._build()
         before.draining.cancel()
+        before.data_plane.strangers.close()
         self.broker.redirect.follow(before.redirect)
         before.data_plane.reactor.abandon()
         self.broker.data_plane.reactor.succeed(before.data_plane.reactor)
@@ -287,6 +288,7 @@ class Node:
             Job(EVERY_TICK, lambda _: self.coordinator.tick()),
             Job(EVERY_TICK, lambda _: self._report_full_queues()),
             Job(EVERY_TICK, lambda _: self.broker.data_plane.stuck_sessions.tick()),
+            Job(EVERY_TICK, lambda _: self.broker.data_plane.strangers.tick(time.monotonic())),
             Job(EVERY_TICK, lambda _: self.broker.traces.forget()),
             Job(EVERY_TICK, lambda _: self.broker.retained_searches.tick()),
             Job(EVERY_TICK, lambda _: self.broker.guests.tick()),
@@ -397,6 +399,7 @@ class Node:
         await self.coordinator.stop()
         self._report_full_queues()
         self._full_queues.close()
+        self.broker.data_plane.strangers.close()
         self.broker.data_plane.dead_letters.close()
         if self.http is not None:
             await self.http.close()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from broker import logs, sd_notify
+from broker import logs, sd_notify, standard_error
 from broker.config.load import allows_colour
 from broker.config.schema import Config
 from broker.errors import FlockError, StoreFailure, fail
@@ -92,6 +92,7 @@ def serve(config: Config, *, reload: Callable[[], Config]) -> int:
         config: of the node.
         reload: reads the configuration again, for SIGHUP.
     """
+    standard_error.take()
     worker = config.cluster.node_name if config.listen_shared else ""
     logs.configure(config.log.level, config.log.format, colour=allows_colour(), worker=worker)
     raise_file_limit()

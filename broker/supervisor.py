@@ -17,7 +17,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 
-from broker import logs
+from broker import logs, standard_error
 from broker.child import PYTHON, SIGNALS, Child, package_environment, status_text
 from broker.config.keys import TABLES
 from broker.config.listen_url import ListenUrl
@@ -135,6 +135,7 @@ def supervise(config: Config, arguments: list[str]) -> int:
         config: effective configuration.
         arguments: of `flockmq serve`.
     """
+    standard_error.take()
     logs.configure(config.log.level, config.log.format, colour=allows_colour())
     try:
         with contextlib.ExitStack() as stack:

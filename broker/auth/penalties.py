@@ -8,7 +8,8 @@ The table is bounded, and entries expire.
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
+
+from broker.core.networks import network_of
 
 MAX_DELAY = 8.0  # seconds; `limits.connect_timeout` ends connections that wait longer
 EXPIRY_SECONDS = 300.0  # seconds without a failure
@@ -24,18 +25,6 @@ class Record:
     failures: int = 0
     last: float = 0.0
     under_way: int = 0  # attempts since
-
-
-def network_of(address: str) -> str:
-    """The host of an address, without its port; of IPv6 the network of 64 bits that one customer has."""
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        found = ip_address(host)
-    except ValueError:  # a Unix socket
-        return host or address
-    if isinstance(found, IPv6Address):
-        return str(found.ipv4_mapped or IPv6Address(int(found) >> 64 << 64))
-    return host
 
 
 class Penalties:

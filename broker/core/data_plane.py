@@ -23,6 +23,7 @@ from broker.core.driver import Driver
 from broker.core.group_settings import refresh
 from broker.core.rewriter import Rewriter
 from broker.core.sessions import Sessions
+from broker.core.strangers import Strangers
 from broker.core.stuck_sessions import StuckSessions
 from broker.core.will import Everybody, WillRights
 
@@ -48,6 +49,7 @@ class DataPlane:
         self.sessions = Sessions(self.turn, self.router.filters)
         self.stuck_sessions = StuckSessions(self.turn, self.sessions)
         self.reactor = Reactor(self.router, None, driver)
+        self.strangers = Strangers()
         self.will_rights: WillRights = Everybody()
         self._tasks: set[asyncio.Task[None]] = set()
         self.configure(config)

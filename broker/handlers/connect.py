@@ -319,7 +319,14 @@ class ConnectHandler(Admission):
     ) -> None:
         self._turn.count(CONNECTS_REFUSED)
         more = {name: text for name, text in (("username", username), ("reason", reason)) if text}
-        log.info("connection refused", client_id=client_id, address=connection.address, code=code.name.lower(), **more)
+        self._data_plane.strangers.write(
+            log.info,
+            "connection refused",
+            client_id=client_id,
+            address=connection.address,
+            code=code.name.lower(),
+            **more,
+        )
         refusal = self._refusal(connection, code, reason)
         if connection.protocol_level < 5 or len(refusal) <= connection.maximum_packet_size:
             connection.send(refusal)
@@ -328,7 +335,9 @@ class ConnectHandler(Admission):
     def _send_elsewhere(self, connection: Connection, packet: Connect, reason: CloseReason) -> None:
         """Refuse a client that is to use another server [5: 4.11]."""
         self._turn.count(CONNECTS_REFUSED)
-        log.info("sent to another server", client_id=packet.client_id, address=connection.address, reason=reason)
+        self._data_plane.strangers.write(
+            log.info, "sent to another server", client_id=packet.client_id, address=connection.address, reason=reason
+        )
         connection.send(
             _connack(connection, reason.code or 0, reason_string=str(reason), server_reference=reason.server_reference)
         )

@@ -36,6 +36,7 @@ class Dispatcher:
         self._hooks = hooks
         self._reactor = data_plane.reactor
         self._sessions = data_plane.sessions
+        self._strangers = data_plane.strangers
         self._streams = broker.streams
         self._retained_searches = broker.retained_searches
         self._guests = broker.guests
@@ -92,8 +93,10 @@ class Dispatcher:
     def denied(self, connection: Connection, topic: bytes) -> None:
         """A client may not publish to a topic; called once for its rights, counted each time."""
         session = connection.session
-        log.warning(
+        self._strangers.write(
+            log.warning,
             "publish denied by access rules; further ones of this client are only counted",
+            address=connection.address,
             client_id=session.client_id.decode() if session is not None else "",
             topic=topic.decode(),
         )
@@ -105,9 +108,10 @@ class Dispatcher:
     def accepting(self, is_accepting: bool) -> None:
         """The reactor starts to accept connections, or stops."""
         if is_accepting:
-            log.info("accepting connections again", connections=len(self._reactor))
+            self._strangers.write(log.info, "accepting connections again", connections=len(self._reactor))
         else:
-            log.warning(
+            self._strangers.write(
+                log.warning,
                 "accepting no connections: limit of connections, pending connections or file descriptors reached",
                 connections=len(self._reactor),
                 pending=self._reactor.pending,
@@ -117,11 +121,10 @@ class Dispatcher:
         """A connection has ended, in whatever way."""
         session, connection.claimed = connection.claimed, None
         connection.authentication = None  # an exchange that is under way has the connection
-        log_ended = log.debug if connection.fault is None or connection.lingering else log.info  # a refusal was logged
         if session is None:
             self._connected_users.on_not_admitted(connection)
             self._coordinator.ended(connection, None)
-            log_ended("connection ended before it was accepted", address=connection.address, reason=reason)
+            self._log_ended(connection, "connection ended before it was accepted", reason=reason)
             return
         if self._hooks.has("disconnected"):
             connection.claimed = session
@@ -135,4 +138,10 @@ class Dispatcher:
         session.owner = None
         self._connected_users.on_disconnected(connection)
         self._coordinator.ended(connection, session)
-        log_ended("connection ended", client_id=session.client_id.decode(), address=connection.address, reason=reason)
+        self._log_ended(connection, "connection ended", client_id=session.client_id.decode(), reason=reason)
+
+    def _log_ended(self, connection: Connection, event: str, **values: str) -> None:
+        if connection.fault is None or connection.lingering:  # a refusal was logged
+            log.debug(event, address=connection.address, **values)
+        else:
+            self._strangers.write(log.info, event, address=connection.address, **values)

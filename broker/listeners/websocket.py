@@ -14,12 +14,9 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
-from broker import logs
 from broker.config.schema import WebsocketConfig
 
 SUBPROTOCOLS = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]
-
-log = logs.get("flockmq.connect")
 
 
 class Upgrade:
@@ -48,12 +45,10 @@ class Upgrade:
             protocol.receive_data(head)
         request = next((event for event in protocol.events_received() if isinstance(event, Request)), None)
         response = self._check(protocol, request, secure)
-        if request is not None and response.status_code == HTTPStatus.FORBIDDEN:
-            log.info("WebSocket refused: no page of this origin may connect", origin=request.headers.get("Origin", ""))
         if response.status_code != 101:
             del response.headers["Connection"]
             response.headers["Connection"] = "close"
-        return response.serialize(), "" if response.status_code == 101 else _reason(response)
+        return response.serialize(), "" if response.status_code == 101 else _reason(response, request)
 
     def _check(self, protocol: ServerProtocol, request: Request | None, secure: bool) -> Response:
         if request is None:
@@ -88,6 +83,8 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _reason(response: Response) -> str:
+def _reason(response: Response, request: Request | None) -> str:
+    if request is not None and response.status_code == HTTPStatus.FORBIDDEN:
+        return f"WebSocket: no page of this origin may connect: {request.headers.get('Origin', '')}"
     text = " ".join((response.body or b"").decode(errors="replace").split())
     return f"WebSocket: {response.status_code}, {text}"

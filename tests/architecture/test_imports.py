@@ -24,7 +24,7 @@ LAYERS: dict[str, list[str]] = {
     "broker": [
         "errors version files",
         "logs",
-        "config",
+        "standard_error config",
         "sd_notify",
         "core",
         "storage",

@@ -1,5 +1,6 @@
 """deploy/systemd/flockmq.service: judged by systemd's own tools, then run, sandbox and all, by a real systemd."""
 
+import contextlib
 import os
 import re
 import socket
@@ -196,6 +197,20 @@ def test_a_state_is_told(abstract: bool, tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("NOTIFY_SOCKET", address.replace("\0", "@"))
         sd_notify.notify("READY=1")
         assert manager.recv(100) == b"READY=1"
+
+
+def test_a_manager_that_does_not_read_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        waiting = 0
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other, contextlib.suppress(BlockingIOError):
+            other.setblocking(False)
+            while other.sendto(b"WATCHDOG=1", str(tmp_path / "notify")):
+                waiting += 1
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        sd_notify.notify("READY=1")
+        assert [manager.recv(100) for _ in range(waiting + 1)][-1] == b"READY=1"
 
 
 @pytest.mark.parametrize("address", ["", "/nowhere/notify", "x" * 200])

@@ -16,10 +16,11 @@ from _speedups.codec.packets import Connect
 from broker.auth.access_control import AccessControl
 from broker.auth.authenticator import Credentials, ReasonCode, Verdict
 from broker.auth.passwords import StoredHash, hash_password
-from broker.auth.penalties import MAX_ADDRESSES, MAX_ATTEMPTS, MAX_DELAY, Penalties, network_of
+from broker.auth.penalties import MAX_ADDRESSES, MAX_ATTEMPTS, MAX_DELAY, Penalties
 from broker.auth.verifier import Verifier
 from broker.auth.work_pool import Busy, WorkPool
 from broker.config.load import load
+from broker.core.networks import network_of
 from broker.public.testing import Broker
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import BrokerProcess, until
