@@ -1,18 +1,21 @@
 """Lines of the log that anyone can cause, without a login: the first ones of a network are written, the rest is summed.
 
 Refused connections, faults before CONNECT, failed handshakes: a stranger causes thousands a second. They would fill the
-disk, and hide all that matters. Lines at level debug, which somebody has asked for, are all written.
+disk, and hide all that matters. At level debug, which somebody has asked for, all are written.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from broker import logs
 from broker.core.networks import network_of
 
 LINES = 20  # of one event and network, in a period
 SECONDS = 10.0  # of a period
 MAX_NETWORKS = 1000  # events of networks that are told apart at a time; all further ones of an event are one network
+
+log = logs.get("flockmq.connection")
 
 Write = Callable[..., None]  # a method of a Log
 
@@ -41,6 +44,10 @@ class Strangers:
             address: HOST:PORT of the stranger; "" if it is not known.
             values: more of the line.
         """
+        values = {"address": address, **values} if address else values
+        if log.enabled(logs.DEBUG):
+            write(event, **values)
+            return
         key = event, network_of(address) if address else ""
         flood = self._floods.get(key)
         if flood is None:
@@ -49,7 +56,7 @@ class Strangers:
             flood = self._floods.setdefault(key, Flood(write, time.monotonic() + SECONDS))
         flood.lines += 1
         if flood.lines <= LINES:
-            write(event, **({"address": address} if address else {}), **values)
+            write(event, **values)
 
     def tick(self, now: float) -> None:
         """End the periods that are over."""

@@ -119,7 +119,12 @@ FIVE = {
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {"limits.max_awaiting_release": 100, "limits.max_queued_messages": 1000, "limits.connect_timeout": 60}
+    settings = {
+        "log.level": "debug",
+        "limits.max_awaiting_release": 100,
+        "limits.max_queued_messages": 1000,
+        "limits.connect_timeout": 60,
+    }
     process = make_broker(tmp_path_factory.mktemp("node"), "memory", settings).start()
     assert isinstance(process, BrokerProcess)
     yield process

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from broker import logs
 from broker.core import strangers
 from broker.core.strangers import LINES, SECONDS, Strangers
 
@@ -68,3 +69,13 @@ def test_many_networks_are_one(lines: list[Line], monkeypatch: pytest.MonkeyPatc
     made.close()
     assert len(lines) == 10 + LINES + 1
     assert lines[-1][1] == {"network": "others", "lines": 7, "seconds": SECONDS}
+
+
+def test_level_debug_has_all(lines: list[Line]) -> None:
+    before = logs.level()
+    logs.set_level("debug")
+    try:
+        cause(Strangers(), lines, LINES + 5, "192.0.2.1")
+    finally:
+        logs.set_level(before)
+    assert len(lines) == LINES + 5
