@@ -15,7 +15,7 @@ TRANSLATED := CYTHON_CACHE_DIR="$${FLOCKMQ_TEST_CACHE:-$(CURDIR)/build}/compiled
 unexport PYTHONDONTWRITEBYTECODE
 
 help:
-	@echo "make run      build, install into $(VENV), start one node on 127.0.0.1:1883, its web page on http://127.0.0.1:8080"
+	@echo "make run      build, install into $(VENV), start one node on localhost:1883, its web page on http://127.0.0.1:8080"
 	@echo "              (FLOCKMQ_LISTEN=127.0.0.1:1884 make run: another port)"
 	@echo "make install  build and install only; EXTRAS=$(EXTRAS) are the extras"
 	@echo "make check    what each change must pass: ruff, mypy, unit and architecture tests (below two minutes)"

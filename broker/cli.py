@@ -59,9 +59,9 @@ commands:
   --version    the version
 
 examples:
-  flockmq                                      listen on 127.0.0.1:1883, keep state in ./flockmq.db
+  flockmq                                      listen on localhost:1883, keep state in ./flockmq.db
   flockmq passwd passwords ada                 make a user
-  flockmq serve --listen 0.0.0.0:1883 --password-file passwords    accept other machines
+  flockmq serve --listen :1883 --password-file passwords    accept other machines
   flockmq sub -t 'sensors/#' -v                watch a subtree
   flockmq pub -t sensors/1 -m 21.5 -q 1 -r     publish a retained message
   flockmq sample-config > flockmq.toml         start a configuration file

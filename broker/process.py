@@ -62,9 +62,7 @@ def banner(node: Node) -> None:
     if node.http_addresses:
         log.info("HTTP server is listening", listen=", ".join(node.http_addresses))
     if all(is_loopback(address) for address in plain + proxied):
-        log.info(
-            "only this machine can connect by MQTT; `flockmq passwd` makes users, --listen 0.0.0.0:1883 lets others in"
-        )
+        log.info("only this machine can connect by MQTT; `flockmq passwd` makes users, --listen :1883 lets others in")
 
 
 async def _serve(config: Config, reload: Callable[[], Config]) -> None:

@@ -147,8 +147,9 @@ def supervise(config: Config, arguments: list[str]) -> int:
 def _supervise(config: Config, arguments: list[str], stack: contextlib.ExitStack) -> int:
     reserved = {}
     for key, (urls, mode) in _addresses(config).items():
-        reserved[key] = [stack.enter_context(contextlib.closing(Place(url, mode))) for url in urls]
-    http = [reserve(address) for address in config.http.listen]
+        places = [place for url in urls for place in places_of(ListenUrl.parse(url), mode)]
+        reserved[key] = [stack.enter_context(contextlib.closing(place)) for place in places]
+    http = [each for address in config.http.listen for each in reserve(address)]
     shared = {key: ",".join(place.handed_down for place in places) for key, places in reserved.items()}
     shared |= {"http.listen": ",".join(address for address, _ in http)}
     shared |= {"listen_shared": "true", "cluster.workers": "1"}
@@ -183,21 +184,14 @@ class Place:
     """An address of a listener, reserved for the workers.
 
     Args:
-        text: as in `listen`.
-        mode: permissions, if it is a Unix socket.
-
-    Raises:
-        ListenError: another process has it, or this one may not use it.
+        url: with its real port.
+        socket: that reserves it; a Unix socket is bound.
     """
 
-    def __init__(self, text: str, mode: str) -> None:
-        self.url = ListenUrl.parse(text)
-        self.is_unix = self.url.scheme == "unix"
-        if self.is_unix:
-            self.socket = bind_unix(self.url.address, int(mode, 8))
-        else:
-            real, self.socket = reserve(self.url.address)
-            self.url = self.url.at(real)
+    def __init__(self, url: ListenUrl, socket: socket.socket) -> None:
+        self.url = url
+        self.is_unix = url.scheme == "unix"
+        self.socket = socket
 
     @property
     def handed_down(self) -> str:
@@ -221,15 +215,36 @@ def _addresses(config: Config) -> dict[str, tuple[tuple[str, ...], str]]:
     return sections | named
 
 
-def reserve(address: str) -> tuple[str, socket.socket]:
-    """HOST:PORT with a real port, and a socket that reserves it for the workers.
+def places_of(url: ListenUrl, mode: str) -> list[Place]:
+    """The places of an address in `listen`.
+
+    Args:
+        url: the address.
+        mode: permissions, if it is a Unix socket.
+
+    Raises:
+        ListenError: another process has it, or this one may not use it.
+    """
+    if url.scheme == "unix":
+        return [Place(url, bind_unix(url.address, int(mode, 8)))]
+    return [Place(url.at(real), reserved) for real, reserved in reserve(url.address)]
+
+
+def reserve(address: str) -> list[tuple[str, socket.socket]]:
+    """HOST:PORT with a real port and a socket that reserves it for the workers, for each host of the address.
 
     Raises:
         ListenError: another process has it, or this one may not use it.
     """
     scheme, separator, place = address.rpartition("://")
-    with bind(place) as probe:  # not shared: else it would not notice that another process listens
-        real, family, where = address_of(probe), probe.family, probe.getsockname()
+    probes = bind(place)  # not shared: else it would not notice that another process listens
+    return [(f"{scheme}{separator}{address_of(probe)}", _reserve(probe)) for probe in probes]
+
+
+def _reserve(probe: socket.socket) -> socket.socket:
+    """A socket that reserves the address of another one, which is closed."""
+    with probe:
+        family, where = probe.family, probe.getsockname()
     reserved = socket.socket(family, socket.SOCK_STREAM)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -237,4 +252,4 @@ def reserve(address: str) -> tuple[str, socket.socket]:
         reserved.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     reserved.bind(where)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # it was needed for connections that ended lately
-    return scheme + separator + real, reserved
+    return reserved

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from broker.auth.methods import authenticates
-from broker.config.listen_url import NETWORK, ListenUrl, split_address
+from broker.config.listen_url import NETWORK, ListenUrl, hosts_and_port
 from broker.config.schema import Config, ListenerConfig
 from broker.errors import ConfigError
 
@@ -23,11 +23,10 @@ def is_local(address: str) -> bool:
     url = ListenUrl.parse(address)
     if url.scheme not in NETWORK:
         return True
-    host = split_address(url.address)[0]
     try:
-        return ip_address(host).is_loopback
+        return all(ip_address(host).is_loopback for host in hosts_and_port(url.address)[0])
     except ValueError:
-        return host == "localhost"
+        return False
 
 
 def is_encrypted(address: str) -> bool:

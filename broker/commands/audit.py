@@ -8,7 +8,7 @@ from broker.config.load import load
 
 EXAMPLES = """\
   flockmq audit --config /etc/flockmq.toml
-  flockmq audit --listen 0.0.0.0:1883 --password-file passwords --json
+  flockmq audit --listen :1883 --password-file passwords --json
 
 exit status: 0 no finding is bad (some may be weak), 1 a finding is bad."""
 

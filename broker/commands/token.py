@@ -10,7 +10,7 @@ from broker.errors import UsageError
 
 EXAMPLES = """\
   flockmq token tokens.txt ann --role admin      # prints it, once; it replaces an older one of this name
-  flockmq serve --http 0.0.0.0:8080 --set http.tokens_file=tokens.txt
+  flockmq serve --http :8080 --set http.tokens_file=tokens.txt
   curl -H "Authorization: Bearer TOKEN" http://127.0.0.1:8080/api/v1/nodes"""
 
 

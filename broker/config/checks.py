@@ -68,9 +68,9 @@ def _check_listeners(config: Config, origins: Mapping[str, str]) -> None:
         prefix = "" if listener.name == "default" else f"listeners.{listener.name}."
         urls = [ListenUrl.parse(address) for address in listener.listen]
         for url in urls:
-            if url.place and url.place in places:
+            if not places.isdisjoint(url.places):
                 raise ConfigError(f"{prefix}listen: {url} is listened on twice", "each address belongs to one listener")
-            places.add(url.place)
+            places.update(url.places)
         _check_tls(listener, prefix, any(url.secure for url in urls))
         is_secure = is_secure or any(url.secure for url in urls)
         for section, used in (("tls", any(url.secure for url in urls)), ("websocket", any(u.websocket for u in urls))):

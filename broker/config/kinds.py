@@ -13,7 +13,7 @@ from ipaddress import ip_network
 
 from _speedups.codec.topics import InvalidTopic, validate_topic_filter
 from broker.config.listen_url import EXPECTED as LISTEN_EXPECTED
-from broker.config.listen_url import ListenUrl
+from broker.config.listen_url import ListenUrl, hosts_and_port
 from broker.config.listen_url import split_address as split_address
 from broker.config.redis_url import EXPECTED as REDIS_EXPECTED
 from broker.config.redis_url import RedisUrl, masked
@@ -287,25 +287,26 @@ def rate(text: str) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class Addresses(Kind):
-    """One or more HOST:PORT; as text separated by commas."""
+    """One or more HOST:PORT to listen on; as text separated by commas."""
 
     may_be_empty: bool = False
     schemes: tuple[str, ...] = ()  # that may stand before it, with ://
-    expected: str = 'HOST:PORT such as "127.0.0.1:1883" or "[::1]:1883"'
+    expected: str = 'HOST:PORT such as "127.0.0.1:1883", "[::1]:1883" or ":1883"'
 
     def read(self, raw: object, *, is_text: bool) -> object:
         addresses = texts(raw, is_text=is_text)
         if not (addresses or self.may_be_empty):
             raise ValueError
-        seen = set()
+        seen: set[tuple[str, int]] = set()
         for address in addresses:
             scheme, separator, place = address.rpartition("://")
             if separator and scheme not in self.schemes:
                 raise ValueError
-            host, port = split_address(place)
-            if port and (host, port) in seen:
+            hosts, port = hosts_and_port(place)
+            places = {(host, port) for host in hosts if port}
+            if places & seen:
                 raise ValueError(f"each address once, {address} is there twice")
-            seen.add((host, port))
+            seen |= places
         return addresses
 
 
@@ -319,7 +320,7 @@ class ListenUrls(Addresses):
         addresses = texts(raw, is_text=is_text)
         if not (addresses or self.may_be_empty):
             raise ValueError
-        places = [place for address in addresses if (place := ListenUrl.parse(address).place)]
+        places = [place for address in addresses for place in ListenUrl.parse(address).places]
         if len(set(places)) < len(places):
             raise ValueError("each address once")
         return addresses

@@ -6,16 +6,21 @@ ws://HOST:PORT                 over WebSocket
 wss://HOST:PORT                over WebSocket over TLS
 unix:/PATH                     a Unix socket
 fd:NUMBER                      a Unix socket that another process has bound and handed down
+
+HOST `*`, or none, is every address of this machine, of IPv4 and IPv6; `localhost` is both addresses of itself.
 """
 
 from dataclasses import dataclass, replace
 from typing import Self
 
 EXPECTED = (
-    'HOST:PORT such as "127.0.0.1:1883" or "[::1]:1883", that after mqtt://, mqtts://, ws:// or wss://, or unix:/PATH'
+    'HOST:PORT such as "127.0.0.1:1883", "[::1]:1883" or ":1883", that after mqtt://, mqtts://, ws:// or wss://, or '
+    "unix:/PATH"
 )
 MAX_PATH = 107  # bytes that the kernel accepts
 NETWORK = ("mqtt", "mqtts", "ws", "wss")
+EVERYWHERE = ("0.0.0.0", "::")  # all addresses of this machine
+LOOPBACK = ("127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class ListenUrl:
             address = rest.removeprefix("//").removesuffix("/")
         else:
             scheme, address = "mqtt", text
-        split_address(address)
+        hosts_and_port(address)
         return cls(scheme, address)
 
     def __str__(self) -> str:
@@ -58,16 +63,22 @@ class ListenUrl:
         return self.scheme in ("ws", "wss")
 
     @property
-    def place(self) -> object:
-        """The unique part; None if the kernel chooses the port."""
+    def places(self) -> list[object]:
+        """The unique parts; none if the kernel chooses the port."""
         if self.scheme not in NETWORK:
-            return self.scheme, self.address
-        host, port = split_address(self.address)
-        return (host, port) if port else None
+            return [(self.scheme, self.address)]
+        hosts, port = hosts_and_port(self.address)
+        return [(host, port) for host in hosts if port]
 
     def at(self, address: str) -> "ListenUrl":
         """The same with another HOST:PORT."""
         return replace(self, address=address)
+
+
+def hosts_and_port(address: str) -> tuple[tuple[str, ...], int]:
+    """The hosts and the port of an address to listen on. Raises ValueError."""
+    host, port = split_address(f"*{address}" if address.startswith(":") else address)
+    return {"*": EVERYWHERE, "localhost": LOOPBACK}.get(host, (host,)), port
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -17,7 +17,7 @@ from broker.errors import ConfigError
 
 VERSIONS = {"mqttv31": "3.1", "mqttv311": "3.1.1", "mqttv50": "5"}
 SECONDS = {"h": 3600, "d": 86_400, "w": 604_800, "m": 2_592_000, "y": 31_536_000}  # of persistent_client_expiration
-FIRST = "127.0.0.1:1883"  # that a configuration without listeners has
+FIRST = "localhost:1883"  # that a configuration without listeners has
 STORE_FILE = "flockmq.db"
 MARK = "\ufeff"  # that editors of Windows write at the begin
 
@@ -480,7 +480,6 @@ class Translation:
 
 def _address(host: str, port: str) -> str:
     """HOST:PORT; without a host, all addresses."""
-    host = host or "0.0.0.0"
     return f"{f'[{host}]' if ':' in host else host}:{int(port)}"
 
 

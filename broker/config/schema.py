@@ -767,9 +767,9 @@ class Config:
     """The whole configuration of one node."""
 
     listen: tuple[str, ...] = option(
-        ("127.0.0.1:1883",),
+        ("localhost:1883",),
         "Addresses to accept MQTT on: HOST:PORT, mqtts://HOST:PORT (TLS), ws://HOST:PORT, wss://HOST:PORT (WebSocket), "
-        "unix:/PATH; 0.0.0.0:1883 opens the node to the network, port 0 takes a free port. Addresses with limits, "
+        "unix:/PATH; :1883 opens the node to the network, port 0 takes a free port. Addresses with limits, "
         "certificates or authentication of their own stand in tables [listeners.NAME], with a `listen` each.",
         ListenUrls(),
         flag="--listen",

@@ -13,7 +13,7 @@ from _speedups.net.reactor import Reactor
 from _speedups.net.ticket_keys import TicketKeyRing
 from _speedups.net.tls import TlsContext
 from broker import logs
-from broker.config.listen_url import ListenUrl, split_address
+from broker.config.listen_url import EVERYWHERE, ListenUrl, split_address
 from broker.config.schema import Config, ListenerConfig, QuotasConfig
 from broker.errors import ConfigError
 from broker.listeners import certificates
@@ -23,7 +23,6 @@ from broker.listeners.websocket import Upgrade
 
 BACKLOG = 4096  # connections that the kernel completes before the node accepts them
 UNLIMITED = 2**32 - 1
-EVERYWHERE = ("0.0.0.0", "::")  # all addresses of this machine
 CERTIFICATE_SECONDS = 5.0  # between checks of the files of certificates
 
 log = logs.get("flockmq.tls")
@@ -60,10 +59,9 @@ class Listeners:
             self._upgrades[each.name] = Upgrade(each.websocket)
             for text, proxied in each.places:
                 url = ListenUrl.parse(text)
-                bound = _bind(url, each, config.listen_shared)
-                if url.scheme not in ("unix", "fd"):
-                    url = url.at(address_of(bound))
-                self._addresses.append(Address(url, bound, proxied, each.name))
+                for bound in _bind(url, each, config.listen_shared):
+                    real = url if url.scheme in ("unix", "fd") else url.at(address_of(bound))
+                    self._addresses.append(Address(real, bound, proxied, each.name))
         self.configure(config, contexts)
 
     def of(self, name: str) -> Listener:
@@ -164,9 +162,9 @@ def _limit(listener: Listener, quotas: QuotasConfig) -> None:
     )
 
 
-def _bind(url: ListenUrl, listener: ListenerConfig, shared: bool) -> socket.socket:
-    openers: dict[str, Callable[[], socket.socket]] = {
-        "unix": lambda: bind_unix(url.address, int(listener.socket_mode, 8)),
-        "fd": lambda: inherit(int(url.address)),
+def _bind(url: ListenUrl, listener: ListenerConfig, shared: bool) -> list[socket.socket]:
+    openers: dict[str, Callable[[], list[socket.socket]]] = {
+        "unix": lambda: [bind_unix(url.address, int(listener.socket_mode, 8))],
+        "fd": lambda: [inherit(int(url.address))],
     }
     return openers.get(url.scheme, lambda: bind(url.address, shared))()

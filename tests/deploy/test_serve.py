@@ -6,6 +6,8 @@ import signal
 import socket
 import sqlite3
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -183,7 +185,7 @@ def test_it_listens_on_loopback_only_unless_told(tmp_path: Path) -> None:
     """The default address; its port may be taken on this machine, which is then what it says."""
     command = [sys.executable, "-m", "broker.cli", "check-config"]
     done = nursery.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment(), cwd=tmp_path)
-    assert "127.0.0.1:1883" in done.stdout
+    assert 'listen = ["localhost:1883"]' in done.stdout
 
 
 def listening(pid: int) -> set[str]:
@@ -211,6 +213,51 @@ def test_it_listens_where_it_is_told_and_says_so(start_broker: StartBroker, stor
     assert not any("only this machine" in line["event"] for line in everywhere.log)
     with Wire(everywhere.port) as client:
         client.connect()
+
+
+@pytest.mark.parametrize(
+    ("host", "hosts", "elsewhere"),
+    [
+        ("localhost", ["127.0.0.1", "[::1]"], False),
+        ("", ["0.0.0.0", "[::]"], True),
+        ("*", ["0.0.0.0", "[::]"], True),
+        ("[::]", ["[::]"], True),
+        ("0.0.0.0", ["0.0.0.0"], True),
+    ],
+)
+def test_a_host_of_both_families(host: str, hosts: list[str], elsewhere: bool, start_broker: StartBroker) -> None:
+    """`[::]` was IPv6 only, `localhost` IPv4 only, and no address was both."""
+    settings: dict[str, object] = {"proxy.listen": f"{host}:0", "auth.allow_anonymous": True}
+    broker = start_broker({**settings, "http.listen": f"{host}:0"}, listen=f"{host}:0")
+    said = [
+        str(broker.wait_for_log(event)["listen"]).split(", ")
+        for event in ("is ready", "PROXY protocol", "HTTP server is listening")
+    ]
+    assert any("only this machine" in line["event"] for line in broker.log) != elsewhere
+    for urls in said:
+        places = [url.partition("://")[2].rpartition(":") for url in urls]
+        assert [address for address, _, _ in places] == hosts
+        assert len({port for _, _, port in places}) == 1, "one port"
+        for family in ("127.0.0.1", "::1"):
+            has_family = any((":" in family) == (":" in address) for address in hosts)
+            with contextlib.suppress(ConnectionRefusedError) if not has_family else contextlib.nullcontext():
+                socket.create_connection((family, int(places[0][2])), DEADLINE).close()
+                assert has_family
+
+
+def test_http_at_localhost_needs_no_token(start_broker: StartBroker) -> None:
+    broker = start_broker({"http.listen": "localhost:0"})
+    for url in str(broker.wait_for_log("HTTP server is listening")["listen"]).split(", "):
+        with urllib.request.urlopen(f"{url}/api/v1/clients", timeout=DEADLINE) as answer:
+            assert answer.status == 200
+
+
+def test_http_everywhere_needs_one(start_broker: StartBroker) -> None:
+    broker = start_broker({"http.listen": ":0"})
+    for url in str(broker.wait_for_log("HTTP server is listening")["listen"]).split(", "):
+        local = url.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(f"{local}/api/v1/clients", timeout=DEADLINE)
 
 
 def test_several_addresses(start_broker: StartBroker) -> None:

@@ -1,5 +1,6 @@
 """`serve --workers N`: real processes, first stand-ins for nodes, then nodes."""
 
+import contextlib
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import RedisProcess
 from tests.harness.socket_client import SocketClient
 from tests.harness.transports import ports, tls_client, tls_settings, trusting, websocket
+from tests.harness.workers_process import WorkersProcess
 from tests.protocol.wire import Wire
 
 # A stand-in for a node: writes down each start and signal, ends as told.
@@ -199,20 +201,32 @@ def test_workers_do_not_outlive_it(supervise: Callable[..., Supervised]) -> None
 # ---- addresses ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
-def test_a_reserved_port_is_for_sharing_only(host: str) -> None:
-
-    address, reserved = workers.reserve(f"{host}:0")
-    with reserved:
-        assert not address.endswith(":0")
-        with pytest.raises(ListenError):
-            bind(address)
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(reserved.getsockname()[:2], DEADLINE).close()
-        with bind(address, shared=True), bind(address, shared=True):
-            socket.create_connection(reserved.getsockname()[:2], DEADLINE).close()
-            with pytest.raises(ListenError, match="--listen"):
-                workers.reserve(address)
+@pytest.mark.parametrize(
+    ("host", "hosts"),
+    [
+        ("127.0.0.1", ["127.0.0.1"]),
+        ("[::1]", ["[::1]"]),
+        ("localhost", ["127.0.0.1", "[::1]"]),
+        ("", ["0.0.0.0", "[::]"]),
+    ],
+)
+def test_a_reserved_port_is_for_sharing_only(host: str, hosts: list[str]) -> None:
+    with contextlib.ExitStack() as stack:
+        reservations = workers.reserve(f"{host}:0")
+        for _, reserved in reservations:
+            stack.enter_context(reserved)
+        assert [address.rpartition(":")[0] for address, _ in reservations] == hosts
+        assert len({address.rpartition(":")[2] for address, _ in reservations}) == 1, "one port"
+        for address, reserved in reservations:
+            assert not address.endswith(":0")
+            with pytest.raises(ListenError):
+                bind(address)
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(reserved.getsockname()[:2], DEADLINE).close()
+            with bind(address, shared=True)[0], bind(address, shared=True)[0]:
+                socket.create_connection(reserved.getsockname()[:2], DEADLINE).close()
+                with pytest.raises(ListenError, match="--listen"):
+                    workers.reserve(address)
 
 
 def test_host_name() -> None:
@@ -284,3 +298,19 @@ def test_nodes_share_addresses_of_all_kinds(redis_server: RedisProcess, tmp_path
         assert broker.stop() == 0, broker.log_text()
     assert not path.exists()
     broker.check()
+
+
+def test_workers_share_a_port_of_both_families(tmp_path: Path) -> None:
+    broker = WorkersProcess(tmp_path, settings={"auth.allow_anonymous": True, "http.listen": ":0"})
+    broker.listen = ":0"
+    broker.start()
+    try:
+        for event in ("is ready", "HTTP server is listening"):
+            urls = str(broker.wait_for_log(event)["listen"]).split(", ")
+            hosts, ports = zip(*(url.partition("://")[2].rsplit(":", 1) for url in urls), strict=True)
+            assert hosts == ("0.0.0.0", "[::]")
+            assert len(set(ports)) == 1
+        for host in ("127.0.0.1", "::1"):
+            SocketClient(broker.port, host, host=host).close()
+    finally:
+        assert broker.stop() == 0

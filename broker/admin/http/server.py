@@ -7,7 +7,6 @@ checks are answered. This module is imported only if `http.listen` is set: a nod
 """
 
 import asyncio
-import errno
 import ssl
 import time
 from collections import Counter
@@ -20,9 +19,8 @@ from aiohttp import HttpVersion10, web
 from broker import logs
 from broker.admin.http import problems
 from broker.admin.http.headers import HEADERS
-from broker.config.kinds import split_address
-from broker.errors import ListenError, reason_of
-from broker.listeners.bind import address_of, is_loopback
+from broker.errors import ListenError
+from broker.listeners.bind import address_of, bind, is_loopback
 
 MAX_LINE = 256 << 10  # bytes of a request's first line: the arguments may be long, and are percent-encoded
 MAX_FIELD = 8 << 10  # bytes of a header field
@@ -32,10 +30,7 @@ REQUEST_SECONDS = 5.0
 KEEP_SECONDS = 20.0
 MAX_CONNECTIONS = 128
 LOG_SECONDS = 60.0  # between log lines about connections that lost their places
-HINTS = {
-    errno.EADDRINUSE: "another program has the port: stop it, or choose another with --http or FLOCKMQ_HTTP_LISTEN",
-    errno.EACCES: "ports below 1024 need a privilege",
-}
+SETTING = "--http or FLOCKMQ_HTTP_LISTEN"
 log = logs.get("flockmq.http")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -131,8 +126,8 @@ class HttpServer:
         self._servers: list[asyncio.Server] = []
 
     async def start(self, addresses: Iterable[str], *, shared: bool = False) -> None:
-        """Listen on HOST:PORT each, optionally after http:// or https://; `shared` as configuration key
-        `listen_shared`.
+        """Listen on HOST:PORT each, as `bind` takes it, optionally after http:// or https://; `shared` as
+        configuration key `listen_shared`.
 
         Raises:
             ListenError: an address can't be listened on; then none is.
@@ -142,22 +137,21 @@ class HttpServer:
         for address in addresses:
             scheme, _, place = address.rpartition("://")
             scheme = scheme or "http"
-            host, port = split_address(place)
             try:
+                sockets = bind(place, shared, SETTING)
+            except ListenError:
+                await self.close()
+                raise
+            for socket in sockets:
+                real = address_of(socket)
                 server = await loop.create_server(
-                    self._factory(is_loopback(place)),
-                    host,
-                    port,
+                    self._factory(is_loopback(real)),
+                    sock=socket,
                     ssl=self._tls if scheme == "https" else None,
                     ssl_handshake_timeout=REQUEST_SECONDS if scheme == "https" else None,
-                    reuse_port=shared or None,
                 )
-            except OSError as error:
-                await self.close()
-                hint = HINTS.get(error.errno or 0, "check the address")
-                raise ListenError(f"can't listen on {address}: {reason_of(error)}", hint) from error
-            self._servers.append(server)
-            self.addresses += [f"{scheme}://{address_of(socket)}" for socket in server.sockets]
+                self._servers.append(server)
+                self.addresses.append(f"{scheme}://{real}")
 
     def has_room(self, address: str) -> bool:
         """Whether a connection more from this address may stay. Another one may lose its place to it."""

@@ -176,7 +176,7 @@ def test_toml_values(tmp_path: Path, toml: str, key: str, value: object) -> None
         ("store.sync", "FULL"),
         ("log.level", "trace"),
         ("listen", "1883"),
-        ("listen", ":1883"),
+        ("listen", "::1883"),
         ("listen", "::1:1883"),
         ("listen", "host:65536"),
         ("listen", "host:"),

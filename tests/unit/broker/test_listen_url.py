@@ -13,6 +13,8 @@ from broker.errors import ConfigError
         ("127.0.0.1:1883", "mqtt", "127.0.0.1:1883", "mqtt://127.0.0.1:1883"),
         ("localhost:1883", "mqtt", "localhost:1883", "mqtt://localhost:1883"),
         ("[::1]:0", "mqtt", "[::1]:0", "mqtt://[::1]:0"),
+        (":1883", "mqtt", ":1883", "mqtt://:1883"),
+        ("ws://*:80", "ws", "*:80", "ws://*:80"),
         ("mqtt://a:1", "mqtt", "a:1", "mqtt://a:1"),
         ("mqtts://0.0.0.0:8883/", "mqtts", "0.0.0.0:8883", "mqtts://0.0.0.0:8883"),
         ("ws://[::]:80", "ws", "[::]:80", "ws://[::]:80"),
@@ -40,7 +42,9 @@ def test_parse(text: str, scheme: str, address: str, written: str) -> None:
         "mqtt://a",
         "mqtt://a:x",
         "mqtt://a:1/path",
-        "mqtt://:1",
+        "mqtt://:x",
+        "ws://[]:1",
+        ":",
         "ws://a:65536",
         "unix:relative/path",
         "unix:",
@@ -64,6 +68,10 @@ def test_what_is_none(text: str) -> None:
     [
         {"listen": "a:1,mqtt://a:1"},
         {"listen": "a:1,ws://a:1"},
+        {"listen": ":1,*:1"},
+        {"listen": "[::]:1", "proxy.listen": ":1"},
+        {"listen": "localhost:1,[::1]:1"},
+        {"http.listen": ":1,[::]:1"},
         {"listen": "a:1", "proxy.listen": "a:1"},
         {"listen": "a:1", "listeners.x.listen": "a:1"},
         {"listeners.x.listen": "unix:/s", "listeners.y.listen": "unix:/s"},
@@ -72,4 +80,4 @@ def test_what_is_none(text: str) -> None:
 def test_an_address_belongs_to_one(settings: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="each address"):
         load(settings, {})
-    load({"listen": "a:0,b:0", "proxy.listen": "a:0"}, {})
+    load({"listen": "a:0,b:0,:0,localhost:2,:3", "proxy.listen": "a:0"}, {})

@@ -49,7 +49,7 @@ def read(file: Path, text: str | None = None, **overrides: object) -> Config:
 def test_a_table_is_over_the_sections(file: Path) -> None:
     config = read(file, proxy__listen="127.0.0.1:1884")
     default, public, balanced = config.listeners
-    assert default.places == (("127.0.0.1:1883", False), ("127.0.0.1:1884", True))
+    assert default.places == (("localhost:1883", False), ("127.0.0.1:1884", True))
     assert public.places == (("mqtts://0.0.0.0:8883", False), ("wss://0.0.0.0:443", False))
     assert balanced.places == (("mqtt://10.0.0.1:1883", True),)
     assert [each.tls.client_certificate for each in config.listeners] == ["none", "required", "none"]

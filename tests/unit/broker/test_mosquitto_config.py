@@ -28,7 +28,7 @@ def imported(tmp_path: Path, text: str, *accepted: str) -> tuple[Config, str]:
 
 def test_an_empty_file_is_the_default_of_mosquitto(tmp_path: Path) -> None:
     config, _ = imported(tmp_path, "# nothing\n")
-    assert config.listen == ("127.0.0.1:1883",) and config.store.url == "memory"
+    assert config.listen == ("localhost:1883",) and config.store.url == "memory"
 
 
 def test_listeners_have_what_they_had(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ listener 0 /run/m.sock
 """,
     )
     found = {listener.listen[0]: listener for listener in config.listeners}
-    assert set(found) == {"127.0.0.1:1883", "mqtts://0.0.0.0:8883", "ws://[::1]:9001", "unix:/run/m.sock"}
-    secure = found["mqtts://0.0.0.0:8883"]
+    assert set(found) == {"127.0.0.1:1883", "mqtts://:8883", "ws://[::1]:9001", "unix:/run/m.sock"}
+    secure = found["mqtts://:8883"]
     assert (secure.tls.certificate, secure.tls.client_certificate, secure.tls.username_from) == (
         "/c.pem",
         "required",
@@ -77,7 +77,7 @@ def test_the_chain_of_a_certificate_that_mosquitto_completes_is_noted(tmp_path: 
 def test_users_are_those_of_all_listeners(tmp_path: Path) -> None:
     config, _ = imported(tmp_path, "port 1884\nlistener 1885 127.0.0.1\npassword_file /pw\n")
     assert [(each.listen, each.auth.password_file) for each in config.listeners] == [
-        (("0.0.0.0:1884",), "/pw"),
+        ((":1884",), "/pw"),
         (("127.0.0.1:1885",), "/pw"),
     ]
 
@@ -150,7 +150,7 @@ max_queued_bytes 40
     assert second.websocket.origins == ("https://a.example", "https://b.example")
     assert [each.auth.allow_anonymous for each in config.listeners] == [False, True]
     assert (config.limits.max_connections, config.limits.max_queued_bytes) == (500, 1024)
-    assert "proxy.trusted" in text and "# the maximum QoS, 1 for 0.0.0.0:1883, 2 for ws://0.0.0.0:9001: " in text
+    assert "proxy.trusted" in text and "# the maximum QoS, 1 for :1883, 2 for ws://:9001: " in text
 
 
 def test_one_maximum_qos(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ plugin_use other
         "plugin_load",
     )
     files = {each.listen[0]: each.auth.password_file for each in config.listeners}
-    assert files == {"0.0.0.0:1883": "/pw", "0.0.0.0:1884": ""}
+    assert files == {":1883": "/pw", ":1884": ""}
     assert config.store.url == "sqlite:/var/lib/mosquitto/flockmq.db"
     assert ":5: `plugin_load other /usr/lib/other.so`: nothing would check" in text
     config, text = imported(
@@ -235,7 +235,7 @@ protocol mqtt # plain
 """,
     )
     assert config.store.url.startswith("sqlite:") and config.limits.max_inflight == 7
-    assert config.listen == ("mqtts://0.0.0.0:8883",)
+    assert config.listen == ("mqtts://:8883",)
     (listener,) = config.listeners
     assert listener.tls.client_certificate == "required"
     assert not listener.auth.allow_anonymous
@@ -259,7 +259,7 @@ def test_what_mosquitto_refuses_is_refused(tmp_path: Path, line: str) -> None:
         ("bind_address 127.0.0.1\n", "127.0.0.1:1883"),
         ("bind_address ::1\nport 1884\n", "[::1]:1884"),
         ("bind_address ::1\n", "[::1]:1883"),
-        ("port 1884 # x\n", "0.0.0.0:1884"),
+        ("port 1884 # x\n", ":1884"),
     ],
 )
 def test_the_default_listener_keeps_its_address(tmp_path: Path, lines: str, address: str) -> None:

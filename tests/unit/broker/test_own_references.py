@@ -10,12 +10,12 @@ from broker.listeners.bind import host_name, is_own_address
 from broker.listeners.listeners import Listeners
 
 
-@pytest.fixture(params=["127.0.0.1:0", "0.0.0.0:0"])
+@pytest.fixture(params=["127.0.0.1:0", "0.0.0.0:0", "localhost:0", ":0"])
 def listening(request: pytest.FixtureRequest) -> Iterator[tuple[Listeners, int]]:
-    """The listeners of a node that listens on one address or on all; and its port."""
+    """The listeners of a node that listens on one address, on two or on all; and its port."""
     listeners = Listeners()
     listeners.bind(load({"listen": request.param, "auth.allow_anonymous": "true"}, env={}))
-    (url,) = listeners.urls()
+    url, *_ = listeners.urls()
     yield listeners, int(url.rpartition(":")[2])
     listeners.close()
 
