@@ -226,6 +226,13 @@ def the_cluster(config: Config) -> Findings:
 def http(config: Config) -> Findings:
     for address in config.http.listen:
         if is_local(address.rpartition("//")[2]):
+            if not config.http.tokens_file:
+                yield Finding(
+                    "weak",
+                    "http.tokens_file",
+                    f"every program of this machine may do everything at {address}, a proxy for all its clients too",
+                    "`flockmq token FILE NAME --role admin`, and name the file",
+                )
             continue
         if not config.http.metrics_token:
             yield Finding(

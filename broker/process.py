@@ -61,6 +61,8 @@ def banner(node: Node) -> None:
         log.info("listener", name=name, listen=", ".join(node.listeners.urls_of(name)))
     if node.http_addresses:
         log.info("HTTP server is listening", listen=", ".join(node.http_addresses))
+        if not node.config.http.tokens_file and any(map(is_loopback, node.http_addresses)):
+            log.info("every user of this machine may do everything over HTTP; `flockmq token` makes tokens")
     if all(is_loopback(address) for address in plain + proxied):
         log.info("only this machine can connect by MQTT; `flockmq passwd` makes users, --listen :1883 lets others in")
 

@@ -60,6 +60,7 @@ if [ "$what" = test ]; then
     has redis-sentinel || need redis-sentinel
     has ss || need iproute2
     has haproxy || need haproxy
+    has nginx || need nginx-light
     { has prometheus && has promtool; } || need prometheus
     { [ -x /lib/systemd/systemd ] && has systemd-analyze; } || need systemd
     # Tests of containers use a Docker engine of their own, which only root can start.
@@ -117,7 +118,7 @@ fi
 rm -f "$log"
 
 # Disabled at boot too: the tests start their own. PACKAGE:UNIT where the names differ.
-for daemon in mosquitto redis-server redis-sentinel haproxy prometheus prometheus-node-exporter \
+for daemon in mosquitto redis-server redis-sentinel haproxy nginx-light:nginx prometheus prometheus-node-exporter \
     docker.io:docker.service docker.io:docker.socket docker.io:containerd; do
     case "$missing " in
     *" ${daemon%%:*} "*)

@@ -9,6 +9,7 @@ from broker.admin.api.operations.events import FIGURES, STREAMS
 from broker.admin.console_socket import ConsoleSocket
 from broker.admin.exporters import health
 from broker.admin.http.authorization import AdminAuthorization
+from broker.admin.http.forwarded import from_clients
 from broker.admin.http.headers import HEADERS
 from broker.admin.http.https import Https
 from broker.admin.http.server import MAX_BODY, HttpServer, in_time
@@ -24,7 +25,8 @@ def make_server(node: NodeView) -> HttpServer:
     """
     config = node.config.http
     authorization = AdminAuthorization(Tokens(config.tokens_file))
-    app = web.Application(middlewares=[errors_as_problems, in_time], client_max_size=MAX_BODY)
+    clients = [from_clients(config.trusted_proxies)] if config.trusted_proxies else []
+    app = web.Application(middlewares=[errors_as_problems, in_time, *clients], client_max_size=MAX_BODY)
     app[FIGURES], app[STREAMS] = FiguresStream(node), {}
     app.add_routes(health.routes(node, authorization))
     app.add_routes(Api(node, authorization, node.version, tokens=bool(config.tokens_file)).routes())

@@ -475,6 +475,12 @@ class HttpConfig:
         FilePath(),
     )
     metrics_token: bool = option(False, "Whether /metrics needs a token, too.", Boolean(), reloadable=True)
+    trusted_proxies: tuple[str, ...] = option(
+        (),
+        "Networks of reverse proxies: the last address in Forwarded or X-Forwarded-For that is not theirs is the "
+        "client's.",
+        Networks(),
+    )
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,8 @@ def test_the_password_of_a_link_in_a_file_that_all_may_read(tmp_path: Path) -> N
         ({"cluster__redis": "redis://10.0.0.5"}, "bad", "cluster.redis"),
         ({"cluster__redis": "redis://:x@10.0.0.5"}, "weak", "cluster.redis"),
         ({"http__listen": "https://0.0.0.0:8080"}, "weak", "http.metrics_token"),
+        ({"http__listen": "127.0.0.1:8080"}, "weak", "http.tokens_file"),
+        ({"http__listen": "https://localhost:8080"}, "weak", "http.tokens_file"),
         ({"http__listen": "https://:8080"}, "weak", "http.metrics_token"),
         ({"http__listen": "0.0.0.0:8080", "http__tokens_file": "/nowhere"}, "weak", "http.listen"),
         ({"auth__http_url": "http://10.0.0.5/users"}, "bad", "auth.http_url"),
@@ -105,12 +107,12 @@ def test_what_is_weak_is_found(changes: dict[str, object], severity: str, where:
         {"cluster__redis": "rediss://:x@10.0.0.5"},
         {"cluster__redis": "redis://127.0.0.1"},
         {"cluster__redis": "unix:///run/redis.sock"},
-        {"http__listen": "127.0.0.1:8080"},
         {"auth__http_url": "http://127.0.0.1:8000/x"},
         {"auth__http_url": "https://10.0.0.5/users"},
         {"listen": "127.0.0.1:1883"},
         {"listen": "localhost:1883"},
         {"http__listen": "https://10.0.0.5:8080", "http__metrics_token": True},
+        {"http__listen": "127.0.0.1:8080", "http__tokens_file": "/nowhere"},
     ],
 )
 def test_what_is_good_is_not_blamed(settings: dict[str, object], good: dict[str, object]) -> None:
