@@ -208,6 +208,8 @@ def test_addresses_are_those_of_customers() -> None:
     assert network_of("192.0.2.1:5") == "192.0.2.1"
     assert network_of("[2001:db8:1:2:3:4:5:6]:5") == network_of("[2001:db8:1:2::9]:6") == "2001:db8:1:2::"
     assert network_of("[::ffff:192.0.2.1]:5") == "192.0.2.1"
+    assert network_of("2001:db8:1:2:a::b") == network_of("[2001:db8:1:2::9]:6")
+    assert network_of("192.0.2.1") == network_of("192.0.2.1:5")
     assert network_of("unix:/run/x") == network_of("unix:/run/x")
 
 

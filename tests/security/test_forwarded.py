@@ -11,6 +11,7 @@ from websockets.sync.client import connect
 from broker.admin.http.authorization import FREE_FAILURES
 from broker.admin.http.forwarded import client_of
 from broker.admin.http.tokens import add
+from broker.core.strangers import LINES
 from broker.listeners.bind import truster
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.deadline import DEADLINE
@@ -113,6 +114,22 @@ def test_operations_and_consoles_have_the_address_of_their_client(site: Site) ->
         console.send(b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04page")
         assert console.recv() == b"\x20\x02\x00\x00"
     assert site.node.wait_for_log("client connected", client_id="page")["address"].startswith("127.0.0.6:")
+
+
+@pytest.mark.parametrize("store", ["memory"])
+def test_wrong_tokens_of_one_network_are_summed_up(start_broker: StartBroker, tmp_path: Path) -> None:
+    """A customer has 2^64 addresses of IPv6, and each is new to the delays."""
+    add(tmp_path / "tokens", "ann", "admin")
+    settings = {"http.listen": "127.0.0.1:0", "http.tokens_file": tmp_path / "tokens"}
+    node = start_broker({**settings, "http.trusted_proxies": "127.0.0.1"})
+    api = HttpClient(node, "wrong")
+    for n in range(3 * LINES):
+        assert api.ask("GET", "/nodes", headers={XFF: f"2001:db8::{n:x}"}).status == 401
+    assert node.stop() == 0
+    lines = [line for line in node.log if line["event"].startswith("wrong token over HTTP")]
+    sums = [line for line in lines if "network" in line]
+    assert {line["network"] for line in sums} == {"2001:db8::"}
+    assert len(lines) - len(sums) + sum(line["lines"] for line in sums) == 3 * LINES
 
 
 @pytest.mark.parametrize("store", ["memory"])

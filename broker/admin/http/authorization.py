@@ -9,6 +9,7 @@
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ from broker import logs
 from broker.admin.http.problems import Problem, whole_broker
 from broker.admin.http.server import Connection
 from broker.admin.http.tokens import ROLES, Holder, Tokens
+from broker.core.strangers import Strangers
 
 # Headers that proxies add.
 FORWARDED = ("Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP")
@@ -63,10 +65,12 @@ class AdminAuthorization:
 
     Args:
         tokens: of the node.
+        strangers: returns those whose lines in the log are summed up.
     """
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, strangers: Callable[[], Strangers]) -> None:
         self._tokens = tokens
+        self._strangers = strangers
         self.failures = Failures()
 
     def judge(self, request: web.Request, role: str, *, is_socket: bool = False) -> Holder:
@@ -144,7 +148,7 @@ class AdminAuthorization:
                 HTTPStatus.FORBIDDEN, "too many wrong tokens from this address", Retry_After=str(int(wait) + 1)
             )
         self.failures.add(address)
-        log.warning("wrong token over HTTP", address=address, path=request.path)
+        self._strangers().write(log.warning, "wrong token over HTTP", address=address, path=request.path)
         return Problem(HTTPStatus.UNAUTHORIZED, "unknown token", WWW_Authenticate="Bearer")
 
 
