@@ -44,17 +44,18 @@ class Unread:
         os.close(writes)
         self.port = broker.port
         self._rest = b""
-        self.wait_for("is ready")
+        self.lines = self._read()  # to the end of the log, as they come
+        for _ in range(broker.workers if isinstance(broker, WorkersProcess) else 1):
+            self.wait_for("is ready")
 
-    def lines(self) -> Iterator[dict[str, Any]]:
-        """Read: the lines to the end of the log, as they come."""
+    def _read(self) -> Iterator[dict[str, Any]]:
         while data := os.read(self.reads, 1 << 16):
             *lines, self._rest = (self._rest + data).split(b"\n")
             yield from map(json.loads, lines)
 
     def wait_for(self, event: str) -> dict[str, Any]:
-        """Read up to a line, which is returned; those of the same reading are lost."""
-        return next(line for line in self.lines() if line["event"].endswith(event))
+        """Read up to a line, which is returned."""
+        return next(line for line in self.lines if line["event"].endswith(event))
 
     def fill(self) -> None:
         """Fill the pipe, so that not even one line fits."""
@@ -123,7 +124,7 @@ def test_lines_that_are_dropped_are_counted_and_reported(start: Start) -> None:
     report = node.wait_for("lines of the log were dropped")
     assert report["lines"] == dropped()
     SocketClient(node.port, "later").close()
-    assert next(line for line in node.lines() if line.get("client_id") == "later")
+    assert next(line for line in node.lines if line.get("client_id") == "later")
 
 
 def test_all_lines_before_the_end_arrive_in_order(start: Start) -> None:
@@ -131,7 +132,7 @@ def test_all_lines_before_the_end_arrive_in_order(start: Start) -> None:
     for n in range(STRANGERS):
         SocketClient(node.port, f"client {n}").close()
     node.process.send_signal(signal.SIGTERM)
-    lines = list(node.lines())
+    lines = list(node.lines)
     assert node.process.wait(DEADLINE) == 0
     names = [line["client_id"] for line in lines if line["event"] == "client connected"]
     assert names == [f"client {n}" for n in range(STRANGERS)]

@@ -60,7 +60,8 @@ IN_A_CLUSTER = pytest.mark.parametrize("node", ["cluster"], indirect=True)
 @pytest.fixture(scope="module", params=["memory", "cluster"])
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A node that many cases share."""
-    process = make_broker(tmp_path_factory.mktemp("node"), request.param, {"mqtt.sys_interval": 0.1}).start()
+    settings = {"log.level": "debug", "mqtt.sys_interval": 0.1}  # debug: a line for each case
+    process = make_broker(tmp_path_factory.mktemp("node"), request.param, settings).start()
     yield process
     status = process.stop()
     process.close()
