@@ -82,7 +82,7 @@ cdef class RetainedTree:
     cdef int expect(self, int64_t expires, bytes topic) except -1:
         """Note when a message expires. Notes of messages that are there no more go when they are too many."""
         heappush(self.expiring, (expires, topic))
-        if len(self.expiring) > 2 * self.count + EXPIRING_FREE:
+        if <uint64_t>len(self.expiring) > 2 * self.count + EXPIRING_FREE:
             topics = {topic for _, topic in self.expiring}
             notes = [(self.expiry_of(topic), topic) for topic in topics]
             self.expiring = [note for note in notes if note[0]]

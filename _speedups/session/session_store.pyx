@@ -127,7 +127,7 @@ cdef class SessionStore(SessionQueue):
         if e.state != ACKED:
             return
         e[0] = Entry(message_hold(message.message), 0, flags, WAITING,
-                     self.identifier_set(identifiers, len(identifiers)) if identifiers else 0)
+                     self.identifier_set(identifiers, len(identifiers)) if identifiers else 0, 0)
         count_queued(self, 1, message_size(e.message))
         self.note_expiry(e.message)
 

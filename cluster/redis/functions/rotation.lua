@@ -11,8 +11,8 @@ local function add_taker(rotation, taker, time)
 end
 
 -- Read the rotation. `strategy`, `most`: settings of the group. `count`: the number of messages to give: no more takers
--- can get one, unless one of these takes no packets of any size (`limited`). If there are fewer takers, a turn is several
--- messages (`run`).
+-- can get one, unless one of these takes no packets of any size (`limited`). If there are fewer takers, a turn is
+-- several messages (`run`).
 local function rotation_of(prefix, group, strategy, most, count, limited)
   local keyed = (strategy or 'rotation') ~= 'rotation'
   local rotation = {group = group, takers = {}, heap = {}, room = 0, left = 0, keyed = keyed, most = most,
@@ -106,9 +106,9 @@ local function next_taker(rotation)
   return now
 end
 
--- For a group with an order, or with nodes whose members take no packets of any size: the node or member with room whose
--- turn it is, of those that take the message. If none does, one that does not gets it, and gives it back after a while.
--- Turns go to nodes that have keys, too, or to a later one: there is no heap.
+-- For a group with an order, or with nodes whose members take no packets of any size: the node or member with room
+-- whose turn it is, of those that take the message. If none does, one that does not gets it, and gives it back after a
+-- while. Turns go to nodes that have keys, too, or to a later one: there is no heap.
 local function next_node(rotation, message)
   local first, fits, size = nil, false, rotation.limited and backlog.packet_size(message)
   for _, node in ipairs(rotation.takers) do

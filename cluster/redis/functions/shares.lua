@@ -450,8 +450,9 @@ end
 
 -- Acknowledged messages, the room of the caller, keys of which it has no message any more, and the room of its members
 -- that get their messages by themselves. `list`: {group, place, ...}, {group, room, weight, total that the node knew,
--- bytes of the largest packet of QoS 0 that one of its members with room takes or 0 for any, ...}, and since revision 15 {group, key, number of its last lease, ...}, since revision 21 {{group, client id, epoch,
--- room, ...}, ...}, see `announce_member`.
+-- bytes of the largest packet of QoS 0 that one of its members with room takes or 0 for any, ...}, and since revision
+-- 15 {group, key, number of its last lease, ...}, since revision 21 {{group, client id, epoch, room, ...}, ...}, see
+-- `announce_member`.
 local function settle(prefix, node, list, told)
   local done, rooms, idle, members = list[1], list[2], list[3] or {}, list[4] or {}
   local finished, waiting = {}, {}

@@ -405,7 +405,7 @@ def test_retry_is_the_second_number(tmp_path: Path) -> None:
 def test_marks_codes_and_ends_of_lines(tmp_path: Path) -> None:
     path = tmp_path / "mosquitto.conf"
     path.write_bytes(b"\xef\xbb\xbf# M\xfcller\r\nlistener 1884\r\n  # \xe9\r\n\r\nmax_keepalive 7\r\n")
-    assert 'listen = ["0.0.0.0:1884"]' in translate(path).toml and "max_keep_alive" in translate(path).toml
+    assert 'listen = [":1884"]' in translate(path).toml and "max_keep_alive" in translate(path).toml
     path.write_bytes(b"listener 1884\nacl_file /M\xfcller\n")
     with pytest.raises(ConfigError, match=r":2: `acl_file /M.ller` can't be taken over: it is not UTF-8"):
         translate(path)
