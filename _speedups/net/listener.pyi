@@ -43,5 +43,5 @@ class Endpoint:
         socket: sockets.socket | None = None,
         transport: str = "mqtt",
         trusts: Callable[[str], bool] | None = None,
-        upgrade: Callable[[bytes, bool], tuple[bytes, str]] | None = None,
+        upgrade: Callable[[bytes, bool, str], tuple[bytes, str, tuple[int, bytes] | None]] | None = None,
     ) -> None: ...

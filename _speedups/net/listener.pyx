@@ -56,8 +56,9 @@ cdef class Endpoint:
         socket: bound, listening, not blocking; None if connections are passed in (`adopt`).
         transport: "mqtt", "mqtts", "ws", "wss" or "unix".
         trusts: connections begin with a PROXY protocol header; returns whether an address is a trusted proxy.
-        upgrade: called with an HTTP request up to its empty line, and whether TLS is used; returns the response and
-            the reason of a refusal, or "".
+        upgrade: called with an HTTP request up to its empty line, whether TLS is used, and the address of the
+            connection; returns the response, the reason of a refusal or "", and family and address of the client if a
+            proxy has named it, or None.
     """
 
     def __init__(self, Listener listener not None, socket=None, str transport not None="mqtt", trusts=None,

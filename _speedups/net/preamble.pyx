@@ -88,7 +88,12 @@ cdef Py_ssize_t upgrade_websocket(Connection c, Py_ssize_t n) except -1:
     cdef Py_ssize_t size = end + 4 - shared if end != NULL else 0
     if not size and n < REQUEST_MAX and shared[0] == c'G':
         return 0
-    answer, fault = c.endpoint.upgrade(shared[:size], c.tls is not None)
+    answer, fault, client = c.endpoint.upgrade(shared[:size], c.tls is not None, c.address)
+    if client is not None:
+        c.uncount_address()
+        c.set_client_address(client[0], client[1], 0)
+        if not c.count_address():
+            return 0
     c.send(answer)
     c.websocket.framed = len(answer)           # these bytes are sent without a frame
     if not fault:

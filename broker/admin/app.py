@@ -9,7 +9,7 @@ from broker.admin.api.operations.events import FIGURES, STREAMS
 from broker.admin.console_socket import ConsoleSocket
 from broker.admin.exporters import health
 from broker.admin.http.authorization import AdminAuthorization
-from broker.admin.http.forwarded import from_clients
+from broker.admin.http.forwarded_requests import from_clients
 from broker.admin.http.headers import HEADERS
 from broker.admin.http.https import Https
 from broker.admin.http.server import MAX_BODY, HttpServer, in_time

@@ -477,8 +477,8 @@ class HttpConfig:
     metrics_token: bool = option(False, "Whether /metrics needs a token, too.", Boolean(), reloadable=True)
     trusted_proxies: tuple[str, ...] = option(
         (),
-        "Networks of reverse proxies: the last address in Forwarded or X-Forwarded-For that is not theirs is the "
-        "client's.",
+        "Networks of reverse proxies, before the HTTP server and before listeners of WebSocket: the last address in "
+        "Forwarded or X-Forwarded-For that is not theirs is the client's.",
         Networks(),
     )
 

@@ -54,9 +54,10 @@ class Listeners:
             FlockError: an address is taken, or a certificate is invalid.
         """
         contexts = self.prepare(config)
+        proxies = truster(config.http.trusted_proxies) if config.http.trusted_proxies else None
         for each in config.listeners:
             self._listeners[each.name] = Listener(each.name)
-            self._upgrades[each.name] = Upgrade(each.websocket)
+            self._upgrades[each.name] = Upgrade(each.websocket, proxies)
             for text, proxied in each.places:
                 url = ListenUrl.parse(text)
                 for bound in _bind(url, each, config.listen_shared):

@@ -7,6 +7,8 @@ The request is judged by `websockets`; frames are _speedups/net/websocket.pyx's.
   same host. In plain text the host must be an address, since any DNS name may lead here.
 """
 
+import socket
+from collections.abc import Callable
 from http import HTTPStatus
 from ipaddress import ip_address
 
@@ -15,6 +17,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
 from broker.config.schema import WebsocketConfig
+from broker.listeners.forwarded import client_of
 
 SUBPROTOCOLS = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]
 
@@ -24,21 +27,24 @@ class Upgrade:
 
     Args:
         config: of the listener.
+        trusts: whether HOST:PORT is a reverse proxy's, whose forwarding headers name the client; None: there is none.
     """
 
-    def __init__(self, config: WebsocketConfig) -> None:
+    def __init__(self, config: WebsocketConfig, trusts: Callable[[str], bool] | None = None) -> None:
+        self._trusts = trusts
         self.configure(config)
 
     def configure(self, config: WebsocketConfig) -> None:
         """Apply a configuration."""
         self._config = config
 
-    def __call__(self, head: bytes, secure: bool) -> tuple[bytes, str]:
-        """The response, and the reason of a refusal, or "".
+    def __call__(self, head: bytes, secure: bool, peer: str) -> tuple[bytes, str, tuple[int, bytes] | None]:
+        """The response; the reason of a refusal, or ""; family and address of the client, if a proxy has named it.
 
         Args:
             head: the request up to its empty line; empty if it is longer than allowed, or none.
             secure: received over TLS.
+            peer: address and port of the connection.
         """
         protocol = ServerProtocol(subprotocols=SUBPROTOCOLS)
         if head:
@@ -48,7 +54,18 @@ class Upgrade:
         if response.status_code != 101:
             del response.headers["Connection"]
             response.headers["Connection"] = "close"
-        return response.serialize(), "" if response.status_code == 101 else _reason(response, request)
+        client = None if request is None or self._trusts is None else self._client_of(request, peer, self._trusts)
+        return response.serialize(), "" if response.status_code == 101 else _reason(response, request), client
+
+    @staticmethod
+    def _client_of(request: Request, peer: str, trusts: Callable[[str], bool]) -> tuple[int, bytes] | None:
+        own = peer.rpartition(":")[0].strip("[]")
+        headers = request.headers
+        client = client_of(headers.get_all("Forwarded"), headers.get_all("X-Forwarded-For"), own, trusts)
+        if client == own:
+            return None
+        address = ip_address(client)
+        return (socket.AF_INET if address.version == 4 else socket.AF_INET6), address.packed
 
     def _check(self, protocol: ServerProtocol, request: Request | None, secure: bool) -> Response:
         if request is None:

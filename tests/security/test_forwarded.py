@@ -2,17 +2,21 @@
 
 import http.client
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from aiohttp.test_utils import make_mocked_request
+from websockets.exceptions import InvalidMessage
 from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Connect
 from broker.admin.http.authorization import FREE_FAILURES
-from broker.admin.http.forwarded import client_of
 from broker.admin.http.tokens import add
 from broker.core.strangers import LINES
 from broker.listeners.bind import truster
+from broker.listeners.forwarded import client_of
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.nginx_process import ADDRESS, NginxProcess
@@ -46,13 +50,36 @@ XFF = "X-Forwarded-For"
         ("10.0.0.1", [("Forwarded", 'for="[2001:db8::1]:80"')], "2001:db8::1"),
         ("10.0.0.1", [("Forwarded", "for=192.0.2.1, proto=http")], "10.0.0.1"),
         ("10.0.0.1", [("Forwarded", "for=_hidden")], "10.0.0.1"),
+        ("10.0.0.1", [("Forwarded", 'by="a,for=192.0.2.7";for=192.0.2.1')], "192.0.2.1"),
+        ("10.0.0.1", [("Forwarded", 'proto="x;for=192.0.2.7"')], "10.0.0.1"),
+        ("10.0.0.1", [("Forwarded", "For=198.51.100.1"), ("Forwarded", "FOR = 192.0.2.1; proto=https")], "192.0.2.1"),
         ("10.0.0.1", [("Forwarded", "for=198.51.100.1"), (XFF, "192.0.2.1")], "10.0.0.1"),
         ("10.0.0.1", [("Forwarded", "for=192.0.2.1"), (XFF, "192.0.2.1")], "192.0.2.1"),
     ],
 )
 def test_the_client_of_a_request(peer: str, headers: list[Header], client: str) -> None:
-    request = make_mocked_request("GET", "/", headers=headers)  # type: ignore[arg-type]
-    assert client_of(request, peer, truster(TRUSTED)) == client
+    forwarded, x_forwarded_for = ([value for name, value in headers if name == header] for header in ("Forwarded", XFF))
+    assert client_of(forwarded, x_forwarded_for, peer, truster(TRUSTED)) == client
+
+
+@pytest.mark.parametrize("store", ["memory"])
+def test_a_client_over_websocket(start_broker: StartBroker) -> None:
+    """MQTT over WebSocket behind a proxy: the log, and the limit for an address, have the client's."""
+    node = start_broker(
+        {"http.trusted_proxies": "127.0.0.1", "log.level": "debug", "quotas.max_connections_per_address": 2},
+        listen="ws://127.0.0.1:0",
+    )
+    url, subprotocols = f"ws://127.0.0.1:{node.port}/mqtt", [Subprotocol("mqtt")]
+    with ExitStack() as stack:
+        for number, client in enumerate(("192.0.2.1", "192.0.2.1", "2001:db8::1")):
+            headers = {XFF: f"198.51.100.9, {client}"}
+            socket = stack.enter_context(connect(url, subprotocols=subprotocols, additional_headers=headers))
+            socket.send(encode(Connect(f"c{number}"), 4))
+            assert socket.recv(DEADLINE)[:1] == b"\x20"
+            address = f"[{client}]:0" if ":" in client else f"{client}:0"
+            node.wait_for_log("client connected", client_id=f"c{number}", address=address)
+        with pytest.raises(InvalidMessage):
+            stack.enter_context(connect(url, subprotocols=subprotocols, additional_headers={XFF: "192.0.2.1"}))
 
 
 class Site:

@@ -5,44 +5,37 @@ trusted proxy's is believed; a client can only have written the rest. A proxy pa
 know: if both are there and name different clients, neither is believed.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 
-from aiohttp import web
-from aiohttp.typedefs import Middleware
-
-from broker.listeners.bind import truster
+ELEMENT = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
+FOR = re.compile(r'(?:^|;)\s*for\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;,"]+))\s*(?=;|$)', re.IGNORECASE)
 
 
-def from_clients(networks: Iterable[str]) -> Middleware:
-    """A middleware: `remote` of a request is the address of the client, if trusted proxies have passed it on."""
-    trusts = truster(networks)
-
-    @web.middleware
-    async def middleware(
-        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        peer = request.remote or ""
-        return await handler(request.clone(remote=client_of(request, peer, trusts)) if peer else request)
-
-    return middleware
-
-
-def client_of(request: web.BaseRequest, peer: str, trusts: Callable[[str], bool]) -> str:
+def client_of(
+    forwarded: Sequence[str], x_forwarded_for: Sequence[str], peer: str, trusts: Callable[[str], bool]
+) -> str:
     """The address of the client of a request.
 
     Args:
-        request: with its headers.
-        peer: address of the connection.
+        forwarded, x_forwarded_for: values of these headers, in their order.
+        peer: address of the connection, or "unix".
         trusts: whether HOST:PORT is a trusted proxy's.
     """
-    headers = (
-        [element.get("for", "") for element in request.forwarded],
-        ",".join(request.headers.getall("X-Forwarded-For", ())).split(","),
-    )
-    names = ("Forwarded", "X-Forwarded-For")
-    found = {_last(peer, chain, trusts) for name, chain in zip(names, headers, strict=True) if name in request.headers}
+    found = set()
+    if forwarded:
+        elements = ELEMENT.findall(",".join(forwarded))
+        found.add(_last(peer, [_for_of(element.strip()) for element in elements], trusts))
+    if x_forwarded_for:
+        found.add(_last(peer, ",".join(x_forwarded_for).split(","), trusts))
     return found.pop() if len(found) == 1 else peer
+
+
+def _for_of(element: str) -> str:
+    """The parameter `for` of an element of `Forwarded`; "": it has none."""
+    match = FOR.search(element)
+    return "" if match is None else match[1] or match[2] or ""
 
 
 def _last(peer: str, chain: Sequence[str], trusts: Callable[[str], bool]) -> str:
