@@ -19,6 +19,8 @@ from websockets.typing import Origin, Subprotocol
 from broker.config.schema import WebsocketConfig
 from broker.listeners.forwarded import client_of
 
+LISTS = ("Connection", "Upgrade", "Sec-WebSocket-Protocol", "Sec-WebSocket-Extensions")
+MAX_LIST = 1000  # bytes of the values of such a header: a browser sends 100, and each word costs the loop time
 SUBPROTOCOLS = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]
 
 
@@ -72,6 +74,8 @@ class Upgrade:
             return protocol.reject(400, "this is MQTT over WebSocket; that was no HTTP request, or too long a one\n")
         if {"Content-Length", "Transfer-Encoding"} & {name.title() for name in request.headers}:
             return protocol.reject(400, "a request with a body\n")
+        if any(sum(map(len, request.headers.get_all(name))) > MAX_LIST for name in LISTS):
+            return protocol.reject(400, f"a header of more than {MAX_LIST} bytes\n")
         if request.path.partition("?")[0] != self._config.path:
             return protocol.reject(404, "there is nothing here\n")
         protocol.origins = self._origins(request, secure)
