@@ -103,7 +103,7 @@ def test_nodes_get_messages_by_the_number_of_their_members(nodes: Nodes, size: i
     """Whatever the number of messages in a call."""
     members = {b"n1": 4, b"n2": 3}
     for node, count in members.items():
-        nodes.call("acks", node, pack([]), pack([[], [GROUP, 10_000, count, 0], []]))
+        nodes.call("acks", node, pack([]), pack([[], [GROUP, 10_000, count, 0, 0], []]))
     calls = 910 // size
     for _ in range(calls):
         nodes.share(*[message(b"x")] * size)
