@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from _speedups.codec.packets import Auth, Connack, Connect, Disconnect
+from _speedups.codec.packets import Auth, Connack, Connect, Disconnect, Suback
 from tests.conftest import StartCluster
 from tests.harness import nursery
 from tests.harness.broker_process import environment, until
@@ -198,11 +198,14 @@ def test_messages_that_a_member_may_not_read_any_more_go_to_others(start_cluster
     for name in ("one", "two", "ada"):
         users(cluster, "add", name, stdin=f"{name}\n")
 
+    early: list[bytes] = []  # messages that came before SUBACK
+
     def member(name: str, node: str) -> Wire:
         line = f"user={name} pass={name} clean=0 session_expiry_interval=1000 receive_maximum=20"
         wire = Wire(cluster[node].port, 5, name).connect(line)
         wire.send("subscribe 1 $share/g/jobs/#:1")
-        wire.expect("suback 1 1")
+        while not isinstance(packet := wire.packet(), Suback):
+            early.append(packet.payload)
         return wire
 
     with member("one", "a") as one, client(cluster["b"], "ada") as ada:
@@ -220,5 +223,5 @@ def test_messages_that_a_member_may_not_read_any_more_go_to_others(start_cluster
         cluster.settle()
         with member("two", "b") as two:
             one.send(*(f"puback {number}" for number in range(1, 21)))
-            two_got = {two.packet().payload for _ in range(10)}
+            two_got = {*early, *(two.packet().payload for _ in range(10 - len(early)))}
             assert two_got == {b"%d" % number for number in range(41, 51)}
