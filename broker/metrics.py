@@ -79,6 +79,12 @@ METRICS: tuple[Metric, ...] = (
         "Subscriptions of all sessions.",
         lambda d: d.router.filters.count,
     ),
+    gauge(
+        "subscription_bytes",
+        "subscriptions/bytes",
+        "Bytes of memory that they take.",
+        lambda d: d.router.filters.size,
+    ),
     node_gauge("streams", "subscriptions/streams", "Streams that clients read.", lambda broker: len(broker.streams)),
     Metric(
         "stream_missed_bytes",
@@ -96,7 +102,7 @@ METRICS: tuple[Metric, ...] = (
     gauge(
         "retained_bytes",
         "retained messages/bytes",
-        "Bytes of their topics and payloads.",
+        "Bytes of memory that they take.",
         lambda d: d.router.retained.size,
     ),
     gauge(
@@ -310,8 +316,9 @@ TENANT_FIGURES = (
     ("connections", "gauge", "Connections of a tenant."),
     ("sessions", "gauge", "Its sessions, connected or not."),
     ("subscriptions", "gauge", "Its subscriptions."),
+    ("subscription_bytes", "gauge", "Bytes of memory that they take."),
     ("retained", "gauge", "Its retained messages."),
-    ("retained_bytes", "gauge", "Bytes of their topics and payloads."),
+    ("retained_bytes", "gauge", "Bytes of memory that they take."),
     ("delayed", "gauge", "Its delayed messages that wait at this node."),
     ("queued_bytes", "gauge", "Bytes of messages in its queues; in a cluster those of all nodes."),
     ("received", "counter", "PUBLISH packets from its clients."),

@@ -454,9 +454,9 @@ class ClusterCoordinator(Coordinator):
     def discard_will(self, connection: Connection) -> None:
         self._takeover.discard_will(connection)
 
-    def subscription_count(self, connection: Connection, session: Session) -> int:
-        wanted = self._subscribing.wanted_by(connection, session)
-        return len(wanted) if wanted is not None else super().subscription_count(connection, session)
+    def subscription_weight(self, connection: Connection, session: Session) -> int:
+        weight = self._subscribing.weight_of(connection, session)
+        return weight if weight is not None else super().subscription_weight(connection, session)
 
     def has_subscription(self, connection: Connection, session: Session, topic_filter: bytes) -> bool:
         wanted = self._subscribing.wanted_by(connection, session)

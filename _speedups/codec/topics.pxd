@@ -1,6 +1,6 @@
 # The interface of topics.pyx for other compiled modules; topics.pyx describes the rules.
 
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint32_t
 
 cdef enum:
     TOPIC_BYTES_MAX = 65_535          # bytes of a name or filter [MQTT-4.7.3-3]
@@ -9,6 +9,10 @@ cdef enum:
 
 cdef enum:
     SHARE_SIZE = 7                    # bytes of `$share/`
+
+cdef enum:
+    LEVELS_OF_ONE = 8                 # levels and ...
+    BYTES_OF_ONE = 1024               # ... bytes of a filter that counts as one subscription
 
 cdef enum TopicFault:
     TOPIC_OK = 0
@@ -26,6 +30,7 @@ cdef bint holds_control_character(const uint8_t* p, Py_ssize_t n) noexcept nogil
 cdef int check_topic_name(const uint8_t* p, Py_ssize_t n, int level, int max_levels) noexcept nogil
 cdef int check_topic_filter(const uint8_t* p, Py_ssize_t n, int level, int max_levels) noexcept nogil
 cdef Py_ssize_t shared_filter_at(const uint8_t* p, Py_ssize_t n) noexcept nogil
+cdef uint32_t weight_of(const uint8_t* p, Py_ssize_t n) noexcept nogil
 cpdef bint is_shared(topic_filter) except -1
 cdef object fault_text(int fault)
 cdef int match_topic(

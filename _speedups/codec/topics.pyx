@@ -272,6 +272,20 @@ def split_shared(str topic_filter not None):
     return data[SHARE_SIZE:at - 1].decode("utf-8", "surrogatepass"), data[at:].decode("utf-8", "surrogatepass")
 
 
+# ---- limits ----
+
+cdef uint32_t weight_of(const uint8_t* p, Py_ssize_t n) noexcept nogil:
+    """The subscriptions that a topic filter counts as: one, and one more for each further 8 levels, and each KiB.
+
+    So as many as a session may have take about as much memory, whatever their filters are.
+    """
+    cdef Py_ssize_t i
+    cdef uint32_t separators = 0
+    for i in range(n):
+        separators += p[i] == c'/'
+    return 1 + separators // LEVELS_OF_ONE + <uint32_t>n // BYTES_OF_ONE
+
+
 # ---- for Python ----
 
 cdef tuple FAULT_TEXTS = (
@@ -356,6 +370,11 @@ def has_control_characters(str text not None):
     """
     cdef bytes data = text.encode()
     return holds_control_character(<const uint8_t*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+
+def filter_weight(bytes topic_filter not None):
+    """The subscriptions that this valid topic filter counts as, for the limit of a session."""
+    return weight_of(topic_filter, len(topic_filter))
 
 
 def matches(topic_filter not None, topic_name not None):

@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from _speedups.base.buffers cimport Buffer, Pool
 from _speedups.session.subscriber cimport Plan, Receiver
-from _speedups.routing.topic_tree cimport Node
+from _speedups.routing.topic_tree cimport Node, TopicTree
 
 cdef enum:
     PLAN_SLOTS = 8192          # delivery plans kept, by hash of the topic name: a power of two
@@ -35,8 +35,7 @@ cdef struct SpecialMatch:
 cdef uint64_t prefix_hash(const uint8_t* p, Py_ssize_t n) noexcept nogil
 
 
-cdef class Plans:
-    cdef Node* root
+cdef class Plans(TopicTree):
     cdef Plan** plans          # PLAN_SLOTS, each NULL or a plan for a topic name with that hash
     cdef uint32_t[PLAN_SLOTS] tags     # of the topic names last looked up
     cdef uint64_t kept         # receivers in all cached plans

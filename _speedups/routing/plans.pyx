@@ -23,7 +23,7 @@ from _speedups.codec.tenants cimport tenant_size
 from _speedups.session.rights cimport MAY_READ
 from _speedups.session.subscriber cimport KEEP_RETAIN, NOT_OWN, ONLY_OWN, Plan, Receiver, Subscriber
 from _speedups.routing.topic_tree cimport (
-    HASH, PLUS, Node, level_hash, level_length, node_child, node_hash, node_new, node_plus, tree_free,
+    HASH, PLUS, Node, TopicTree, level_hash, level_length, node_child, node_hash, node_plus, tree_free,
 )
 
 
@@ -87,13 +87,12 @@ cdef int compare_matches(const void* a, const void* b) noexcept nogil:
     return -1 if x.identifier < y.identifier else x.identifier > y.identifier
 
 
-cdef class Plans:
+cdef class Plans(TopicTree):
     """The delivery plans of a node, and the tree from which they are made."""
 
     def __cinit__(self):
-        self.root = node_new(NULL, b"", 0, 0)
         self.plans = <Plan**>calloc(PLAN_SLOTS, sizeof(Plan*))
-        if self.root == NULL or self.plans == NULL:
+        if self.plans == NULL:
             raise MemoryError
         self.generation = 1
 

@@ -4,21 +4,19 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from _speedups.session.message cimport Message
 from _speedups.session.session cimport Session, MessageSource
-from _speedups.routing.topic_tree cimport Node
-from _speedups.session.tenant cimport Tenants
-from _speedups.session.turn cimport Turn
+from _speedups.session.tenant cimport Tenant
+from _speedups.routing.topic_tree cimport Node, TopicTree
 
 
-cdef class RetainedTree:
-    cdef Node* root                    # a node's value is a Message; the node owns one reference
+# A node's value is a Message; the node owns one reference. `size` is that of the messages and of the nodes.
+cdef class RetainedTree(TopicTree):
     cdef readonly uint64_t count       # messages
-    cdef readonly uint64_t size        # bytes of their topic names and payloads
-    cdef Tenants tenants               # of the node; None: they are not counted
     # A heap of (time, topic name): each message that expires has a note with that time or an earlier one.
     cdef list expiring
     cdef readonly uint64_t max_messages          # messages that may be kept
     cdef readonly uint64_t max_bytes     # bytes that may be kept
 
+    cdef bint fits(self, Tenant tenant, int64_t size) noexcept
     cdef int count_message(self, const Message* message, int n) except -1
     cdef bint has_room(self, Message* message) except -1
     cdef int put(self, Message* message, bint always=*) except -1

@@ -5,8 +5,8 @@ pause anywhere while its client is slow. The node where it stands is pinned, so 
 its message is removed. A search returns the value at the time of the visit, never an older one.
 """
 
+cimport cython
 from libc.stdint cimport int64_t
-from libc.stdlib cimport free
 
 from _speedups.base.cursor cimport write_varint
 from _speedups.codec.publish cimport FLAG_RETAIN, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER
@@ -20,9 +20,8 @@ from _speedups.session.session cimport SOURCE_ENDED, SOURCE_GOES_ON, MessageSour
 from _speedups.session.session_store cimport Restored
 from _speedups.session.tenant cimport Tenant
 from _speedups.routing.topic_tree cimport (
-    Node, level_hash, node_after, node_at, node_child, node_new, node_prune, tree_free,
+    Node, TopicTree, level_bytes, level_hash, missing_bytes, node_at, node_child, tree_free,
 )
-
 
 from heapq import heapify, heappop, heappush
 
@@ -30,17 +29,19 @@ cdef enum:
     EXPIRING_FREE = 1024         # notes of messages that are there no more
 
 
+cdef inline int64_t memory_of(const Message* message) noexcept:
+    """Bytes of a message."""
+    return <int64_t>sizeof(Message) + message_size(message)
+
+
 cdef void drop_message(void* message) noexcept:
     message_release(<Message*>message)
 
 
-cdef class RetainedTree:
+cdef class RetainedTree(TopicTree):
     """All retained messages of the node."""
 
     def __cinit__(self):
-        self.root = node_new(NULL, b"", 0, 0)
-        if self.root == NULL:
-            raise MemoryError
         self.max_messages = self.max_bytes = <uint64_t>-1
         self.expiring = []
 
@@ -50,15 +51,22 @@ cdef class RetainedTree:
     cdef bint has_room(self, Message* message) except -1:
         """Whether the message may be kept: the limits allow it, or it replaces one at least as large."""
         cdef Node* node
-        cdef uint64_t size = <uint64_t>message_size(message)
+        cdef int64_t size = memory_of(message)
         cdef Tenant tenant = self.tenants.of(message.data, message.topic_length) if self.tenants is not None else None
-        if self.count < self.max_messages and self.size + size <= self.max_bytes and (tenant is None or (
-                (not tenant.max_retained or tenant.retained < tenant.max_retained)
-                and (not tenant.max_retained_bytes
-                     or tenant.retained_bytes + <int64_t>size <= tenant.max_retained_bytes))):
+        if self.fits(tenant, size + (message.topic_length + 1) * level_bytes(1)):    # almost all do, so it is first
             return True
-        node = node_at(self.root, message.data, message.topic_length, False)
-        return node != NULL and node.value != NULL and message_size(<Message*>node.value) >= <int64_t>size
+        if self.fits(tenant, size + missing_bytes(self.root, message.data, message.topic_length)):
+            return True
+        node = node_at(self.root, message.data, message.topic_length, NULL)
+        return node != NULL and node.value != NULL and memory_of(<Message*>node.value) >= size
+
+    cdef bint fits(self, Tenant tenant, int64_t size) noexcept:
+        """Whether the limits allow another message that takes so many bytes."""
+        return (self.count < self.max_messages and self.size + <uint64_t>size <= self.max_bytes
+                and (tenant is None or (
+                    (not tenant.max_retained or tenant.retained < tenant.max_retained)
+                    and (not tenant.max_retained_bytes
+                         or tenant.retained_bytes + size <= tenant.max_retained_bytes))))
 
     cdef int put(self, Message* message, bint always=False) except -1:
         """Keep the message for its topic name in place of the previous one. 0: there is no room for it."""
@@ -66,9 +74,7 @@ cdef class RetainedTree:
         cdef int64_t before = 0                 # the time at which the previous one expires
         if not always and not self.has_room(message):
             return 0
-        node = node_at(self.root, message.data, message.topic_length, True)
-        if node == NULL:
-            raise MemoryError
+        node = self.make(message.data, message.topic_length)
         if node.value != NULL:
             before = (<Message*>node.value).expires
             self.count_message(<Message*>node.value, -1)
@@ -91,18 +97,22 @@ cdef class RetainedTree:
 
     cdef int64_t expiry_of(self, bytes topic) except -1:
         """When the message with this topic name expires; 0: there is none, or it does not."""
-        cdef Node* node = node_at(self.root, topic, len(topic), False)
+        cdef Node* node = node_at(self.root, topic, len(topic), NULL)
         return 0 if node == NULL or node.value == NULL else (<Message*>node.value).expires
 
     cdef int count_message(self, const Message* message, int n) except -1:
         """Add a message, or with `n` -1 take one from the totals of the node and of its tenant."""
         cdef Tenant tenant = self.tenants.of(message.data, message.topic_length) if self.tenants is not None else None
-        cdef int64_t size = message_size(message)
+        cdef int64_t size = n * memory_of(message)
         self.count += n
-        self.size += n * size
         if tenant is not None:
             tenant.retained += n
-            tenant.retained_bytes += n * size
+        return self.grow(tenant, size, size)
+
+    cdef int grow(self, Tenant tenant, int64_t total, int64_t of_tenant) except -1:
+        self.size += total
+        if tenant is not None:
+            tenant.retained_bytes += of_tenant
         return 0
 
     def watch(self, Restored message not None):
@@ -126,13 +136,13 @@ cdef class RetainedTree:
 
     cdef int remove(self, const uint8_t* topic, Py_ssize_t n) except -1:
         """Remove the message of the topic name. 0 if there was none."""
-        cdef Node* node = node_at(self.root, topic, n, False)
+        cdef Node* node = node_at(self.root, topic, n, NULL)
         if node == NULL or node.value == NULL:
             return 0
         self.count_message(<Message*>node.value, -1)
         message_release(<Message*>node.value)
         node.value = NULL
-        node_prune(node)
+        self.prune(node)
         return 1
 
     def set(self, bytes topic not None, bytes payload not None, int qos=0, uint64_t number=0, bytes properties=b"",
@@ -169,7 +179,7 @@ cdef class RetainedTree:
         self.put(message.message)
 
     def set_limits(self, uint64_t max_messages, uint64_t max_bytes):
-        """Keep no more messages than this, and no more bytes of topic names and payloads."""
+        """Keep no more messages than this, and no more bytes of them and of the nodes that they need."""
         self.max_messages = max_messages
         self.max_bytes = max_bytes
 
@@ -184,10 +194,10 @@ cdef class RetainedTree:
         while plain < len(topic_filter) and path[plain] != c'+' and path[plain] != c'#':
             plain += 1
         if plain == len(topic_filter):
-            node = node_at(self.root, path, plain, False)
+            node = node_at(self.root, path, plain, NULL)
             if node == NULL or node.value == NULL:
                 return None
-        elif plain and node_at(self.root, path, plain - 1, False) == NULL:
+        elif plain and node_at(self.root, path, plain - 1, NULL) == NULL:
             return None
         return RetainedSearch(self, topic_filter, qos, identifier)
 
@@ -215,7 +225,7 @@ cdef class RetainedTree:
         cdef list found = []
         if parent is not None:
             p = parent
-            node = node_at(self.root, p, len(parent), False)
+            node = node_at(self.root, p, len(parent), NULL)
             if node == NULL:
                 raise KeyError(parent)
         if after is None:
@@ -276,6 +286,7 @@ cdef Py_ssize_t messages_below(Node* top, Py_ssize_t visits) noexcept nogil:
     return count
 
 
+@cython.no_gc_clear                       # its end needs the tree
 cdef class RetainedSearch(MessageSource):
     """A walk over the retained messages that match a filter."""
 
@@ -298,7 +309,7 @@ cdef class RetainedSearch(MessageSource):
     def __dealloc__(self):
         if self.at != NULL:
             self.at.pins -= 1
-            node_prune(self.at)
+            self.tree.prune(self.at)
 
     @property
     def is_over(self):
@@ -318,7 +329,7 @@ cdef class RetainedSearch(MessageSource):
         self.depth = depth
         if left != NULL:
             left.pins -= 1
-            node_prune(left)
+            self.tree.prune(left)
         return 0
 
     cdef int step(self) except -1:

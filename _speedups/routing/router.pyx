@@ -90,7 +90,8 @@ cdef class Router:
         self.turn = turn
         self.filters = SubscriptionTree()
         self.retained = RetainedTree()
-        self.retained.tenants = turn.tenants
+        self.filters.set_tenants(turn.tenants)
+        self.retained.set_tenants(turn.tenants)
         self.delayed = DelayedMessages(turn)
 
     def __dealloc__(self):

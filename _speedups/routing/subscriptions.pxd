@@ -1,6 +1,6 @@
 # The subscriptions of a node. See subscriptions.pyx.
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from _speedups.session.group cimport Group
 from _speedups.session.group_members cimport Member
@@ -21,8 +21,10 @@ cdef class SubscriptionTree(Plans):
 
     cdef Member member_of(self, Subscriber subscriber, bytes name)
     cdef Group group(self, Turn turn, bytes name)
+    cdef int end_group(self, Group group) except -1
     cdef int set_qos(self, Group group) except -1
     cdef int end_if_empty(self, Group group) except -1
     cdef int leave(self, Member member, bint session_ends) except -1
     cdef Py_ssize_t find(self, Subscriber subscriber, Node* node) noexcept
+    cdef int count_held(self, Subscriber subscriber, int64_t n) except -1
     cdef int cancel(self, Subscriber subscriber, uint32_t position) except -1

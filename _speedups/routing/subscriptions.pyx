@@ -6,12 +6,12 @@ the other, so that either side removes it in constant time. Its meaning for a to
 Sessions that subscribe to `$share/NAME/FILTER` are the members of a group, which is the one subscriber to the filter.
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from cpython.mem cimport PyMem_Free
 from libc.stdlib cimport free, malloc
 
 from _speedups.base.array cimport array_reserve_tight
-from _speedups.codec.topics cimport shared_filter_at
+from _speedups.codec.topics cimport shared_filter_at, weight_of
 from _speedups.session.group cimport Group
 from _speedups.session.group_members cimport Member
 from _speedups.session.group_settings cimport GroupSettings
@@ -21,7 +21,13 @@ from _speedups.session.session cimport Session
 from _speedups.session.subscriber cimport GROUP, LOCAL, PEER, SHARED, Subscriber, Subscription
 from _speedups.session.turn cimport Turn
 from _speedups.routing.plans cimport IDENTIFIER_SHIFT, STORED_OPTIONS, Plans, SubscriptionEntry
-from _speedups.routing.topic_tree cimport Node, node_after, node_at, node_path, node_prune
+from _speedups.routing.topic_tree cimport Node, missing_bytes, node_after, node_at, node_path
+from _speedups.session.tenant cimport Tenant
+
+cdef enum:
+    ENTRY_BYTES = sizeof(SubscriptionEntry) + sizeof(Subscription)     # of a subscription, besides its node
+    MEMBER_BYTES = 320         # of a membership in a group ...
+    GROUP_BYTES = 1792         # ... and of a group, besides its name and its subscription
 
 
 cdef class SubscriptionTree(Plans):
@@ -57,9 +63,7 @@ cdef class SubscriptionTree(Plans):
             return self.join(subscriber, topic_filter, options, identifier)
         if subscriber.kind == PEER and shared_filter_at(path, n):
             return self.join_peer(subscriber, topic_filter, announced)
-        node = node_at(self.root, path, n, True)
-        if node == NULL:
-            raise MemoryError
+        node = self.make(path, n)
         self.forget(path, n)
         self.changes += 1
         at = self.find(subscriber, node)
@@ -70,7 +74,7 @@ cdef class SubscriptionTree(Plans):
                 subscriber.turn.journal.subscribed(subscriber.session_id, options, identifier, path, n)
             return False
         if array_reserve_tight(&node.value, node.count, sizeof(SubscriptionEntry)) < 0:
-            node_prune(node)
+            self.prune(node)
             raise MemoryError
         if array_reserve_tight(
                 <void**>&subscriber.subscriptions, subscriber.subscription_count, sizeof(Subscription)) < 0:
@@ -80,9 +84,9 @@ cdef class SubscriptionTree(Plans):
             <void*>subscriber, subscriber.subscription_count, identifier << IDENTIFIER_SHIFT | options)
         node.count += 1
         subscriber.subscription_count += 1
-        self.count += 1
-        if subscriber.tenant is not None and subscriber.kind != GROUP:
-            subscriber.tenant.subscriptions += 1
+        subscriber.subscription_weight += weight_of(path, n)
+        self.count_held(subscriber, 1)
+        self.grow(subscriber.tenant, ENTRY_BYTES, ENTRY_BYTES)
         if subscriber.kind == LOCAL and subscriber.recorded():
             subscriber.turn.journal.subscribed(subscriber.session_id, options, identifier, path, n)
         return True
@@ -101,11 +105,13 @@ cdef class SubscriptionTree(Plans):
                 subscriber.turn.journal.text(UNSUBSCRIBED, subscriber.session_id, 0, path, n)
             self.leave(member, False)
             return True
-        node = node_at(self.root, path, n, False)
+        node = node_at(self.root, path, n, NULL)
         at = self.find(subscriber, node) if node != NULL else -1
         if at < 0:
             return False
         self.forget(path, n)
+        self.count_held(subscriber, -1)
+        subscriber.subscription_weight -= weight_of(path, n)
         self.cancel(subscriber, <uint32_t>at)
         if subscriber.kind == LOCAL and subscriber.recorded():
             subscriber.turn.journal.text(UNSUBSCRIBED, subscriber.session_id, 0, path, n)
@@ -124,6 +130,8 @@ cdef class SubscriptionTree(Plans):
             for member in list((<Session>subscriber).shares.items):
                 if member is not None:
                     self.leave(member, True)
+        self.count_held(subscriber, -<int64_t>subscriber.subscription_count)
+        subscriber.subscription_weight = 0
         while subscriber.subscription_count:
             node = <Node*>subscriber.subscriptions[subscriber.subscription_count - 1].node
             n = node_path(node, NULL)
@@ -162,8 +170,6 @@ cdef class SubscriptionTree(Plans):
             subscribers[place] = subscribers[node.count]
             (<Subscriber>subscribers[place].subscriber).subscriptions[subscribers[place].position].position = place
         subscriber.subscription_count -= 1
-        if subscriber.tenant is not None and subscriber.kind != GROUP:
-            subscriber.tenant.subscriptions -= 1
         if position != subscriber.subscription_count:
             last = &subscriber.subscriptions[subscriber.subscription_count]
             subscriber.subscriptions[position] = last[0]
@@ -171,8 +177,20 @@ cdef class SubscriptionTree(Plans):
         if node.count == 0:
             PyMem_Free(node.value)
             node.value = NULL
-            node_prune(node)
-        self.count -= 1
+            self.prune(node)
+        return self.grow(subscriber.tenant, -ENTRY_BYTES, -ENTRY_BYTES)
+
+    cdef int count_held(self, Subscriber subscriber, int64_t n) except -1:
+        """Count so many subscriptions more, or with a negative number less."""
+        self.count += n
+        if subscriber.tenant is not None and subscriber.kind != GROUP:
+            subscriber.tenant.subscriptions += n
+        return 0
+
+    cdef int grow(self, Tenant tenant, int64_t total, int64_t of_tenant) except -1:
+        self.size += total
+        if tenant is not None:
+            tenant.subscription_bytes += of_tenant
         return 0
 
     # ---- groups ----
@@ -189,9 +207,9 @@ cdef class SubscriptionTree(Plans):
             if session.shares is None:
                 session.shares = Memberships()
             session.shares.add(member)
-            self.count += 1
-            if session.tenant is not None:
-                session.tenant.subscriptions += 1
+            session.subscription_weight += weight_of(path, len(name))
+            self.count_held(session, 1)
+            self.grow(session.tenant, MEMBER_BYTES, MEMBER_BYTES)
         member.set_options(options, identifier)
         if session.kind == LOCAL and session.recorded():
             session.turn.journal.subscribed(session.session_id, options, identifier, path, len(name))
@@ -207,7 +225,14 @@ cdef class SubscriptionTree(Plans):
             self.last_group += 1
             group = self.group_type(turn, self.last_group, name, name[shared_filter_at(name, len(name)):])
             self.by_name[name] = group
+            self.grow(group.tenant, GROUP_BYTES + len(name), GROUP_BYTES + len(name))
         return group
+
+    cdef int end_group(self, Group group) except -1:
+        cdef int64_t size = GROUP_BYTES + len(group.client_id)
+        self.unsubscribe_all(group)
+        del self.by_name[group.client_id]
+        return self.grow(group.tenant, -size, -size)
 
     cdef Member member_of(self, Subscriber subscriber, bytes name):
         """The membership of the subscriber in the group with this name, or None."""
@@ -226,10 +251,11 @@ cdef class SubscriptionTree(Plans):
     cdef int leave(self, Member member, bint session_ends) except -1:
         """End a membership; the group ends with its last one [5: 4.8.2]."""
         cdef Group group = member.group
-        if member.session.tenant is not None:
-            member.session.tenant.subscriptions -= 1
+        cdef bytes name = group.client_id
+        self.count_held(member.session, -1)
+        member.session.subscription_weight -= weight_of(name, len(name))
+        self.grow(member.session.tenant, -MEMBER_BYTES, -MEMBER_BYTES)
         group.leave(member, session_ends)
-        self.count -= 1
         return self.set_qos(group) if group.members else self.end_if_empty(group)
 
     cdef int end_if_empty(self, Group group) except -1:
@@ -237,9 +263,7 @@ cdef class SubscriptionTree(Plans):
         group.abandon()
         if not group.is_empty():
             return self.set_qos(group)
-        self.unsubscribe_all(group)
-        del self.by_name[group.client_id]
-        return 0
+        return self.end_group(group)
 
     def join_peer(self, Subscriber peer not None, bytes name not None, int announced):
         """Another node has members of a group, with this QoS and number (see `Routes`); True if it had none."""
@@ -302,8 +326,7 @@ cdef class SubscriptionTree(Plans):
         cdef Member member
         for group in list(self.by_name.values()):
             if group.is_empty():
-                self.unsubscribe_all(group)       # it was declared once
-                del self.by_name[group.client_id]
+                self.end_group(group)       # it was declared once
                 continue
             group.restored()
             for member in group.members:
@@ -317,8 +340,17 @@ cdef class SubscriptionTree(Plans):
         cdef Node* node
         if self.member_of(subscriber, topic_filter) is not None:
             return True
-        node = node_at(self.root, path, len(topic_filter), False)
+        node = node_at(self.root, path, len(topic_filter), NULL)
         return node != NULL and self.find(subscriber, node) >= 0
+
+    def bytes_of(self, bytes topic_filter not None):
+        """Bytes that one more subscription with this topic filter would take."""
+        cdef const uint8_t* path = topic_filter
+        cdef Py_ssize_t n = len(topic_filter), at = shared_filter_at(path, n)
+        cdef int64_t size = missing_bytes(self.root, path + at, n - at) + ENTRY_BYTES
+        if at:
+            size += MEMBER_BYTES + (GROUP_BYTES + n if topic_filter not in self.by_name else 0)
+        return size
 
     def subscriptions_of(self, Subscriber subscriber not None):
         """The subscriber's subscriptions: a list of (topic filter, options)."""

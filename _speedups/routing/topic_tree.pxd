@@ -9,9 +9,11 @@
 # takes 80 bytes.
 
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memchr, memcmp, memcpy
+
+from _speedups.session.tenant cimport Tenant, Tenants
 
 cdef enum:
     TABLE_FROM = 8             # children from which a node has a table ...
@@ -39,6 +41,12 @@ cdef struct Node:
     uint8_t wild
     uint8_t table_bits         # the table has 2 to the power of so many places
     uint8_t level[LEVEL_PART]
+
+
+# Bytes by which nodes grow a tree. Those below its first level are of one tenant, or of none.
+cdef struct Growth:
+    int64_t total
+    int64_t below_first
 
 
 cdef inline uint32_t level_hash(const uint8_t* p, Py_ssize_t n) noexcept:
@@ -199,17 +207,51 @@ cdef inline void node_remove(Node* child) noexcept:
     PyMem_Free(child)
 
 
-cdef inline void node_prune(Node* node) noexcept:
+cdef inline int64_t level_bytes(Py_ssize_t n) noexcept:
+    """Bytes that a node with a level of this length counts: its own, and those of a place in a table.
+
+    They depend on nothing else, so what is added when a node is made is what is taken when it is removed.
+    """
+    return <int64_t>((sizeof(Node) - LEVEL_PART + n + 15) & ~15) + <int64_t>sizeof(Slot)
+
+
+cdef inline bint is_needless(const Node* node) noexcept:
+    return node.parent != NULL and node.child == NULL and node.value == NULL and node.pins == 0
+
+
+cdef inline void node_prune(Node* node, Growth* growth) noexcept:
     """Remove the node and then its ancestors, as long as they are empty."""
     cdef Node* parent
-    while node.parent != NULL and node.child == NULL and node.value == NULL and node.pins == 0:
+    cdef int64_t size
+    while is_needless(node):
         parent = node.parent
+        size = level_bytes(node.length)
+        growth.total -= size
+        growth.below_first -= size if parent.parent != NULL else 0
         node_remove(node)
         node = parent
 
 
-cdef inline Node* node_at(Node* node, const uint8_t* path, Py_ssize_t n, bint make) noexcept:
-    """The node of a topic name or filter below `node`; if missing, created if `make`, else NULL."""
+cdef inline int64_t missing_bytes(Node* node, const uint8_t* path, Py_ssize_t n) noexcept:
+    """Bytes of the nodes that `node_at` would make."""
+    cdef const uint8_t* p = path
+    cdef const uint8_t* end = path + n
+    cdef Py_ssize_t length
+    cdef int64_t size = 0
+    while True:
+        length = level_length(p, end)
+        if node != NULL:
+            node = node_child(node, p, length, level_hash(p, length))
+        if node == NULL:
+            size += level_bytes(length)
+        p += length
+        if p == end:
+            return size
+        p += 1
+
+
+cdef inline Node* node_at(Node* node, const uint8_t* path, Py_ssize_t n, Growth* growth) noexcept:
+    """The node of a topic name or filter below the root; if missing, it is made. NULL `growth`: it is not made."""
     cdef const uint8_t* p = path
     cdef const uint8_t* end = path + n
     cdef Py_ssize_t length
@@ -220,12 +262,14 @@ cdef inline Node* node_at(Node* node, const uint8_t* path, Py_ssize_t n, bint ma
         h = level_hash(p, length)
         child = node_child(node, p, length, h)
         if child == NULL:
-            if not make:
+            if growth == NULL:
                 return NULL
             child = node_add(node, p, length, h)
             if child == NULL:
-                node_prune(node)
+                node_prune(node, growth)
                 return NULL
+            growth.total += level_bytes(length)
+            growth.below_first += level_bytes(length) if node.parent != NULL else 0
         node = child
         p += length
         if p == end:
@@ -281,3 +325,14 @@ cdef inline void tree_free(Node* root, void (*drop)(void*) noexcept) noexcept:
             free(node.table)
             PyMem_Free(node)
             node = parent
+
+
+cdef class TopicTree:
+    cdef Node* root
+    cdef readonly uint64_t size        # bytes of its nodes, and of what the owner keeps in them
+    cdef Tenants tenants               # of the node; None: what they have is not counted
+
+    cdef Node* make(self, const uint8_t* path, Py_ssize_t n) except NULL
+    cdef int prune(self, Node* node) except -1
+    cdef int grow(self, Tenant tenant, int64_t total, int64_t of_tenant) except -1
+    cdef Tenant tenant_of(self, const Node* node)

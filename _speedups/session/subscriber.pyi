@@ -16,5 +16,6 @@ class Subscriber(Sender):
     rights: Rights | None
     kind: SessionKind
     tenant: Tenant | None
+    subscription_weight: int
     @property
     def subscriptions_held(self) -> int: ...

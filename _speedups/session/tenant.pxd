@@ -16,14 +16,14 @@ cdef class Tenant:
     # The present state.
     cdef public int64_t connections
     cdef public int64_t sessions
-    cdef readonly int64_t subscriptions
+    cdef readonly int64_t subscriptions, subscription_bytes
     cdef readonly int64_t retained, retained_bytes
     cdef readonly int64_t delayed
     cdef readonly int64_t queued_here                           # bytes in queues; not those that are in Redis
     cdef public int64_t queued_elsewhere               # in a cluster: bytes of queues in Redis and at other nodes
     # Limits; 0 = none.
-    cdef readonly int64_t max_connections, max_sessions, max_subscriptions, max_retained, max_retained_bytes
-    cdef readonly int64_t max_delayed, max_queued_bytes
+    cdef readonly int64_t max_connections, max_sessions, max_subscriptions, max_subscription_bytes
+    cdef readonly int64_t max_retained, max_retained_bytes, max_delayed, max_queued_bytes
     cdef double messages_per_second, bytes_per_second
     cdef RateLimit messages, volume    # recent PUBLISH packets, and bytes
 

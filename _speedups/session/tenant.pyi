@@ -10,6 +10,7 @@ class Tenant:
     connections: int
     sessions: int
     subscriptions: int
+    subscription_bytes: int
     retained: int
     retained_bytes: int
     delayed: int
@@ -18,6 +19,7 @@ class Tenant:
     max_connections: int
     max_sessions: int
     max_subscriptions: int
+    max_subscription_bytes: int
     max_retained: int
     max_retained_bytes: int
     max_delayed: int
@@ -33,6 +35,7 @@ class Tenant:
         max_connections: int = 0,
         max_sessions: int = 0,
         max_subscriptions: int = 0,
+        max_subscription_bytes: int = 0,
         max_retained_messages: int = 0,
         max_retained_bytes: int = 0,
         max_delayed_messages: int = 0,

@@ -35,16 +35,18 @@ cdef class Tenant:
         return self.queued_here + self.queued_elsewhere
 
     def set_limits(self, *, int64_t max_connections=0, int64_t max_sessions=0, int64_t max_subscriptions=0,
-                   int64_t max_retained_messages=0, int64_t max_retained_bytes=0, int64_t max_delayed_messages=0,
-                   int64_t max_queued_bytes=0, double messages_per_second=0, double bytes_per_second=0):
+                   int64_t max_subscription_bytes=0, int64_t max_retained_messages=0, int64_t max_retained_bytes=0,
+                   int64_t max_delayed_messages=0, int64_t max_queued_bytes=0, double messages_per_second=0,
+                   double bytes_per_second=0):
         """Set its limits at this node; 0 = none.
 
         Args:
             max_connections: open at a time.
             max_sessions: whether their clients are connected or not.
             max_subscriptions: of all its sessions.
+            max_subscription_bytes: that these take.
             max_retained_messages: that are kept.
-            max_retained_bytes: of their topic names, properties and payloads.
+            max_retained_bytes: that these take.
             max_delayed_messages: that wait.
             max_queued_bytes: of messages in the queues of its sessions and shared subscriptions.
             messages_per_second: PUBLISH packets from all its clients.
@@ -53,6 +55,7 @@ cdef class Tenant:
         self.max_connections = max_connections
         self.max_sessions = max_sessions
         self.max_subscriptions = max_subscriptions
+        self.max_subscription_bytes = max_subscription_bytes
         self.max_retained = max_retained_messages
         self.max_retained_bytes = max_retained_bytes
         self.max_delayed = max_delayed_messages
@@ -77,7 +80,8 @@ cdef class Tenant:
 
     cdef bint is_idle(self) noexcept:
         """Whether it has nothing at this node."""
-        return not (self.connections or self.sessions or self.retained or self.delayed or self.queued_here)
+        return not (self.connections or self.sessions or self.subscription_bytes or self.retained_bytes or self.delayed
+                    or self.queued_here)
 
 
 cdef class Tenants:

@@ -168,7 +168,17 @@ class LimitsConfig:
         reloadable=True,
     )
     max_subscriptions: int = option(
-        100_000, "Subscriptions of one session; above, filters are refused.", Integer(1, COUNT_MAX), reloadable=True
+        100_000,
+        "Subscriptions of one session; above, filters are refused. A filter counts once more for each further 8 levels "
+        "and each KiB.",
+        Integer(1, COUNT_MAX),
+        reloadable=True,
+    )
+    max_subscription_bytes: int = option(
+        2048 * MIB,
+        "Bytes of memory that all subscriptions of the node may take; above, filters are refused.",
+        Size(0, SIZE_MAX),
+        reloadable=True,
     )
     max_streams: int = option(
         16,
@@ -183,7 +193,10 @@ class LimitsConfig:
         reloadable=True,
     )
     max_retained_bytes: int = option(
-        1024 * MIB, "Bytes of all retained messages; above, more are not retained.", Size(0, SIZE_MAX), reloadable=True
+        1024 * MIB,
+        "Bytes of memory that all retained messages take, with their topics; above, more are not retained.",
+        Size(0, SIZE_MAX),
+        reloadable=True,
     )
     max_delayed_messages: int = option(
         100_000,
@@ -805,8 +818,9 @@ class Config:
         "Tenants: groups of clients that don't see each other, by rules, a table [[tenants]] each; the first that fits "
         'counts: name (empty = no tenant; "*" = the part that the * of a condition stands for), and conditions: '
         "listener, user, certificate, server_name (of TLS), claim (CLAIM=PATTERN, of a token). Limits of the tenant at "
-        "this node, 0 = none: max_connections, max_sessions, max_subscriptions, messages_per_second, bytes_per_second, "
-        "max_retained_messages, max_retained_bytes; of all nodes: max_delayed_messages, max_queued_bytes. New "
+        "this node, 0 = none: max_connections, max_sessions, max_subscriptions, max_subscription_bytes, "
+        "messages_per_second, bytes_per_second, max_retained_messages, max_retained_bytes; of all nodes: "
+        "max_delayed_messages, max_queued_bytes. New "
         "conditions hold for new connections (deploy/docs/TENANTS.md).",
         TenantRules(),
         reloadable=True,

@@ -13,6 +13,7 @@ LIMITS: Mapping[str, Kind] = {  # of a tenant at a node; 0 = none
     "max_connections": COUNT,
     "max_sessions": COUNT,
     "max_subscriptions": COUNT,
+    "max_subscription_bytes": BYTES,
     "messages_per_second": COUNT,
     "bytes_per_second": BYTES,
     "max_retained_messages": COUNT,
@@ -35,6 +36,7 @@ class TenantRule:
     max_connections: int = 0
     max_sessions: int = 0
     max_subscriptions: int = 0
+    max_subscription_bytes: int = 0
     messages_per_second: int = 0
     bytes_per_second: int = 0
     max_retained_messages: int = 0

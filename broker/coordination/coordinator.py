@@ -154,9 +154,9 @@ class Coordinator(ABC):
     def discard_will(self, connection: Connection) -> None:
         """The client sent DISCONNECT: its will is not published [MQTT-3.14.4-3]."""
 
-    def subscription_count(self, connection: Connection, session: Session) -> int:
-        """The number of subscriptions that a session has when all that was recorded has taken effect."""
-        return session.subscriptions_held
+    def subscription_weight(self, connection: Connection, session: Session) -> int:
+        """The weight of the subscriptions that a session has when all that was recorded has taken effect."""
+        return session.subscription_weight
 
     def has_subscription(self, connection: Connection, session: Session, topic_filter: bytes) -> bool:
         """Whether a session has a subscription when all that was recorded has taken effect."""

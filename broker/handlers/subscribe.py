@@ -1,6 +1,7 @@
 """SUBSCRIBE: grants or refuses topic filters, and sends the retained messages that match them."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from inspect import isawaitable
 from typing import Any, NamedTuple
@@ -8,12 +9,13 @@ from typing import Any, NamedTuple
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Suback, Subscribe
 from _speedups.codec.reason_codes import ReasonCode
-from _speedups.codec.topics import has_control_characters, is_shared, split_shared, validate_topic_filter
+from _speedups.codec.topics import filter_weight, has_control_characters, is_shared, split_shared, validate_topic_filter
 from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
 from _speedups.protocol.close_reasons import CloseReason
 from _speedups.session.counters import SUBSCRIBE_DENIED, SUBSCRIBES_REFUSED
 from _speedups.session.session import Session
+from _speedups.session.tenant import Tenant
 from broker import logs
 from broker.coordination.coordinator import Coordinator
 from broker.core import tenants
@@ -47,6 +49,15 @@ class Grant(NamedTuple):
 
     options: int
     is_new: bool
+
+
+@dataclass(slots=True)
+class Added:
+    """Wanted filters for which the session has no subscription yet."""
+
+    names: set[str] = field(default_factory=set)
+    weight: int = 0
+    size: int = 0  # bytes that they will take
 
 
 Grants = list[Grant | Refusal]  # for each filter of a packet
@@ -113,7 +124,7 @@ class SubscribeHandler:
 
     def _decide(self, connection: Connection, session: Session, wanted: Wanted, then: Then) -> None:
         """Call `then` with the decisions of rules, limits and hooks over the wanted filters."""
-        added: set[str] = set()  # wanted filters for which the session has no subscription yet
+        added = Added()
         grants: Grants = [self._grant(connection, session, *each, added) for each in wanted]
         if not self._hooks.has("subscribe", "authorize"):
             then(grants)
@@ -126,7 +137,7 @@ class SubscribeHandler:
             then(list(map(_after_hooks, grants, found)))
 
     def _grant(
-        self, connection: Connection, session: Session, topic_filter: str, options: int, added: set[str]
+        self, connection: Connection, session: Session, topic_filter: str, options: int, added: Added
     ) -> Grant | Refusal:
         """The options that rules and limits allow, or a refusal."""
         limits = self._data_plane.config.limits
@@ -156,7 +167,7 @@ class SubscribeHandler:
                 return Refusal(ReasonCode.TOPIC_FILTER_INVALID, str(fault))
             if not self._streams.available:
                 return Refusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, NO_LOG)
-            streams = self._streams.names(session) | {name for name in added if is_stream(name)} - {topic_filter}
+            streams = self._streams.names(session) | {name for name in added.names if is_stream(name)} - {topic_filter}
             if topic_filter not in streams and len(streams) >= limits.max_streams:
                 return Refusal(ReasonCode.QUOTA_EXCEEDED, "too many streams")
         if not read.startswith(prefix) or read.removeprefix(prefix).startswith(tenants.ROOT):
@@ -166,18 +177,31 @@ class SubscribeHandler:
         if session.rights is not None and not session.rights.may_subscribe(read.encode()):
             self._turn.count(SUBSCRIBE_DENIED)
             return Refusal(ReasonCode.NOT_AUTHORIZED, NOTHING)
-        is_new = topic_filter not in added and not self._coordinator.has_subscription(
+        is_new = topic_filter not in added.names and not self._coordinator.has_subscription(
             connection, session, topic_filter.encode()
         )
         if is_new:
-            held = self._coordinator.subscription_count(connection, session)
-            if held + len(added) >= limits.max_subscriptions or _is_tenant_full(session, len(added)):
+            name = topic_filter.encode()
+            weight, size = filter_weight(name), self._data_plane.router.filters.bytes_of(name)
+            held = self._coordinator.subscription_weight(connection, session) + added.weight
+            if held + weight > limits.max_subscriptions or _has_too_many(session.tenant, len(added.names)):
                 return Refusal(ReasonCode.QUOTA_EXCEEDED, "too many subscriptions")
-            added.add(topic_filter)
+            if self._take_too_much(session.tenant, added.size + size):
+                return Refusal(ReasonCode.QUOTA_EXCEEDED, "all subscriptions take too much memory")
+            added.names.add(topic_filter)
+            added.weight += weight
+            added.size += size
         if connection.bridge and not is_shared(topic_filter):
             options |= NO_LOCAL | RETAIN_AS_PUBLISHED
         qos = min(options & MAXIMUM_QOS, connection.maximum_qos)  # [5: MQTT-3.2.2-10]
         return Grant(options & ~MAXIMUM_QOS | qos, is_new)
+
+    def _take_too_much(self, tenant: Tenant | None, size: int) -> bool:
+        """Whether more subscriptions of this size are too much for the node, or for the tenant if there is one."""
+        limit = self._data_plane.config.limits.max_subscription_bytes
+        return self._data_plane.router.filters.size + size > limit or (
+            tenant is not None and 0 < tenant.max_subscription_bytes < tenant.subscription_bytes + size
+        )
 
     def _call_hooks(self, connection: Connection, topic_filter: str, options: int) -> Any:
         client = client_of(connection)
@@ -294,9 +318,8 @@ class SubscribeHandler:
             self._retained_searches.begin(session, name, grant.options & MAXIMUM_QOS, identifier)
 
 
-def _is_tenant_full(session: Session, added: int) -> bool:
-    """Whether the tenant of a session, if it has one, has all the subscriptions that it may have."""
-    tenant = session.tenant
+def _has_too_many(tenant: Tenant | None, added: int) -> bool:
+    """Whether a tenant, if there is one, has all the subscriptions that it may have."""
     return tenant is not None and 0 < tenant.max_subscriptions <= tenant.subscriptions + added
 
 

@@ -33,6 +33,7 @@ class Claim:
     admitted: bool = False
     interval: int | None = None  # Session Expiry Interval; None = as configured
     filters: dict[bytes, int] = field(default_factory=dict)  # of a persistent session: filter -> options
+    weight: int = 0  # of these filters
 
     @property
     def persistent(self) -> bool:

@@ -1,13 +1,14 @@
 """Subscriptions in a cluster: of persistent sessions they are changes for all nodes, of clean ones routes."""
 
 from _speedups.cluster.journal import ClusterJournal
+from _speedups.codec.topics import filter_weight
 from _speedups.net.connection import Connection
 from _speedups.session.session import Session
 from _speedups.session.subscriber import SessionKind
 from broker.core.data_plane import DataPlane
 from broker.core.subscription_options import STORED_OPTIONS
 from cluster.replication.routes import Routes
-from cluster.sessions.claim import Claims
+from cluster.sessions.claim import Claim, Claims
 
 
 class Subscribing:
@@ -31,24 +32,33 @@ class Subscribing:
 
         None: those of the session take effect at once.
         """
-        claim = self._claims.get(connection)
-        return claim.filters if session.kind == SessionKind.SHARED and claim is not None else None
+        claim = self._claim_of(connection, session)
+        return claim.filters if claim is not None else None
+
+    def weight_of(self, connection: Connection, session: Session) -> int | None:
+        """The weight of these subscriptions."""
+        claim = self._claim_of(connection, session)
+        return claim.weight if claim is not None else None
+
+    def _claim_of(self, connection: Connection, session: Session) -> Claim | None:
+        return self._claims.get(connection) if session.kind == SessionKind.SHARED else None
 
     def subscribe(
         self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], identifier: int
     ) -> None:
         """Add subscriptions: topic filters with options; and the identifier of all, 0 = none."""
-        wanted = self.wanted_by(connection, session)
+        claim = self._claim_of(connection, session)
         for name, options in filters:
             options &= STORED_OPTIONS
-            if wanted is not None:
+            if claim is not None:
                 more = (identifier,) if identifier else ()
                 self._journal.change(("subscribed", session.client_id, session.session_id, name, options, *more))
-                if name in wanted:
-                    self._routes.change(name, wanted[name], options, clean=False)
+                if name in claim.filters:
+                    self._routes.change(name, claim.filters[name], options, clean=False)
                 else:
                     self._routes.add(name, options, clean=False)
-                wanted[name] = options
+                    claim.weight += filter_weight(name)
+                claim.filters[name] = options
             elif self._filters.subscribe(session, name, options, identifier):
                 self._routes.add(name, options, clean=True)
             else:
@@ -56,10 +66,11 @@ class Subscribing:
 
     def unsubscribe(self, connection: Connection, session: Session, filters: list[bytes]) -> None:
         """Remove subscriptions."""
-        wanted = self.wanted_by(connection, session)
+        claim = self._claim_of(connection, session)
         for name in filters:
-            if wanted is not None:
-                if (options := wanted.pop(name, None)) is not None:
+            if claim is not None:
+                if (options := claim.filters.pop(name, None)) is not None:
+                    claim.weight -= filter_weight(name)
                     self._journal.change(("unsubscribed", session.client_id, session.session_id, name))
                     self._routes.remove([(name, options)], clean=False)
             elif self._filters.unsubscribe(session, name):

@@ -198,6 +198,7 @@ class TakeOver:
         welcome = partial(admission.welcome, claim.connection, claim.packet, session, present=claim.present)
         if session.kind == SessionKind.SHARED:
             claim.filters = dict(plane.router.filters.subscriptions_of(session))
+            claim.weight = session.subscription_weight
             for name, options in claim.filters.items():
                 self._routes.add(name, options, clean=False)
         if len(plane.turn.journal):

@@ -3,6 +3,8 @@
 Their match is that of `flockmq prove`. A name or filter is a list of levels here, nothing is cached. Slow on purpose.
 """
 
+from collections.abc import Iterable
+
 from loadtest.prove.topics import matches as matches
 
 
@@ -22,6 +24,12 @@ def is_common(data: bytes, level: int, max_levels: int) -> bool:
         and (level != 3 or len(data.decode()) <= 32767)
         and len(data.split(b"/")) <= max_levels
     )
+
+
+def tree_bytes(names: Iterable[str]) -> int:
+    """Bytes that the nodes of a tree of these names count: one for each level, shared by the names below it."""
+    paths = {tuple(levels[: n + 1]) for levels in (name.split("/") for name in names) for n in range(len(levels))}
+    return sum(-(-(68 + len(path[-1].encode())) // 16) * 16 + 16 for path in paths)
 
 
 def is_topic_name(data: bytes, level: int = 4, max_levels: int = 200) -> bool:

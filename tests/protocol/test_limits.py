@@ -12,9 +12,10 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from _speedups.codec.encode import encode
-from _speedups.codec.packets import Publish
+from _speedups.codec.packets import Publish, Unsuback, Unsubscribe
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker, ClusterProcess
+from tests.harness.socket_client import SocketClient
 from tests.protocol.wire import Wire
 
 StartBroker = Callable[..., Broker]
@@ -538,3 +539,15 @@ def test_memory_after_connects(start_broker: StartBroker, store: str, count: int
     hammer(broker, count, streams)
     until(lambda: broker.open_files() <= files)
     assert broker.rss() - before < MIB
+
+
+def test_the_memory_of_all_subscriptions(start_broker: StartBroker) -> None:
+    """A level counts 96 bytes: filters of 200 levels are refused when they are too many, others are not."""
+    broker = start_broker({"limits.max_subscription_bytes": 200_000})
+    deep = [f"{number}" + "/" * 199 for number in range(11)]
+    with SocketClient(broker.port, "one") as one, SocketClient(broker.port, "other") as other:
+        assert one.subscribe(*((name, 0) for name in deep[:10])) == [0] * 10
+        assert other.subscribe((deep[10], 0), (deep[0], 0), ("short", 0)) == [0x80, 0, 0]
+        one.send(Unsubscribe(1, deep[1:2]))
+        assert one.receive() == Unsuback(1)
+        assert other.subscribe((deep[10], 0)) == [0]

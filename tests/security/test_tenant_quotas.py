@@ -97,6 +97,23 @@ def test_subscriptions(start_broker: StartBroker, tmp_path: Path) -> None:
         assert two.subscribe(("b", 0), ("$share/g/b", 0)) == [0, 0]
 
 
+def test_memory_of_subscriptions_and_retained_messages(start_broker: StartBroker, tmp_path: Path) -> None:
+    """Levels count: each takes about a hundred bytes."""
+    broker = start(start_broker, tmp_path, {"max_subscription_bytes": 10_000, "max_retained_bytes": 10_000})
+    deep = "/".join(["x"] * 90)
+    with client(broker, "acme", "a", 5) as acme, client(broker, "globex", "a", 5) as globex:
+        assert acme.subscribe((deep, 0), (f"y/{deep}", 0), ("x/y", 0)) == [0, QUOTA_EXCEEDED, 0]
+        assert globex.subscribe((deep, 0), (f"y/{deep}", 0)) == [0, 0]
+        assert 90 * 96 < figure(broker, "subscription_bytes", "acme") < 10_000
+        for topic in (deep, f"y/{deep}", "x/y"):
+            publish(acme, topic, b"acme", retain=True)
+            publish(globex, topic, b"globex", retain=True)
+        assert (figure(broker, "retained", "acme"), figure(broker, "retained", "globex")) == (2, 3)
+        assert 90 * 96 < figure(broker, "retained_bytes", "acme") < 10_000
+        acme.close()
+        until(lambda: figure(broker, "subscription_bytes", "acme") == 0)
+
+
 def test_retained_and_delayed_messages(start_broker: StartBroker, tmp_path: Path) -> None:
     broker = start(start_broker, tmp_path, {"max_retained_messages": 2, "max_delayed_messages": 1})
     with client(broker, "acme", "a", 5) as acme, client(broker, "globex", "a", 5) as globex:

@@ -11,9 +11,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from _speedups.codec.packets import Puback, Publish, Pubrel, Suback, Subscribe, Unsuback, Unsubscribe
 from _speedups.routing.retained import RetainedTree
+from _speedups.session.tenant import Tenants
 from tests.harness.inprocess import Client, Node
-from tests.model.topics import matches
-from tests.unit.speedups.test_subscriptions import filters, topics
+from tests.model.topics import matches, tree_bytes
+from tests.unit.speedups.test_subscriptions import TENANTS, filters, topics
+
+MESSAGE = 40  # bytes of a message besides topic name and payload
 
 
 @settings(max_examples=1000)
@@ -25,6 +28,11 @@ def test_what_matches_is_what_the_model_says(kept: dict[str, bytes], name: str) 
     found = list(tree.matching(name.encode()))
     assert sorted(found) == sorted((topic.encode(), value, 1) for topic, value in kept.items() if matches(name, topic))
     assert (tree.search(name.encode()) is not None) >= bool(found)
+
+
+def retained_bytes(kept: dict[str, bytes]) -> int:
+    """What the messages count, with the nodes that they need."""
+    return tree_bytes(kept) + sum(MESSAGE + len(topic.encode()) + len(payload) for topic, payload in kept.items())
 
 
 class RetainedMachine(RuleBasedStateMachine):
@@ -101,13 +109,16 @@ class RetainedMachine(RuleBasedStateMachine):
     @invariant()
     def it_counts(self) -> None:
         assert self.tree.count == len(self.kept)
-        assert self.tree.size == sum(len(topic.encode()) + len(payload) for topic, payload in self.kept.items())
+        size = retained_bytes(self.kept)
+        assert self.tree.size >= size
+        assert self.tree.size == size or self.searches, "only a node where a search stands is more"
 
     def teardown(self) -> None:
         self.remove_all()
         assert list(self.tree.matching(b"#")) == []
         self.searches.clear()
         assert self.tree.hidden() == [], "a node was left behind"
+        assert self.tree.size == 0
 
 
 class TestRetained(RetainedMachine.TestCase):  # type: ignore[name-defined, misc]
@@ -248,3 +259,56 @@ def test_a_filter_that_stands_twice_in_a_packet_gets_the_messages_twice() -> Non
     client.connack()
     client.send(Subscribe(1, [("r", 0), ("r", 0)]))
     assert [type(packet) for packet in client.take()] == [Suback, Publish, Publish]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bytes_of_each_tenant(seed: int) -> None:
+    """What a tenant has counts for it alone, also while others come and go; and nothing is left at the end."""
+    rng = random.Random(seed)
+    tree, tenants = RetainedTree(), Tenants()
+    tree.set_tenants(tenants)
+    kept: dict[str, bytes] = {}
+    for step in range(3000):
+        topic = rng.choice(["", *TENANTS]) + "/".join(rng.choice("abc") for _ in range(rng.randrange(1, 6)))
+        payload = bytes(rng.randrange(3 if step < 1500 else 1))
+        tree.set(topic.encode(), payload)
+        kept[topic] = payload
+        if not payload:
+            del kept[topic]
+        assert tree.size == retained_bytes(kept)
+        for prefix in TENANTS:
+            own = {topic: payload for topic, payload in kept.items() if topic.startswith(prefix)}
+            size = retained_bytes(own) - (tree_bytes(["$tenant"]) if own else 0)
+            assert tenants.at(prefix.encode()).retained_bytes == size
+    for topic in kept:
+        tree.set(topic.encode(), b"")
+    assert tree.size == 0 == sum(tenant.retained_bytes for tenant in tenants)
+
+
+def test_a_search_that_ends_gives_back_the_node_of_its_tenant() -> None:
+    tree, tenants = RetainedTree(), Tenants()
+    tree.set_tenants(tenants)
+    tree.set(b"$tenant/x/a/b", b"1")
+    search = tree.matching(b"$tenant/x/a/b")
+    next(search)
+    tree.set(b"$tenant/x/a/b", b"")
+    assert tenants.at(b"$tenant/x/").retained_bytes == tree_bytes(["$tenant/x/a/b"]) - tree_bytes(["$tenant"])
+    search.close()
+    del search
+    assert tree.size == 0 == tenants.at(b"$tenant/x/").retained_bytes
+
+
+def test_the_limit_holds_for_the_levels_of_topics() -> None:
+    """A topic of 200 levels takes 16 KiB: only as many are kept as the limit has room for."""
+    node = Node(max_retained_bytes=1_000_000)
+    client = Client(node, "publisher")
+    for number in range(200):
+        client.send(Publish(f"{number}" + "/" * 199, b"x", retain=True))
+    client.send(Publish("0" + "/" * 199, b"y", retain=True))
+    each = 200 * 96 + MESSAGE + 202
+    assert node.router.retained.count == 1_000_000 // each
+    assert node.router.retained.size <= 1_000_000
+    assert next(node.router.retained.matching(b"0/#"))[1] == b"y", "a value is replaced where there is no more room"
+    client.send(Publish("1" + "/" * 199, b"", retain=True))
+    client.send(Publish("new" + "/" * 199, b"x", retain=True))
+    assert list(node.router.retained.matching(b"new/#"))

@@ -8,12 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from _speedups.codec.topics import filter_weight
 from _speedups.routing.subscriptions import SubscriptionTree
 from _speedups.session.journal import Journal
 from _speedups.session.session import Session
 from _speedups.session.turn import Turn
-from tests.model.topics import matches
+from tests.model.topics import matches, tree_bytes
 
+TENANTS = ("$tenant/x/", "$tenant/y/", "$tenant//")
+ENTRY = 32  # bytes of a subscription besides its node
 LEVELS = ["a", "b", "", "c", "$s", "long" * 20]
 topics = st.lists(st.sampled_from(LEVELS), min_size=1, max_size=4).map("/".join).filter(bool)
 filters = st.builds(
@@ -86,18 +89,20 @@ class FilterMachine(RuleBasedStateMachine):
     @invariant()
     def both_ends_agree(self) -> None:
         assert self.tree.count == len(self.subscriptions)
+        assert self.tree.size == tree_bytes({name for _, name in self.subscriptions}) + ENTRY * len(self.subscriptions)
         names = [name for _, name in self.subscriptions]
         assert sorted(self.tree.filters()) == sorted((name.encode(), names.count(name)) for name in set(names))
         for number, session in enumerate(self.sessions):
             mine = {name.encode(): qos for (n, name), qos in self.subscriptions.items() if n == number}
             assert dict(self.tree.subscriptions_of(session)) == mine
             assert session.subscriptions_held == len(mine)
+            assert session.subscription_weight == sum(map(filter_weight, mine))
 
     def teardown(self) -> None:
         for session in self.sessions:
             self.tree.unsubscribe_all(session)
         assert self.tree.filters() == []
-        assert self.tree.count == 0
+        assert self.tree.count == 0 == self.tree.size
 
 
 class TestFilters(FilterMachine.TestCase):  # type: ignore[name-defined, misc]
@@ -182,3 +187,79 @@ def test_names_as_long_and_deep_as_can_be() -> None:
     assert receivers(tree, "y" * 65534) == {}
     tree.unsubscribe_all(session)
     assert tree.filters() == []
+
+
+def test_the_weight_of_a_filter() -> None:
+    """As many as a session may have take about as much memory, whatever their filters are."""
+    assert [filter_weight(b"/" * (levels - 1) + b"a") for levels in (1, 8, 9, 16, 17, 200)] == [1, 1, 2, 2, 3, 25]
+    assert [filter_weight(b"a" * size) for size in (1, 1023, 1024, 65535)] == [1, 1, 2, 64]
+    tree = SubscriptionTree()
+    session = new_session(1)
+    for name in (b"a", b"/" * 8, b"$share/g/" + b"/" * 8):
+        tree.subscribe(session, name, 1)
+        tree.subscribe(session, name, 2)
+    assert session.subscription_weight == 1 + 2 + 2
+    tree.unsubscribe(session, b"/" * 8)
+    assert session.subscription_weight == 3
+    tree.unsubscribe_all(session)
+    assert session.subscription_weight == 0 == tree.size
+
+
+def test_the_bytes_of_one_more_subscription() -> None:
+    tree = SubscriptionTree()
+    session, other = new_session(1), new_session(2)
+    for name in (b"a/b", b"a/c", b"a/b/c", b"$share/g/a/b", b"$share/g/x", b"$share/h/x", b"+/#"):
+        for subscriber in (session, other):
+            before, wanted = tree.size, tree.bytes_of(name)
+            tree.subscribe(subscriber, name, 1)
+            shared = name.startswith(b"$share") and subscriber is other
+            assert tree.size == before + wanted - ENTRY * shared, "the group has its entry"
+    for subscriber in (session, other):
+        tree.unsubscribe_all(subscriber)
+    assert tree.size == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bytes_of_each_tenant(seed: int) -> None:
+    """What a tenant's sessions have counts for it alone, also while others come and go; and nothing is left."""
+    rng = random.Random(seed)
+    turn, tree = Turn(Journal()), SubscriptionTree()
+    tree.set_tenants(turn.tenants)
+    sessions = {
+        prefix: [Session(turn, n, f"{prefix}{n}".encode(), persistent=False) for n in range(2)]
+        for prefix in ("", *TENANTS)
+    }
+    held: set[tuple[str, int, str]] = set()
+    for step in range(3000):
+        prefix, number = rng.choice(list(sessions)), rng.randrange(2)
+        session = sessions[prefix][number]
+        name = prefix + "/".join(rng.choice("abc+") for _ in range(rng.randrange(1, 6)))
+        if rng.random() < 0.001:
+            tree.unsubscribe_all(session)
+            held = {each for each in held if each[:2] != (prefix, number)}
+        elif rng.random() < (0.7 if step < 1500 else 0.3):
+            tree.subscribe(session, name.encode(), 1)
+            held.add((prefix, number, name))
+        else:
+            tree.unsubscribe(session, name.encode())
+            held.discard((prefix, number, name))
+        assert tree.size == tree_bytes({name for _, _, name in held}) + ENTRY * len(held)
+        for tenant in TENANTS:
+            own = {each for each in held if each[0] == tenant}
+            size = tree_bytes({name for _, _, name in own}) + ENTRY * len(own)
+            found = turn.tenants.at(tenant.encode())
+            assert found.subscription_bytes == size - (tree_bytes(["$tenant"]) if own else 0)
+            assert found.subscriptions == len(own)
+    for session in (each for some in sessions.values() for each in some):
+        tree.unsubscribe_all(session)
+    assert tree.size == 0 == sum(tenant.subscription_bytes for tenant in turn.tenants)
+
+
+def test_a_filter_of_all_tenants_is_of_none() -> None:
+    turn, tree = Turn(Journal()), SubscriptionTree()
+    tree.set_tenants(turn.tenants)
+    session = Session(turn, 1, b"all", persistent=False)
+    for name in (b"$tenant/+/a", b"$tenant/#"):
+        tree.subscribe(session, name, 1)
+    tree.unsubscribe_all(session)
+    assert list(turn.tenants) == []

@@ -12,7 +12,9 @@ from broker.metrics import TENANT_FIGURES
 
 # Each node has all retained messages, the number of all delayed ones, the bytes of all queues, and the persistent
 # sessions of the others: the highest figure counts. The rest are sums.
-SHARED = frozenset({"sessions", "subscriptions", "retained", "retained_bytes", "delayed", "queued_bytes"})
+SHARED = frozenset(
+    {"sessions", "subscriptions", "subscription_bytes", "retained", "retained_bytes", "delayed", "queued_bytes"}
+)
 FIGURES = {name: integer(help_text) for name, _, help_text in TENANT_FIGURES}
 ITEM = record(
     {
