@@ -1,6 +1,6 @@
 # The subscriptions of a node. See subscriptions.pyx.
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from _speedups.session.group cimport Group
 from _speedups.session.group_members cimport Member
@@ -16,6 +16,8 @@ cdef class SubscriptionTree(Plans):
     cdef readonly uint64_t count       # subscriptions
     cdef readonly uint64_t changes     # subscriptions that were added, replaced or removed
     cdef dict by_name          # Group by its name
+    cdef list leaving          # (subscriber, function) that have ended: their subscriptions are removed in slices ...
+    cdef object later          # ... by this function, which calls another one in a later turn; None: at once
     cdef object group_type     # Group, or its class in a cluster
     cdef uint64_t last_group   # number of the newest
 
@@ -25,6 +27,8 @@ cdef class SubscriptionTree(Plans):
     cdef int set_qos(self, Group group) except -1
     cdef int end_if_empty(self, Group group) except -1
     cdef int leave(self, Member member, bint session_ends) except -1
+    cdef int remove_slice(self, Subscriber subscriber, removed) except -1
+    cdef uint8_t options_of(self, Subscriber subscriber, uint32_t position) noexcept
     cdef Py_ssize_t find(self, Subscriber subscriber, Node* node) noexcept
     cdef int count_held(self, Subscriber subscriber, int64_t n) except -1
     cdef int cancel(self, Subscriber subscriber, uint32_t position) except -1

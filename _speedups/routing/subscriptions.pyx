@@ -17,6 +17,7 @@ from _speedups.session.group_members cimport Member
 from _speedups.session.group_settings cimport GroupSettings
 from _speedups.session.journal cimport UNSUBSCRIBED
 from _speedups.session.membership cimport Memberships
+from _speedups.session.rights cimport Rights
 from _speedups.session.session cimport Session
 from _speedups.session.subscriber cimport GROUP, LOCAL, PEER, SHARED, Subscriber, Subscription
 from _speedups.session.turn cimport Turn
@@ -28,6 +29,10 @@ cdef enum:
     ENTRY_BYTES = sizeof(SubscriptionEntry) + sizeof(Subscription)     # of a subscription, besides its node
     MEMBER_BYTES = 320         # of a membership in a group ...
     GROUP_BYTES = 1792         # ... and of a group, besides its name and its subscription
+    SLICE = 500                # subscriptions ...
+    SLICE_BYTES = 2097152      # ... and bytes of the tree that are removed at once: about a millisecond of work
+
+cdef Rights NOTHING = Rights([])       # of subscribers that have ended
 
 
 cdef class SubscriptionTree(Plans):
@@ -36,6 +41,7 @@ cdef class SubscriptionTree(Plans):
     def __cinit__(self):
         self.by_name = {}
         self.group_type = Group
+        self.leaving = []
 
     # ---- changes ----
 
@@ -117,32 +123,89 @@ cdef class SubscriptionTree(Plans):
             subscriber.turn.journal.text(UNSUBSCRIBED, subscriber.session_id, 0, path, n)
         return True
 
-    def unsubscribe_all(self, Subscriber subscriber not None):
-        """Remove all subscriptions of the subscriber; must be called before it is freed."""
-        cdef Node* node
-        cdef uint8_t path[256]
-        cdef Py_ssize_t n
+    def unsubscribe_all(self, Subscriber subscriber not None, removed=None):
+        """End all subscriptions of the subscriber; must be called before it is freed, and once.
+
+        They match nothing from now on. If they are many, they leave the tree in slices, see `set_later`.
+
+        Args:
+            removed: called with lists of (topic filter, options) when they have left the tree; None: nobody asks.
+        """
         cdef Member member
+        cdef list groups = []
         if subscriber.kind == PEER:
             for name in list(self.by_name):
                 self.leave_peer(subscriber, name)
         if isinstance(subscriber, Session) and (<Session>subscriber).shares is not None:
             for member in list((<Session>subscriber).shares.items):
                 if member is not None:
+                    groups.append((member.group.client_id, member.options))
                     self.leave(member, True)
+        if groups and removed is not None:
+            removed(groups)
         self.count_held(subscriber, -<int64_t>subscriber.subscription_count)
         subscriber.subscription_weight = 0
-        while subscriber.subscription_count:
+        if subscriber.subscription_count <= SLICE or self.later is None:
+            while subscriber.subscription_count:
+                self.remove_slice(subscriber, removed)
+        else:
+            subscriber.rights = NOTHING
+            self.generation += 1
+            self.leaving.append((subscriber, removed))
+            if len(self.leaving) == 1:
+                self.later(self.remove_some)
+
+    def set_later(self, later):
+        """Let many subscriptions of one subscriber leave the tree in slices.
+
+        Args:
+            later: called with a function, which it calls in a later turn of the loop.
+        """
+        self.later = later
+
+    def remove_some(self):
+        """Remove a slice of the subscriptions of a subscriber that has ended."""
+        cdef Subscriber subscriber
+        subscriber, removed = self.leaving[0]
+        try:
+            self.remove_slice(subscriber, removed)
+        finally:
+            if not subscriber.subscription_count:
+                del self.leaving[0]
+            if self.leaving:
+                self.later(self.remove_some)
+
+    cdef int remove_slice(self, Subscriber subscriber, removed) except -1:
+        """Remove a slice of subscriptions, the newest first."""
+        cdef Node* node
+        cdef uint8_t path[256]
+        cdef Py_ssize_t n
+        cdef uint32_t left = max(<int64_t>subscriber.subscription_count - SLICE, 0)
+        cdef uint64_t enough = self.size - SLICE_BYTES if self.size > SLICE_BYTES else 0
+        cdef list gone = []
+        while subscriber.subscription_count > left and self.size > enough:
             node = <Node*>subscriber.subscriptions[subscriber.subscription_count - 1].node
             n = node_path(node, NULL)
-            if n <= 256:
+            if removed is not None:
+                gone.append((path_of(node), self.options_of(subscriber, subscriber.subscription_count - 1)))
+            if subscriber.rights is NOTHING:
+                pass                                  # no plan has it
+            elif n <= 256:
                 node_path(node, path)
                 self.forget(path, n)
             else:
                 self.generation += 1
             self.cancel(subscriber, subscriber.subscription_count - 1)
-        PyMem_Free(subscriber.subscriptions)
-        subscriber.subscriptions = NULL
+        if not subscriber.subscription_count:
+            PyMem_Free(subscriber.subscriptions)
+            subscriber.subscriptions = NULL
+        if gone:
+            removed(gone)
+        return 0
+
+    cdef uint8_t options_of(self, Subscriber subscriber, uint32_t position) noexcept:
+        cdef Subscription* held = &subscriber.subscriptions[position]
+        return (<SubscriptionEntry*>(<Node*>held.node).value)[held.position].options & STORED_OPTIONS
 
     cdef Py_ssize_t find(self, Subscriber subscriber, Node* node) noexcept:
         """The position of the node in the subscriber's array, or -1; searches the shorter of the two arrays."""

@@ -6,6 +6,7 @@ Whatever publishes, subscribes, closes connections or waits for the store gets t
 import asyncio
 import traceback
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from _speedups.net.connection import Connection
@@ -50,6 +51,7 @@ class DataPlane:
         self.stuck_sessions = StuckSessions(self.turn, self.sessions)
         self.reactor = Reactor(self.router, None, driver)
         self.strangers = Strangers()
+        self.router.filters.set_later(lambda work: driver.call_soon(partial(self._run_turn, work)))
         self.will_rights: WillRights = Everybody()
         self._tasks: set[asyncio.Task[None]] = set()
         self.configure(config)
@@ -101,6 +103,10 @@ class DataPlane:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _run_turn(self, work: Callable[[], object]) -> None:
+        work()
+        self.end_turn()
 
     def end_turn(self) -> None:
         """End a turn; to be called after a change that was made outside of one."""

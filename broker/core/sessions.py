@@ -8,6 +8,8 @@ from _speedups.session.turn import Turn
 
 LEVELS = (3, 4, 5)
 
+Removed = Callable[[list[tuple[bytes, int]]], object]  # topic filters and options
+
 
 class Sessions:
     """Creates, finds and ends sessions. A session's `owner` is the connection that has it, or None."""
@@ -61,10 +63,13 @@ class Sessions:
         """Whether a session of the cluster stays here when its connection has ended: for its subscriptions."""
         return session.subscriptions_held > 0 and session not in self._over
 
-    def end(self, session: Session) -> None:
-        """End a session: its subscriptions, queue and handshakes."""
+    def end(self, session: Session, removed: Removed | None = None) -> None:
+        """End a session: its subscriptions, queue and handshakes.
+
+        `removed` is called with its subscriptions as they leave the tree: many take more than this turn.
+        """
         self._over.discard(session)
-        self._filters.unsubscribe_all(session)
+        self._filters.unsubscribe_all(session, removed)
         session.record_gone()
         del self._by_client_id[session.client_id]
         if session.tenant is not None:

@@ -247,7 +247,7 @@ class TakeOver:
             if claim.epoch:
                 self.give_up(claim)
             return  # without an epoch, `_granted` gives it up
-        sessions, filters = self._plane.sessions, self._plane.router.filters
+        sessions = self._plane.sessions
         had_will, found = will.take(connection, self._plane.router, self._plane.will_rights)
         delay = None
         if found is not None and found.delay and session.kind == SessionKind.SHARED and session.expiry != 0:
@@ -261,8 +261,7 @@ class TakeOver:
             if not sessions.outlives_connection(session):
                 sessions.end(session)
         else:
-            self._routes.remove(filters.subscriptions_of(session), clean=True)
-            sessions.end(session)
+            sessions.end(session, self._withdraw)
             sent, messages = 0, None
         if claim.epoch:
             if had_will and delay is None:
@@ -272,6 +271,14 @@ class TakeOver:
             self._claims.remove(claim)
             if messages is not None:
                 self._unfinished.keep(session, sent, messages)
+
+    def _withdraw(self, subscriptions: list[tuple[bytes, int]]) -> None:
+        """Subscriptions of a clean session have left the tree.
+
+        A new session may have some of the filters by now: a route goes with the last session that has it.
+        """
+        if not self._link.closed:
+            self._routes.remove(subscriptions, clean=True)
 
     def give_up(self, claim: Claim) -> None:
         """The connection closed before it was admitted: it has no will to publish."""

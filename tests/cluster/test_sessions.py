@@ -349,3 +349,26 @@ def test_packets_behind_connect_are_handled_before_a_take_over(cluster: ClusterP
             assert sorted(payload for payload, *_ in messages(watcher, 2)) == [b"first", b"mine"]
         first.close()
     watcher.close()
+
+
+def test_a_client_with_many_filters_leaves_and_is_back_at_once(cluster: ClusterProcess) -> None:
+    """The routes of its clean session are withdrawn in slices: those that the next one has by then stay."""
+    names = [f"many/{number}" for number in range(3000)]
+    redis = cluster.redis.client()
+
+    def routes() -> int:
+        return int(sum(redis.hlen(key) for key in redis.scan_iter("mq:routes:*")))
+
+    with SocketClient(cluster["a"].port, "many") as client:
+        client.subscribe(*((name, 0) for name in names))
+        assert routes() == 3000
+        client.send(Disconnect())
+        with SocketClient(cluster["a"].port, "many") as again:
+            again.subscribe(*((name, 0) for name in names[::100]))
+            publish(cluster, "b", *(b"%d" % number for number in range(5)), topic=names[100])
+            assert [payload for payload, _, _ in messages(again, 5)] == [b"%d" % number for number in range(5)]
+            until(lambda: routes() == 30)
+            publish(cluster, "b", b"end", topic=names[2900])
+            assert messages(again, 1)[0][0] == b"end"
+            again.send(Disconnect())
+    until(lambda: routes() == 0)

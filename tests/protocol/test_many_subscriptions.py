@@ -1,7 +1,7 @@
 """A client that takes up a great many subscriptions at once, as a gateway does when it comes back."""
 
 from _speedups.codec.encode import encode
-from _speedups.codec.packets import Suback, Subscribe
+from _speedups.codec.packets import Disconnect, Publish, Suback, Subscribe
 from tests.harness.cluster_process import Broker
 from tests.harness.socket_client import SocketClient
 
@@ -18,3 +18,16 @@ def test_wildcards_under_which_nothing_is_retained(broker: Broker) -> None:
         client.send(burst)
         for i in range(PACKETS):
             assert client.receive() == Suback(i + 1, [1] * FILTERS)
+
+
+def test_a_client_that_leaves_and_is_back_gets_only_what_it_subscribes_to_then(broker: Broker) -> None:
+    """The subscriptions of its ended session leave the tree in slices; the new session has nothing of them."""
+    with SocketClient(broker.port, "gateway") as client:
+        for i in range(5):
+            client.subscribe(*((f"gateway/{i}/{j}", 0) for j in range(FILTERS)))
+        client.send(Disconnect())
+        with SocketClient(broker.port, "gateway") as again:
+            again.subscribe(("gateway/1/1", 0), ("end", 0))
+            again.send(*(Publish(topic, b"x") for topic in ("gateway/0/0", "gateway/1/1", "gateway/4/999", "end")))
+            found = [again.receive(), again.receive()]
+    assert [packet.topic_name for packet in found if isinstance(packet, Publish)] == ["gateway/1/1", "end"]

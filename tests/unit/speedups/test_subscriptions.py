@@ -1,6 +1,7 @@
 """The filter tree against the plain model: the same receivers with the same QoS, right after any change."""
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -263,3 +264,84 @@ def test_a_filter_of_all_tenants_is_of_none() -> None:
         tree.subscribe(session, name, 1)
     tree.unsubscribe_all(session)
     assert list(turn.tenants) == []
+
+
+def test_many_subscriptions_of_one_that_has_ended_leave_in_slices() -> None:
+    """They match nothing from the first moment on, and a new session may have the same filters meanwhile."""
+    turn, tree = Turn(Journal()), SubscriptionTree()
+    tree.set_tenants(turn.tenants)
+    slices: list[Callable[[], object]] = []
+    tree.set_later(slices.append)
+    ended, stays, new = (Session(turn, number, b"$tenant/x/c", persistent=False) for number in (1, 2, 3))
+    names = [f"$tenant/x/{number}/+/{number % 7}" for number in range(3000)]
+    removed: list[tuple[bytes, int]] = []
+    for name in names:
+        tree.subscribe(ended, name.encode(), 1)
+    for name in names[::3]:
+        tree.subscribe(stays, name.encode(), 2)
+    assert receivers(tree, "$tenant/x/0/a/0") == {1: 1, 2: 2}
+    tree.unsubscribe_all(ended, removed.extend)
+    assert (receivers(tree, "$tenant/x/0/a/0"), receivers(tree, "$tenant/x/1/a/1")) == ({2: 2}, {})
+    assert tree.count == 1000 == turn.tenants.at(b"$tenant/x/").subscriptions
+    assert len(tree.filters()) == 3000, "nothing was removed in the turn in which it ended"
+    turns, left = 0, 3000
+    while slices:
+        slices.pop()()
+        turns += 1
+        assert left - ended.subscriptions_held <= 500
+        left = ended.subscriptions_held
+        tree.subscribe(new, names[-turns].encode(), 0)  # one that has just left
+        tree.subscribe(new, names[turns].encode(), 0)  # and one that has not
+        assert receivers(tree, f"$tenant/x/{turns}/a/{turns % 7}") == {3: 0} | ({2: 2} if turns % 3 == 0 else {})
+    assert turns == 6
+    assert sorted(removed) == sorted((name.encode(), 1) for name in names)
+    assert tree.count == 1000 + 2 * turns == turn.tenants.at(b"$tenant/x/").subscriptions
+    held = {*names[::3], *names[1 : turns + 1], *names[-turns:]}
+    assert sorted(name for name, _ in tree.filters()) == sorted(name.encode() for name in held)
+    assert tree.size == tree_bytes(held) + ENTRY * tree.count
+    tree.unsubscribe_all(stays)
+    tree.unsubscribe_all(new)
+    while slices:
+        slices.pop()()
+    assert tree.size == 0 == tree.count == turn.tenants.at(b"$tenant/x/").subscription_bytes
+
+
+def test_slices_of_filters_with_many_levels_are_smaller() -> None:
+    tree, session = SubscriptionTree(), new_session(1)
+    slices: list[Callable[[], object]] = []
+    tree.set_later(slices.append)
+    for number in range(600):
+        tree.subscribe(session, b"%d" % number + b"/" * 199, 1)
+    tree.unsubscribe_all(session)
+    before = tree.size
+    while slices:
+        slices.pop()()
+        assert before - tree.size < 2**21 + 200 * 96 + 200
+        before = tree.size
+    assert tree.size == 0
+
+
+def test_subscribers_end_one_after_another_in_slices() -> None:
+    """A failing function of one stops neither its own slices nor those of the next."""
+    tree = SubscriptionTree()
+    slices: list[Callable[[], object]] = []
+    tree.set_later(slices.append)
+
+    def fail(_: object) -> None:
+        raise ValueError("the caller's")
+
+    for number in range(2):
+        session = new_session(number)
+        for name in range(1200):
+            tree.subscribe(session, b"%d" % name, 1)
+        tree.unsubscribe_all(session, fail if number == 0 else None)
+    del session
+    failed = 0
+    while slices:
+        try:
+            slices.pop()()
+        except ValueError:
+            failed += 1
+        assert len(slices) <= 1
+    assert failed == 3
+    assert tree.filters() == []
