@@ -1,6 +1,6 @@
 # A connection: socket, layers, timer. See connection.pyx.
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t
 
 from _speedups.base.buffers cimport Buffer
 from _speedups.base.flag cimport flag
@@ -31,14 +31,14 @@ cdef class Connection(Channel):
     cdef flag tls_wants_write          # TLS must write before it can read on
     cdef flag reads_again              # is in loop.read_again
     cdef flag reads_last               # gives way, and reads what has arrived once more
-    cdef uint8_t peer[28]              # struct sockaddr_in or sockaddr_in6, or only the family
+    cdef uint8_t peer[24]              # of struct sockaddr_in or sockaddr_in6 up to the address, or only the family
+    cdef public uint32_t connect_number # of its CONNECT: see `is_newer_than`
     cdef Loop loop
     cdef Buffer incoming               # bytes of an incomplete packet, or of packets that may not be handled yet
     cdef Timer timer                   # for CONNECT, then for keep alive
     cdef object reason                 # reason of the close
-    cdef object giving_way             # reason for which it ends when all that has arrived is handled; None: it stays
-    cdef list heirs                    # called after that
-    cdef public uint64_t connect_number # greater than those of connections whose CONNECT has arrived before
+    cdef list giving_way               # reason for which it ends when all that has arrived is handled, then what is
+                                       # called after that; None: it stays
     cdef readonly str certificate      # subject of the client's certificate, as configured, or None
     cdef RateLimit* rates              # recent messages, and bytes; NULL while it is not metered
 

@@ -9,7 +9,7 @@ such as a failed write. The reactor then ends the connection at the end of the t
 
 from cpython.ref cimport Py_INCREF
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport int32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset, strerror
 
@@ -446,13 +446,17 @@ cdef class Connection(Channel):
                 if not self.gate & PARSE_GATE or self.gate & CLOSE_PENDING or not self.has_arrivals():
                     self.close(reason)
                 else:
-                    self.giving_way, self.heirs, self.reads_last = reason, [], True
+                    self.giving_way, self.reads_last = [reason], True
                     self.set_interest(self.interest & ~EPOLLIN)
                     self.restart_timer()
         if self.closed:
             return True
-        self.heirs.append(then)
+        self.giving_way.append(then)
         return False
+
+    def is_newer_than(self, Connection other not None):
+        """Whether its CONNECT has arrived after the other one's."""
+        return <int32_t>(self.connect_number - other.connect_number) > 0
 
     cdef bint has_arrivals(self) noexcept:
         """Whether bytes of the client have arrived, and were not handled yet."""
@@ -467,7 +471,7 @@ cdef class Connection(Channel):
         if self.reads_last:
             self.reads_last = False
             return self.queue_read_again()
-        return self.close_soon(self.giving_way)
+        return self.close_soon(self.giving_way[0])
 
     def finish(self, reason not None):
         """End the connection when the client has read the output, or after LINGER_TICKS."""
@@ -535,9 +539,9 @@ cdef class Connection(Channel):
         self.turn.counters[CONNECTIONS_CLOSED] += 1
         self.endpoint.listener.connections -= 1
         self.uncount_address()
-        if self.heirs is not None:
-            self.loop.heirs += self.heirs
-            self.heirs = None
+        if self.giving_way is not None:
+            self.loop.heirs += self.giving_way[1:]
+            self.giving_way = None
         try:
             self.handler.ended(self, reason)
         except Exception as error:                 # other connections must still be ended
@@ -573,7 +577,7 @@ cdef class Connection(Channel):
         if self.lingering:
             return self.close_soon(self.fault)
         if self.giving_way is not None:
-            return self.close_soon(self.giving_way)
+            return self.close_soon(self.giving_way[0])
         if self.phase == EXPECTING:
             self.turn.counters[CONNECT_TIMEOUTS] += 1
             return self.close_soon(close_reasons.CONNECT_TIMEOUT)

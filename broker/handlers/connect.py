@@ -42,6 +42,7 @@ ASSIGNED = "assigned_client_identifier"
 LONGEST = 65_535  # bytes of a text in MQTT
 
 WITH_CLIENT = ("authorize", "publish", "subscribe", "connected", "disconnected")  # hooks called with a `Client` later
+MAX_NUMBER = 1 << 32  # of CONNECT packets: then they are counted anew
 LINK = Identity(method="link", listener=LISTENER)  # of the links of this node
 SILENT = (*WRONG, ReasonCode.BANNED)  # refusals whose reason is for the log only
 
@@ -114,7 +115,7 @@ class ConnectHandler(Admission):
             self.refuse(connection, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, "" if packet is None else packet.client_id)
             return
         connection.limit_output(packet.properties.get("maximum_packet_size", 0))
-        self._connects += 1
+        self._connects = (self._connects + 1) % MAX_NUMBER
         connection.connect_number = self._connects
         if connection.listener == LISTENER:
             connection.identity, connection.connect = LINK, packet
@@ -243,7 +244,7 @@ class ConnectHandler(Admission):
         """Nothing stands against the client but the state of its session."""
         session = self._data_plane.sessions.get(packet.client_id.encode())
         owner = None if session is None else session.owner
-        if owner is not None and owner.connect_number > connection.connect_number:
+        if owner is not None and owner.is_newer_than(connection):
             connection.close(close_reasons.TAKEN_OVER)  # its client has connected again while hooks decided over it
             return
         self._connected_users.on_claiming(connection, packet.client_id.encode())

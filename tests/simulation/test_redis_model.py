@@ -233,7 +233,7 @@ def state_of_model(keyspace: Keyspace) -> dict[bytes, Any]:
 
 def _shape(kind: bytes, value: Any) -> Any:
     if kind == b"hash":
-        return {key: without_times(each) for key, each in value.items() if key not in (b"t", b"w")}
+        return {key: without_times(each) for key, each in value.items() if key not in (b"t", b"w", b"off")}
     if kind == b"zset":
         return {key: score if score < 1 << 30 else "time" for key, score in value.items()}
     if kind == b"set":
@@ -288,6 +288,8 @@ def normal(name: bytes, reply: Any) -> Any:
     """A reply whose order Redis does not promise, in one order."""
     if name in (b"flockmq_beat", b"flockmq_ready", b"flockmq_sessions", b"flockmq_retained", b"flockmq_owned"):
         return sorted(map(repr, reply)) if isinstance(reply, list) else reply
+    if name == b"flockmq_join" and isinstance(reply, list):
+        return reply[:3]  # the fourth is a time: how long no node has lived
     if name == b"flockmq_load" and isinstance(reply, list):
         return [*reply[:5], *(sorted(each) for each in reply[5:])]
     return reply

@@ -338,7 +338,7 @@ def test_an_operator_chooses_a_tenant(browser: Chromium, world: World) -> None:
     row = "[...document.querySelectorAll('main tbody tr')].find((r) => r.innerText.startsWith(arguments[0]))"
     browser.until(f"return {row}?.innerText.includes('Connections 40, Messages 5,000 /s')", "acme")
     cells = f"return [...{row}.querySelectorAll('td')].map((c) => c.innerText)"
-    assert browser.run(cells, "globex") == ["globex", "1", "2", "2", "1, 14 B", "0, 0 B", "0", "1, 42 B", "\u2013"]
+    assert browser.run(cells, "globex") == ["globex", "1", "2", "2", "1, 14 B", "0, 0 B", "0", "1, 370 B", "\u2013"]
     click(browser, "globex", "td")
     says(browser, "$tenant/globex/globex-here")
     assert browser.run("return document.querySelector('[name=tenant]').value") == "globex"

@@ -31,9 +31,10 @@ local function rotation_of(prefix, group, strategy, most, count, limited)
   for i = 1, #found, 2 do
     local name, time = found[i], tonumber(found[i + 1])
     if not is_member(name) then
+      local largest = tonumber(values[at + 4] or 0)
       add_taker(rotation, {name = name, room = tonumber(values[at + 1] or 1), step = 1 / tonumber(values[at + 2] or 1),
-        total = tonumber(values[at + 3] or 0), largest = tonumber(values[at + 4] or nil), leases = {}}, time)
-      rotation.limited = rotation.limited or values[at + 4]
+        total = tonumber(values[at + 3] or 0), largest = largest > 0 and largest or math.huge, leases = {}}, time)
+      rotation.limited = rotation.limited or largest > 0
       at = at + 4
     else
       at = at + 1
@@ -112,7 +113,7 @@ end
 local function next_node(rotation, message)
   local first, fits, size = nil, false, rotation.limited and backlog.packet_size(message)
   for _, node in ipairs(rotation.takers) do
-    local takes = not (size and node.largest and size > node.largest)
+    local takes = not size or not node.largest or size <= node.largest
     if node.room > 0 and (first == nil or (takes and not fits) or (takes == fits and node.time < first.time)) then
       first, fits = node, takes
     end

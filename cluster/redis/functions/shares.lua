@@ -480,12 +480,7 @@ local function settle(prefix, node, list, told)
       redis.call('ZREM', prefix .. 'gr:' .. group, node)
       redis.call('HDEL', prefix .. 'go:' .. group, node, 'w:' .. node, 's:' .. node)
     else
-      redis.call('HSET', prefix .. 'go:' .. group, node, room, 'w:' .. node, weight)
-      if largest > 0 then
-        redis.call('HSET', prefix .. 'go:' .. group, 's:' .. node, largest)
-      else
-        redis.call('HDEL', prefix .. 'go:' .. group, 's:' .. node)
-      end
+      redis.call('HSET', prefix .. 'go:' .. group, node, room, 'w:' .. node, weight, 's:' .. node, largest)
       redis.call('SADD', prefix .. 'gn:' .. node, group)
       if not redis.call('ZSCORE', prefix .. 'gr:' .. group, node) then
         redis.call('ZADD', prefix .. 'gr:' .. group, redis.call('HGET', prefix .. 'g:' .. group, 'v') or 0, node)
