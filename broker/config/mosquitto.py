@@ -33,7 +33,8 @@ class Loss(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.where}: `{self.name} {self.value}`: {self.reason}"
+        value = "..." if self.name == "bridge_psk" else self.value  # a secret
+        return f"{self.where}: `{self.name} {value}`: {self.reason}"
 
 
 class Translated(NamedTuple):
