@@ -398,6 +398,8 @@ cdef class Connection(Channel):
 
     def accept(self, Session session not None, int level, double keep_alive, **more):
         Channel.accept(self, session, level, keep_alive, **more)
+        if self.giving_way is not None:
+            self.receive_maximum = 0
         self.admitted()
         self.last_seen = self.turn.tick            # it may have waited for an earlier connection to end
         self.restart_timer()                       # its keep alive may expire before the CONNECT timeout does
@@ -447,6 +449,7 @@ cdef class Connection(Channel):
                     self.close(reason)
                 else:
                     self.giving_way, self.reads_last = [reason], True
+                    self.receive_maximum = 0       # its session's messages are for the other connection now
                     self.set_interest(self.interest & ~EPOLLIN)
                     self.restart_timer()
         if self.closed:

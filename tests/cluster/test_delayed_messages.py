@@ -139,6 +139,7 @@ def test_redis_is_killed_and_everything_restarts(start_cluster: StartCluster) ->
     cluster.redis.start()
     with _connected(cluster) as subscriber:
         assert take(subscriber, 100) == list(range(100))
+        subscriber.ping()  # the acknowledgements are stored
     for node in cluster.nodes:
         node.kill()
     cluster.redis.kill()

@@ -137,3 +137,25 @@ def test_a_store_that_stands_still_keeps_no_client_away_for_ever(node: Node) -> 
     Client(node, "c")
     node.advance(200)
     assert first.read().ended
+
+
+def test_messages_of_the_session_are_for_the_later_connection(node: Node) -> None:
+    """Also those of a queue that the earlier one would have been sent with its CONNACK."""
+    more = {"level": 5, "clean_start": False, "properties": {"session_expiry_interval": 100}}
+    owner = Client(node, "c", **more)
+    owner.send(Subscribe(1, [("t", 1)]))
+    settle(node)
+    owner.socket.close()
+    node.run()
+    publisher = Client(node, "p")
+    settle(node)
+    publisher.send(Publish("t", b"waits", qos=1, packet_id=1))
+    settle(node)
+    first = Client(node, level=5)
+    first.write(Connect("c", protocol_level=5, keep_alive=0, **{k: v for k, v in more.items() if k != "level"}))
+    first.write(Publish("other", b"", qos=1, packet_id=1))
+    node.run()
+    second = Client(node, "c", **more)
+    settle(node)
+    assert Publish not in kinds(first)
+    assert [packet.payload for packet in second.take() if isinstance(packet, Publish)] == [b"waits"]
