@@ -181,9 +181,7 @@ class Exchange:
         options = OPTIONS & ~WHEN_NEW
         news = [(name, qos | OPTIONS) for name, qos in wanted.items() if known.get(name) != qos | options]
         for some in in_parts(news):
-            suback = await self._local.request(encode(Subscribe(1, some), LOCAL_LEVEL))
-            if any(code >= REFUSED for code in suback.reason_codes):
-                raise LinkError("this node refused the subscriptions of its own link")
+            await subscribe_local(self._local, some)
         neighbour = Neighbour(self._peer, rows)
         if self._neighbours.get(self._session.client_id) != neighbour:
             self._neighbours.put(self._session.client_id, neighbour)
@@ -191,6 +189,13 @@ class Exchange:
         for gone in in_parts([name for name in known if name not in wanted]):
             await self._local.request(encode(Unsubscribe(1, gone), LOCAL_LEVEL))
         self.there = len(wanted)
+
+
+async def subscribe_local(local: End, filters: list[tuple[str, int]]) -> None:
+    """Subscribe the link's session at this broker to filters with options. Raises LinkError."""
+    suback = await local.request(encode(Subscribe(1, filters), LOCAL_LEVEL))
+    if any(code >= REFUSED for code in suback.reason_codes):
+        raise LinkError("this node refused the subscriptions of its own link")
 
 
 def mapped(name: str, rules: Iterable[Rule], *, is_out: bool) -> Iterator[tuple[str, Rule]]:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from _speedups.codec.encode import encode
-from _speedups.codec.packets import Publish, Subscribe, Unsubscribe
+from _speedups.codec.packets import Publish, Unsubscribe
 from _speedups.codec.properties import decode_block
 from _speedups.codec.topics import matches
 from _speedups.protocol.link_relay import LinkRelay
@@ -22,7 +22,7 @@ from broker.core.subscription_options import (
     STORED_OPTIONS,
 )
 from broker.links.end import LOCAL_LEVEL, End, LinkError, adopt, closing, connect_local
-from broker.links.exchange import OPTIONS, REFUSED, WHEN_NEW
+from broker.links.exchange import OPTIONS, WHEN_NEW, subscribe_local
 from broker.links.pace import Pace
 
 NEW = "$flockmq/new"
@@ -94,7 +94,7 @@ class LocalSession:
             self.set_limits(plane)  # a new session has none yet
             local.begin()
             if not present:
-                await _subscribe(local, [(NEW, 0)])
+                await subscribe_local(local, [(NEW, 0)])
             if self._config.wanted_only:
                 if self.is_new(plane):
                     await self._replace(local, plane, LATER)
@@ -125,7 +125,7 @@ class LocalSession:
                 owed = name in known and not known[name] & RETAIN_AS_PUBLISHED  # its retained messages
                 news.append((name, qos | (options & ~WHEN_NEW if owed else options)))
         if news:
-            await _subscribe(local, news)
+            await subscribe_local(local, news)
         if gone := sorted(known.keys() - wanted.keys() - {NEW}):
             await local.request(encode(Unsubscribe(1, gone), LOCAL_LEVEL))
 
@@ -153,9 +153,3 @@ class LocalSession:
                 local.feed(encode(Publish(topic.decode(), payload, retain=True, properties=properties), LOCAL_LEVEL))
         if not remote.closed.is_set():
             self._added.clear()
-
-
-async def _subscribe(local: End, filters: list[tuple[str, int]]) -> None:
-    suback = await local.request(encode(Subscribe(2, filters), LOCAL_LEVEL))
-    if any(code >= REFUSED for code in suback.reason_codes):
-        raise LinkError("this node refused the subscriptions of its own link")
