@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from _speedups.base.msgpack import pack
-from _speedups.cluster.message_codec import encode_message
+from _speedups.base.msgpack import pack, unpack
+from _speedups.cluster.message_codec import encode_entry, encode_message
 from cluster.redis.connector import function_library
 from tests.harness.redis_process import RedisProcess
 
@@ -31,9 +31,18 @@ class Nodes:
     def call(self, name: str, *arguments: Any) -> Any:
         return self.redis.fcall("flockmq_" + name, 0, "mq:", *arguments)
 
-    def commit(self, node: bytes, messages: list[bytes], shares: list[Any], moves: list[Any]) -> None:
+    def commit(
+        self,
+        node: bytes,
+        messages: list[bytes],
+        shares: list[Any],
+        moves: list[Any],
+        pushes: list[Any] | None = None,
+        releases: list[Any] | None = None,
+    ) -> None:
         self.sequence[node] += 1
-        block = [messages, [], b"", b"", [], b"", [], [], [], [], [100, 1 << 20, 0, *shares], moves]
+        block = [messages, pushes or [], b"", b"", [], b"", [], [], [], releases or []]
+        block += [[100, 1 << 20, 0, *shares], moves]
         reply = self.call("commit", node, self.sequence[node], pack(block), 100, 1 << 20, 0, 1)
         assert isinstance(reply[0], int), reply
 
@@ -50,6 +59,22 @@ class Nodes:
         """All messages of the key are done; `number`: of its last lease that the node has."""
         ended = [part for place in done for part in (GROUP, place)]
         self.call("acks", node, pack([]), pack([ended, [], [GROUP, KEY, number]]))
+
+    def claim(self, node: bytes, client_id: bytes) -> tuple[int, int]:
+        """A client with a persistent session connects: epoch and incarnation."""
+        epoch, _, incarnation, *_ = self.call("claim", node, client_id, 1, 4, b"", 100, b"", 0, 3600, 0)
+        return epoch, incarnation
+
+    def give(self, node: bytes, client_id: bytes, incarnation: int, *places: int) -> None:
+        """The node puts these messages with KEY into the queue of a session."""
+        message = encode_message(b"t", b"x", 1, False)
+        entries = [encode_entry(message, group=GROUP, place=place, key=1) for place in places]
+        moves = [part for place in places for part in (b"given", GROUP, place, client_id, incarnation)]
+        self.commit(node, entries, [], moves, [[client_id, incarnation, *range(1, len(places) + 1)]])
+
+    def release(self, node: bytes, client_id: bytes, epoch: int, sent: int) -> None:
+        """The connection ends, the messages from the number `sent` on were not sent; the node asks for KEY."""
+        self.commit(node, [], [], [b"check", GROUP, 0, KEY, 1], None, [[client_id, epoch, sent, 0, 0]])
 
     def close(self, node: bytes, number: int) -> None:
         self.commit(node, [], [], [b"closed", GROUP, 0, KEY, number])
@@ -130,3 +155,31 @@ def test_the_keys_of_a_dead_node_go_to_another_one(nodes: Nodes) -> None:
     nodes.room(b"n2", 1)
     nodes.call("leave", b"n1")
     assert (nodes.bound, nodes.leases(b"n2")) == ([b"n2"], {1: 4, 2: 5, 3: 6})
+
+
+def test_a_message_that_comes_back_reaches_the_node_of_its_key_before_the_key_is_free(nodes: Nodes) -> None:
+    """Although an older one waits that no node has room for, and the node has as many later ones as it may have."""
+    nodes.room(b"n1", 0)
+    nodes.room(b"n2", 1)
+    nodes.share(OTHER)
+    nodes.room(b"n1", 1)
+    epoch, incarnation = nodes.claim(b"n1", b"w")
+    nodes.share(KEY, KEY, KEY, KEY)
+    nodes.give(b"n1", b"w", incarnation, 2, 3, 4)
+    nodes.share(KEY, KEY, KEY)
+    nodes.call("leave", b"n2")
+    assert nodes.waiting == 1
+    with nodes.redis.pubsub(ignore_subscribe_messages=True) as channel:
+        channel.subscribe("mq:to:n1")
+        nodes.release(b"n1", b"w", epoch, 1)
+        nodes.redis.publish("mq:to:n1", pack([b"end"]))
+        pushes = list(iter(lambda: next_push(channel), [b"end"]))
+    (leased, items), (free, *_) = pushes
+    assert (leased, items[1::3], free) == (b"leased", [2, 3, 4, 0], b"key_free")
+    assert nodes.leases(b"n1").keys() == {2, 3, 4, 5, 6, 7, 8}
+    assert (nodes.waiting, nodes.bound) == (1, [b"n1"])
+
+
+def next_push(channel: redis.client.PubSub) -> Any:
+    message = next(channel.listen())  # type: ignore[no-untyped-call]
+    return unpack(message["data"])

@@ -436,6 +436,13 @@ ALL = (
         lua=(("prefix .. 'gq:' .. group, 0, 0)", "prefix .. 'gq:' .. group, -1, -1)"),),
     ),
     Mutation(
+        "back behind others",
+        "G13",
+        "a message that comes back to a group with an order waits behind others, not at the node of its key",
+        lua=(("  if not (key_of(message) and lease_keyed(", "  if not (false and lease_keyed("),),
+        plan="back behind others",
+    ),
+    Mutation(
         "rotation without a time",
         "G13",
         "the rotation of a group with an order fails when a message goes to a node without room",

@@ -99,7 +99,10 @@ class Commands:
             b"ZCARD": list,
             b"ZSCORE": lambda: [self._word()],
             b"ZRANGE": lambda: [self._number(), self._number(), *([b"WITHSCORES"] * self._rng.randrange(2))],
-            b"ZRANGEBYSCORE": lambda: [b"-inf", self._number(), b"LIMIT", b"0", self._number(1, 4)],
+            b"ZRANGEBYSCORE": lambda: [
+                *(self._rng.choice((b"-inf", b"(" + self._number())), self._number()),
+                *(b"LIMIT", b"0", self._number(1, 4)),
+            ],
             b"ZPOPMIN": lambda: [self._number(1, 4)] * self._rng.randrange(2),
         }
         return [kind, self._key(), *arguments[kind]()]

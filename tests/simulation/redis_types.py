@@ -430,8 +430,10 @@ class Keyspace:
         found = self._find(key, SortedSet)
         if found is None:
             return []
-        bottom, top = _score(low), _score(high)
+        bottom, top = _score(low.removeprefix(b"(")), _score(high)
         some = [item for item in found.order if bottom <= item[0] <= top]
+        if low.startswith(b"("):  # without the bound itself
+            some = [item for item in some if item[0] != bottom]
         if options and options[0].upper() == b"LIMIT":
             offset, count = _integer(options[1]), _integer(options[2])
             some = some[offset : offset + count] if count >= 0 else some[offset:]

@@ -598,6 +598,33 @@ REGRESSIONS = {
         frozenset(),
         is_ordered=True,
     ),
+    # I9: a message came back to a group with an order, and waited behind others that no node had room for. The node of
+    # its key was sent that the key is free, and gave later messages of it.
+    "back behind others": Plan(
+        1,
+        (
+            *(ClientPlan(f"publisher {i}", "publisher", 4, node="n1") for i in range(3)),
+            ClientPlan("helper 0", "helper", 4, clean=True, qos=1, node="n2"),
+            ClientPlan("worker 0", "worker", 4, node="n1", late=700),
+            ClientPlan("helper 1", "helper", 4, clean=True, qos=1, node="n1", late=1150),
+        ),
+        (
+            Step(590, "cut", ("helper 0", "n2", "there", 3000)),
+            Step(600, "publish", ("publisher 1", "t/1", 1, 2)),
+            Step(1090, "cut", ("worker 0", "n1", "back", 1000)),
+            Step(1100, "publish", ("publisher 0", "t/0", 1, 2)),
+            Step(1500, "away", ("worker 0", 6000)),
+            Step(1800, "kill", ("n2", 6000)),
+            Step(1800, "away", ("helper 0", 6000)),
+            Step(2980, "publish", ("publisher 2", "t/2", 1, 1)),
+            Step(3000, "cut", ("helper 1", "n1", "there", 2980)),
+            Step(3010, "publish", ("publisher 2", "t/2", 1, 2)),
+            Step(3050, "publish", ("publisher 0", "t/0", 1, 3)),
+        ),
+        frozenset(),
+        window=2,
+        is_ordered=True,
+    ),
     # G5: a node stood still while it read the queues of its clients, and was declared dead. Then it sent a client the
     # messages that it had read before.
     "stood still while it caught up": Plan(

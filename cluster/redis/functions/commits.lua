@@ -462,7 +462,7 @@ register('flockmq_commit', function(args)
   end
   local waiting, checks = NOTHING, NOTHING
   if moves then
-    waiting, checks = move(prefix, node, messages, moves)
+    waiting, checks = move(prefix, node, messages, moves, told)
   end
   if #pushes > 0 then
     firsts[2], full, firsts[3] = push(prefix, node, messages, pushes, tonumber(args[5]), tonumber(args[6]),

@@ -111,11 +111,34 @@ local function end_leases(prefix, node, group, places)
   end
 end
 
--- A lease ends, and the message waits again.
-local function return_lease(prefix, node, group, place)
+-- A message comes back that no node has, although the node of its key may have later ones: it is leased to that node at
+-- once, whatever waits before it. Other messages wait. `rotations`: group -> its rotation without nodes, for
+-- `end_taking_back`.
+function backlog.take_back(prefix, group, place, message, rotations, told)
+  local rotation = rotations[group] or {group = group, takers = {}, room = 0, most = math.huge, keyed = true}
+  rotations[group] = rotation
+  if not (key_of(message) and lease_keyed(prefix, rotation, place, message, told)) then
+    put_back(prefix, group, place, message)
+  end
+end
+
+-- All messages of a call have come back. The groups are to be dispatched.
+function backlog.end_taking_back(prefix, rotations, told)
+  for group, rotation in pairs(rotations) do
+    attempt(prefix, GROUP, group, end_rotation, prefix, rotation, told)
+  end
+end
+
+-- A lease ends, and the message waits again; or with `rotations` and `told` as for `take_back`, the node of its key has
+-- it again.
+local function return_lease(prefix, node, group, place, rotations, told)
   local message = redis.call('HGET', leases_of(prefix, node, group), place)
   if message then
     end_leases(prefix, node, group, {place})
-    put_back(prefix, group, place, message)
+    if rotations then
+      backlog.take_back(prefix, group, place, message, rotations, told)
+    else
+      put_back(prefix, group, place, message)
+    end
   end
 end

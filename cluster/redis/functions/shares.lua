@@ -385,10 +385,10 @@ end
 -- read it any more, which is no failure;
 -- with place 0: 'closed', key, number of the last lease that the node has got: see `close_keys`; 'check', key, a number
 -- of the node: see `check_keys`.
--- Returns the groups to dispatch, and what `check_keys` needs.
-local function move(prefix, node, messages, list)
+-- `told`: what nodes have to be sent. Returns the groups to dispatch, and what `check_keys` needs.
+local function move(prefix, node, messages, list, told)
   local finished, incarnations, waiting, checks = {}, {}, {}, {}
-  local keyed, closing = {}, {}
+  local keyed, closing, rotations = {}, {}, {}
   each(#list / 5, function(i)
     local kind, group, place, cid, number = unpack(list, 5 * i - 4, 5 * i)
     if kind == 'given' then
@@ -408,7 +408,7 @@ local function move(prefix, node, messages, list)
         end
         append(finished, group, place)
       else
-        return_lease(prefix, node, group, place)
+        return_lease(prefix, node, group, place, rotations, told)
         waiting[group] = true
       end
     else
@@ -442,6 +442,7 @@ local function move(prefix, node, messages, list)
   for group, places in pairs(finished) do
     attempt(prefix, GROUP, group, end_leases, prefix, node, group, places)
   end
+  backlog.end_taking_back(prefix, rotations, told)
   for group, keys in pairs(closing) do
     attempt(prefix, GROUP, group, close_keys, prefix, node, group, keys)
   end
@@ -642,21 +643,22 @@ give_back = function(prefix, cid, sent, told)
   if state[3] ~= '' or state[4] ~= '' then
     unsent = math.huge                           -- its connection, or one that still ends, may have got everything
   end
-  local news, groups, done, stay = told or nothing_told(), {}, {}, false
+  local news, rotations, done, stay = told or nothing_told(), {}, {}, false
   each_of_groups(prefix, cid, function(number, group, place, message)
     if redis.call('HGET', prefix .. 'st:' .. cid, number) then
       return                                     -- its client has it
     elseif (number >= unsent or (sent and body_of(message):byte(1) % 4 == 1)) and attempt(prefix, GROUP, group,
-        put_back, prefix, group, place, number >= unsent and message or failed(message, 0)) then
+        backlog.take_back, prefix, group, place, number >= unsent and message or failed(message, 0), rotations,
+        news) then
       done[#done + 1] = number
-      groups[group] = true
     else
       stay = true
     end
   end)
+  backlog.end_taking_back(prefix, rotations, news)
   if #done > 0 then
     finish_entries(prefix, cid, done)
-    dispatch_all(prefix, groups, news)
+    dispatch_all(prefix, rotations, news)
     if not told then
       tell_all(prefix, '', news)
     end
