@@ -533,6 +533,7 @@ ALL = (
         "G2",
         "a node whose link is back reads the logs of the others one after the other",
         lua=(("tonumber(log.entry[2][6] or 0) or math.huge", "0 or math.huge"),),
+        plan="moved publisher",
     ),
     Mutation(
         "served without a link",
