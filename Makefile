@@ -91,9 +91,9 @@ tidy: | $(PY)
 
 bench: $(VENV)/.installed-test
 	@mkdir -p build
-	$(if $(filter-out analytics growth,$(or $(ONLY),all)),$(PY) -m loadtest.bench $(addprefix --only ,$(ONLY)) --output build/BENCHMARKS.md)
-	$(if $(filter analytics,$(or $(ONLY),analytics)),$(PY) -m loadtest.analytics --output build/BENCHMARKS-analytics.md)
-	$(if $(filter growth,$(or $(ONLY),growth)),$(PY) -m loadtest.growth --output build/BENCHMARKS-growth.md --plot build/growth.svg)
+	$(if $(filter-out analytics growth,$(or $(ONLY),all)),$(PY) -m flockmq.loadtest.bench $(addprefix --only ,$(ONLY)) --output build/BENCHMARKS.md)
+	$(if $(filter analytics,$(or $(ONLY),analytics)),$(PY) -m flockmq.loadtest.analytics --output build/BENCHMARKS-analytics.md)
+	$(if $(filter growth,$(or $(ONLY),growth)),$(PY) -m flockmq.loadtest.growth --output build/BENCHMARKS-growth.md --plot build/growth.svg)
 
 soak: $(VENV)/.installed-test
 	$(PY) tests/soak.py --seconds $(SECONDS)

@@ -1,4 +1,7 @@
-"""Builds the compiled modules: every `.pyx` file is one extension module. Metadata is in pyproject.toml."""
+"""Builds the compiled modules: every `.pyx` file is one extension module. Metadata is in pyproject.toml.
+
+All packages are installed below `flockmq`, whose own modules stand in `broker/public`.
+"""
 
 import os
 from pathlib import Path
@@ -21,6 +24,20 @@ DIRECTIVES = {
 SANITIZE = os.environ.get("FLOCKMQ_SANITIZE")
 FLAGS = ["-O1", "-g", f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=undefined"] if SANITIZE else ["-O3", "-g0"]
 
+FOLDERS = ("_speedups", "broker", "cluster", "loadtest")
+PUBLIC = "broker/public"
+IMPORTS = Path("build/import")  # a folder with `flockmq`, of links: for Cython, mypy and editors, which read sources
+
+
+def link_sources() -> None:
+    """Make `build/import/flockmq`, as it is installed."""
+    package = IMPORTS / "flockmq"
+    package.mkdir(parents=True, exist_ok=True)
+    for source in (*map(Path, FOLDERS), *Path(PUBLIC).glob("*.*")):
+        link = package / source.name
+        if not link.is_symlink():
+            link.symlink_to(Path("../../..") / source)
+
 
 class BuildExt(build_ext):
     """Translates the modules to C when they are compiled: an sdist needs no C. Uses all cores."""
@@ -31,10 +48,12 @@ class BuildExt(build_ext):
 
     def run(self) -> None:
         # On copies: setuptools has prepared its own objects, also when it only asks for the names of files.
+        link_sources()
         copies = [Extension(module.name, list(module.sources)) for module in self.extensions]
         translated = cythonize(
             copies,
             compiler_directives=DIRECTIVES,
+            include_path=[str(IMPORTS)],
             nthreads=os.cpu_count() or 1,
             cache=os.environ.get("CYTHON_CACHE_DIR", False),
         )
@@ -43,16 +62,14 @@ class BuildExt(build_ext):
         super().run()
 
 
+PACKAGES = find_packages(include=[f"{folder}*" for folder in FOLDERS], exclude=["broker.public"])
+
 setup(
-    # What other programs import is called `flockmq`, and stands in `broker/public`.
-    packages=[
-        "flockmq",
-        *find_packages(include=["_speedups*", "broker*", "cluster*", "loadtest*"], exclude=["broker.public"]),
-    ],
-    package_dir={"flockmq": "broker/public"},
+    packages=["flockmq", *(f"flockmq.{package}" for package in PACKAGES)],
+    package_dir={"flockmq": PUBLIC, **{f"flockmq.{folder}": folder for folder in FOLDERS}},
     ext_modules=[
         Extension(
-            ".".join(path.with_suffix("").parts),
+            ".".join(("flockmq", *path.with_suffix("").parts)),
             [str(path)],
             extra_compile_args=FLAGS,
             extra_link_args=[f"-fsanitize={SANITIZE}"] if SANITIZE else [],

@@ -18,7 +18,7 @@ python3 -m venv "$place/venv"
 "$place/venv/bin/pip" install --quiet --only-binary :all: -c "$constraints" flockmq  # its dependencies
 PATH=$place/venv/bin:$PATH
 cd "$place"
-python -c 'import _speedups.net.tls, loadtest.generator.generator'  # the modules that are linked to OpenSSL
+python -c 'import flockmq._speedups.net.tls, flockmq.loadtest.generator.generator'  # the modules that are linked to OpenSSL
 
 flockmq serve --listen 127.0.0.1:1883 2>log &
 node=$!

@@ -1,4 +1,6 @@
-"""The append-only file of Redis: its end is mended before Redis starts, `python -m broker.append_only_file REDIS ...`.
+"""The append-only file of Redis: its end is mended before Redis starts.
+
+The command is `python -m flockmq.broker.append_only_file REDIS ...`.
 
 kill -9 and a loss of power can cut off the last write; no node has acknowledged its messages. Redis 7.0 then truncates
 the file within a transaction, and applies its beginning together with its next writes (valkey-io/valkey#4342). So

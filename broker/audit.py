@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.auth import exposure
-from broker.auth.acl_file import AclFile
-from broker.auth.exposure import is_local
-from broker.auth.methods import authenticates
-from broker.auth.password_file import read_users
-from broker.config.link import address_of
-from broker.config.redis_url import RedisUrl
-from broker.config.schema import Config
-from broker.errors import ConfigError
+from .auth import exposure
+from .auth.acl_file import AclFile
+from .auth.exposure import is_local
+from .auth.methods import authenticates
+from .auth.password_file import read_users
+from .config.link import address_of
+from .config.redis_url import RedisUrl
+from .config.schema import Config
+from .errors import ConfigError
 
 SEVERITIES = ("bad", "weak", "note")
 MIN_ITERATIONS = 100_000  # of PBKDF2; Mosquitto's default is 101

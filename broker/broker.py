@@ -2,30 +2,30 @@
 
 from collections.abc import Callable, Iterable
 
-from _speedups.codec.properties import decode_block
-from _speedups.session.session import Session
-from broker.auth.authenticator import Authenticator
-from broker.auth.bans import Bans
-from broker.auth.connected_users import ConnectedUsers
-from broker.auth.flapping import Flapping
-from broker.config.link import CLIENT_ID_PREFIX
-from broker.config.schema import Config, QuotasConfig
-from broker.coordination.coordinator import Coordinator
-from broker.core.calls import RpcMethods
-from broker.core.data_plane import DataPlane
-from broker.core.driver import Driver
-from broker.core.login_proofs import LoginProofs
-from broker.core.loop_monitor import LoopMonitor
-from broker.core.redirect import Drain, Redirect
-from broker.core.retained_searches import RetainedSearches
-from broker.core.secret import Secret
-from broker.hooks.api import Hooks, Message
-from broker.hooks.chain import HookChain
-from broker.interest.guests import Guests
-from broker.interest.interest import Interest
-from broker.interest.neighbours import Neighbours
-from broker.streams.streams import Streams
-from broker.tracing import Traces
+from .._speedups.codec.properties import decode_block
+from .._speedups.session.session import Session
+from .auth.authenticator import Authenticator
+from .auth.bans import Bans
+from .auth.connected_users import ConnectedUsers
+from .auth.flapping import Flapping
+from .config.link import CLIENT_ID_PREFIX
+from .config.schema import Config, QuotasConfig
+from .coordination.coordinator import Coordinator
+from .core.calls import RpcMethods
+from .core.data_plane import DataPlane
+from .core.driver import Driver
+from .core.login_proofs import LoginProofs
+from .core.loop_monitor import LoopMonitor
+from .core.redirect import Drain, Redirect
+from .core.retained_searches import RetainedSearches
+from .core.secret import Secret
+from .hooks.api import Hooks, Message
+from .hooks.chain import HookChain
+from .interest.guests import Guests
+from .interest.interest import Interest
+from .interest.neighbours import Neighbours
+from .streams.streams import Streams
+from .tracing import Traces
 
 
 class Broker:

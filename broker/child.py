@@ -7,16 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
-
-from broker.config.load import environment
 
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}  # a supervisor blocks them, and waits for them
 FIRST_DELAY, LAST_DELAY = 0.5, 30.0  # seconds until one that died is restarted
 LONG_LIFE = 60.0  # seconds after which a death isn't one of a series
 PR_SET_PDEATHSIG = 1
-PYTHON = (sys.executable, "-P", "-m")  # before a module; -P: a `broker` in the working directory is not this package
+PYTHON = (sys.executable, "-P", "-m")  # before a module; -P: a `flockmq` in the working directory is not this package
 
 
 class Child:
@@ -61,13 +58,6 @@ class Child:
         self.due = now + self.delay
         self.delay = min(self.delay * 2, LAST_DELAY)
         return life
-
-
-def package_environment() -> dict[str, str]:
-    """The environment of this process, with the directory of this package."""
-    own = environment()
-    places = [str(Path(__file__).resolve().parent.parent), own.get("PYTHONPATH", "")]
-    return {**own, "PYTHONPATH": os.pathsep.join(filter(None, places))}
 
 
 def end_with_parent() -> Callable[[], None]:

@@ -8,8 +8,8 @@ import sys
 from importlib import import_module
 from keyword import iskeyword
 
-from broker.errors import ConfigError, FlockError, UsageError, fail
-from broker.version import version
+from .errors import ConfigError, FlockError, UsageError, fail
+from .version import version
 
 COMMANDS = {
     "serve": "start a node (the default command)",
@@ -114,7 +114,7 @@ def run(arguments: list[str]) -> int:
         raise UsageError(f"unknown command {first!r}", hint)
     name, *rest = arguments or ["serve"]
     package = ELSEWHERE.get(name, "broker")
-    module = import_module(f"{package}.commands.{name.replace('-', '_')}{'_' if iskeyword(name) else ''}")
+    module = import_module(f"flockmq.{package}.commands.{name.replace('-', '_')}{'_' if iskeyword(name) else ''}")
     return int(module.run(rest))
 
 

@@ -12,8 +12,8 @@
         ├── ConnectRefusedError CONNACK had a return code other than 0
         └── ConnectionLostError the connection ended before the work was done
 
-Faults of a peer are elsewhere: `_speedups.codec.errors` has `MalformedPacket` and `ProtocolError`. Such a fault ends
-one connection, never a command or a node.
+Faults of a peer are elsewhere: `flockmq._speedups.codec.errors` has `MalformedPacket` and `ProtocolError`. Such a fault
+ends one connection, never a command or a node.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The metrics of a node, a row each: a new counter is a name in `_speedups.session.counters` and a row here.
+"""The metrics of a node, a row each: a new counter is a name in `flockmq._speedups.session.counters` and a row here.
 
 $SYS topics, Prometheus and OpenTelemetry names are derived from the rows.
 """
@@ -6,9 +6,9 @@ $SYS topics, Prometheus and OpenTelemetry names are derived from the rows.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from broker import standard_error
-from broker.broker import Broker
-from broker.core.data_plane import DataPlane
+from . import standard_error
+from .broker import Broker
+from .core.data_plane import DataPlane
 
 Figures = dict[str, int]
 
@@ -24,7 +24,7 @@ class Metric(NamedTuple):
 
 
 def counter(name: str, topic: str, help: str, *counters: str) -> Metric:  # noqa: A002
-    """A sum of counters of the hot path (`_speedups.session.counters`)."""
+    """A sum of counters of the hot path (`flockmq._speedups.session.counters`)."""
     names = counters or (name,)
     return Metric(name, "counter", topic, help, lambda _, figures: sum(figures[n] for n in names))
 

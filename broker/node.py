@@ -14,41 +14,41 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from _speedups.protocol import close_reasons
-from broker import logs
-from broker.admin.exporters import shared_address
-from broker.admin.exporters.otel import Exporter
-from broker.admin.exporters.sys_topics import SysTopics
-from broker.auth.access_control import AccessControl
-from broker.auth.chain import Method
-from broker.auth.cluster_users import ClusterUsers
-from broker.broker import Broker
-from broker.clock import EVERY_TICK, Clock, Job
-from broker.config.reload import diff, follow
-from broker.config.schema import Config
-from broker.coordination.coordinator import Coordinator
-from broker.coordination.standalone import StandaloneCoordinator
-from broker.core.driver import make_driver
-from broker.core.full_queues import FullQueues
-from broker.core.ticket_keys import TicketKeys
-from broker.errors import ConfigError, NotNow, UsageError
-from broker.handlers.dispatch import Dispatcher
-from broker.hooks.api import Hooks
-from broker.hooks.chain import HookChain
-from broker.hooks.load import load
-from broker.hooks.users import HookUsers
-from broker.links.link import Host
-from broker.links.links import Links
-from broker.listeners.bind import host_name
-from broker.listeners.listeners import CERTIFICATE_SECONDS, Listeners
-from broker.rpc.methods import methods
-from broker.storage.memory import MemoryStore
-from broker.storage.sqlite import SqliteStore
-from broker.storage.store import Store
-from broker.version import version
+from .._speedups.protocol import close_reasons
+from . import logs
+from .admin.exporters import shared_address
+from .admin.exporters.otel import Exporter
+from .admin.exporters.sys_topics import SysTopics
+from .auth.access_control import AccessControl
+from .auth.chain import Method
+from .auth.cluster_users import ClusterUsers
+from .broker import Broker
+from .clock import EVERY_TICK, Clock, Job
+from .config.reload import diff, follow
+from .config.schema import Config
+from .coordination.coordinator import Coordinator
+from .coordination.standalone import StandaloneCoordinator
+from .core.driver import make_driver
+from .core.full_queues import FullQueues
+from .core.ticket_keys import TicketKeys
+from .errors import ConfigError, NotNow, UsageError
+from .handlers.dispatch import Dispatcher
+from .hooks.api import Hooks
+from .hooks.chain import HookChain
+from .hooks.load import load
+from .hooks.users import HookUsers
+from .links.link import Host
+from .links.links import Links
+from .listeners.bind import host_name
+from .listeners.listeners import CERTIFICATE_SECONDS, Listeners
+from .rpc.methods import methods
+from .storage.memory import MemoryStore
+from .storage.sqlite import SqliteStore
+from .storage.store import Store
+from .version import version
 
 if TYPE_CHECKING:
-    from broker.admin.http.server import HttpServer
+    from .admin.http.server import HttpServer
 
 SPARE_FILES = 64  # descriptors that clients may not take: store, logs, listeners
 RETRY_SECONDS = 0.1  # until a failed start is tried again; twice as long each time ...
@@ -174,7 +174,7 @@ class Node:
         self.listeners.bind(self.config)  # a taken port is reported before a long read
         if self.config.http.listen:
             # By name, since its library takes a while to load: only a node that serves HTTP waits for it.
-            self.http = import_module("broker.admin.app").make_server(self)
+            self.http = import_module("flockmq.broker.admin.app").make_server(self)
             await self.http.start(self.config.http.listen, shared=self.config.listen_shared)
         if self.config.otel.endpoint:
             self._exporter = Exporter(self.config.otel, lambda: self.broker, self.version, self.name)
@@ -431,7 +431,7 @@ def make_coordinator(
     if config.cluster.redis:
         # By name, since `broker` works without `cluster` and without redis-py.
         try:
-            module = import_module("cluster.coordinator")
+            module = import_module("flockmq.cluster.coordinator")
         except ModuleNotFoundError as error:
             raise UsageError(f"a cluster needs the package {error.name}", "pip install 'flockmq[cluster]'") from error
         return cast(Coordinator, module.ClusterCoordinator(config, loop, rejoin, former_id))

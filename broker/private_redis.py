@@ -24,12 +24,13 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import quote
 
-from broker import logs
-from broker.append_only_file import DATA
-from broker.child import PYTHON, Child, end_with_parent, package_environment, status_text, unblock_signals
-from broker.config.keys import KEYS
-from broker.config.schema import ClusterConfig, Config
-from broker.errors import StoreError, UsageError
+from . import logs
+from .append_only_file import DATA
+from .child import PYTHON, Child, end_with_parent, status_text, unblock_signals
+from .config.keys import KEYS
+from .config.load import environment
+from .config.schema import ClusterConfig, Config
+from .errors import StoreError, UsageError
 
 SERVERS = ("redis-server", "valkey-server")
 SUFFIX = ".workers"  # of the directory, after the path of the SQLite file
@@ -137,9 +138,9 @@ def private_redis(config: Config) -> Iterator[PrivateRedis]:
         child = Child(
             "Redis",
             {},
-            [*PYTHON, "broker.append_only_file", server, *_settings(config)],
+            [*PYTHON, "flockmq.broker.append_only_file", server, *_settings(config)],
             cwd=directory,
-            env={**package_environment(), "LC_ALL": "C"},  # Redis refuses a locale that the machine lacks
+            env={**environment(), "LC_ALL": "C"},  # Redis refuses a locale that the machine lacks
             stdout=output,
             stderr=output,
             pass_fds=(lock.fileno(), heard),
@@ -279,11 +280,11 @@ def _move(source: str, target: str, config: Config) -> None:
     """Run `flockmq migrate`, which does nothing if the source has no state. Raises StoreError."""
     settings = {KEYS[name].variable: str(KEYS[name].of(config)) for name in MOVED_WITH}
     done = subprocess.run(
-        [*PYTHON, "broker.cli", "migrate", source, target, "--prefix", ClusterConfig.prefix],
+        [*PYTHON, "flockmq.broker.cli", "migrate", source, target, "--prefix", ClusterConfig.prefix],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        env=package_environment() | settings,
+        env=environment() | settings,
         preexec_fn=end_with_parent(),
     )
     *_, reason = ["no message", *done.stderr.splitlines()]

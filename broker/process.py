@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import uvloop
 
-from broker import logs, sd_notify, standard_error
-from broker.config.load import allows_colour
-from broker.config.schema import Config
-from broker.errors import FlockError, StoreFailure, fail
-from broker.listeners.bind import is_loopback
-from broker.node import Node
-from broker.private_redis import bring_back
+from . import logs, sd_notify, standard_error
+from .config.load import allows_colour
+from .config.schema import Config
+from .errors import FlockError, StoreFailure, fail
+from .listeners.bind import is_loopback
+from .node import Node
+from .private_redis import bring_back
 
 FEW_FILES = 1024  # fewer are reported: a connection takes one
 GC_THRESHOLDS = (2_000, 20, 40)  # of the three generations

@@ -8,7 +8,7 @@ import contextlib
 import socket
 import threading
 
-from broker.config.load import environment
+from .config.load import environment
 
 
 def notify(state: str) -> None:

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import IO, Any, cast
 
-from broker import logs
+from . import logs
 
 MAX_BYTES = 1 << 20  # that wait for the reader
 END_SECONDS = 3.0

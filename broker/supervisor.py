@@ -17,16 +17,16 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 
-from broker import logs, standard_error
-from broker.child import PYTHON, SIGNALS, Child, package_environment, status_text
-from broker.config.keys import TABLES
-from broker.config.listen_url import ListenUrl
-from broker.config.load import allows_colour
-from broker.config.schema import ClusterConfig, Config
-from broker.errors import FlockError, fail
-from broker.listeners.bind import address_of, bind, host_name
-from broker.listeners.unix_socket import bind_unix, remove
-from broker.private_redis import bring_in, private_redis
+from . import logs, standard_error
+from .child import PYTHON, SIGNALS, Child, status_text
+from .config.keys import TABLES
+from .config.listen_url import ListenUrl
+from .config.load import allows_colour, environment
+from .config.schema import ClusterConfig, Config
+from .errors import FlockError, fail
+from .listeners.bind import address_of, bind, host_name
+from .listeners.unix_socket import bind_unix, remove
+from .private_redis import bring_in, private_redis
 
 START_SECONDS = 30.0  # in which an error of a new node ends all nodes
 HEAD_START = 1.0  # seconds of the first node before the others: an error is then logged once
@@ -164,8 +164,8 @@ def _supervise(config: Config, arguments: list[str], stack: contextlib.ExitStack
     where = ", ".join(str(place.url) for place in reserved["listen"])
     log.info(f"{config.cluster.workers} workers share the addresses", listen=where)
     if redis is None:
-        return Supervisor(commands, package_environment(), inherited).run()
-    return Supervisor(commands, package_environment(), inherited, redis.child).run() or redis.stop()
+        return Supervisor(commands, environment(), inherited).run()
+    return Supervisor(commands, environment(), inherited, redis.child).run() or redis.stop()
 
 
 def _commands(config: Config, arguments: list[str], settings: Mapping[str, str]) -> dict[str, list[str]]:
@@ -176,7 +176,7 @@ def _commands(config: Config, arguments: list[str], settings: Mapping[str, str])
         name = f"{base[:60]}-{number}"
         own = {**settings, "cluster.node_name": name}
         more = [word for key, value in own.items() for word in ("--set", f"{key}={value}")]
-        commands[name] = [*PYTHON, "broker.cli", "serve", *arguments, *more]
+        commands[name] = [*PYTHON, "flockmq.broker.cli", "serve", *arguments, *more]
     return commands
 
 

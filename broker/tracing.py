@@ -1,7 +1,7 @@
 """Tracing: the steps of messages at all nodes, recorded while a follower polls.
 
 A follower calls the method "trace" of all nodes again and again. A node records steps from the first call on
-(`_speedups.session.trace`), returns the new ones, and stops when no follower has called for `FORGET_SECONDS`. The
+(`_speedups/session/trace.pyx`), returns the new ones, and stops when no follower has called for `FORGET_SECONDS`. The
 messages of a client are found at other nodes by their names. The follower learns the names at the node that receives
 the messages, and passes them on. So a node that traces a client records all messages. It keeps the last `KEPT` steps
 for each follower: a follower that is slow, or that follows much, takes no room from others.
@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from _speedups.codec.topics import matches, validate_topic_filter
-from _speedups.session.trace import Tracer
-from _speedups.session.turn import Turn
-from broker.core.calls import Arguments, CallAll
-from broker.errors import UsageError
+from .._speedups.codec.topics import matches, validate_topic_filter
+from .._speedups.session.trace import Tracer
+from .._speedups.session.turn import Turn
+from .core.calls import Arguments, CallAll
+from .errors import UsageError
 
 if TYPE_CHECKING:
-    from _speedups.session.trace import Event
+    from .._speedups.session.trace import Event
 
 INTERVAL = 0.25  # seconds between calls
 FORGET_SECONDS = 5.0
@@ -38,7 +38,7 @@ class Step(NamedTuple):
 
     time: float  # seconds since 1970
     node: str
-    step: str  # one of `_speedups.session.trace.STEPS`
+    step: str  # one of `flockmq._speedups.session.trace.STEPS`
     message: str  # the same for the same topic name and payload
     topic: str
     client: str  # client id; of "forwarded", the node

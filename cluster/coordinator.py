@@ -15,64 +15,64 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any
 
-from _speedups.cluster.journal import ClusterJournal
-from _speedups.codec.packets import Connect
-from _speedups.net.connection import Connection
-from _speedups.protocol import close_reasons
-from _speedups.session.session import Session
-from _speedups.session.subscriber import SessionKind
-from _speedups.session.turn import COUNTERS
-from broker import logs
-from broker.config.declared_group import DeclaredGroup
-from broker.config.schema import Config
-from broker.coordination.admission import Admission
-from broker.coordination.coordinator import Coordinator, Delayed, Done, QueueLimits
-from broker.core.calls import SECONDS, Arguments, RpcMethods, RpcReply
-from broker.core.data_plane import DataPlane
-from broker.core.will import Will
-from broker.errors import NotNow, StoreError, reason_of
-from broker.streams.message_log import MessageLog
-from cluster.membership.cleanup import Cleanup
-from cluster.membership.clock import ClusterClock
-from cluster.membership.description import describe_node
-from cluster.membership.heartbeat import Heartbeat
-from cluster.membership.inbox import Inbox
-from cluster.membership.joining import Joining
-from cluster.membership.lease import Lease
-from cluster.membership.recovery import Recovery
-from cluster.message_log import LoggedMessages
-from cluster.peers import wire
-from cluster.peers.members import Members
-from cluster.peers.node_link import NodeLink
-from cluster.peers.rpc import Rpc
-from cluster.redis.append_only_file import rewrite_after_restart
-from cluster.redis.clients import RedisAddress
-from cluster.redis.connector import Connector, Refused
-from cluster.redis.durability import inspect
-from cluster.redis.keys import LAYOUT
-from cluster.redis.link import DECLARED_DEAD, LinkError, LinkLost, Reply, ignore, is_forbidden
-from cluster.redis.log_bounds import LogBounds
-from cluster.redis.store import RedisStore
-from cluster.replication.analytics_results import AnalyticsResults
-from cluster.replication.barrier import Barrier
-from cluster.replication.changes import Changes
-from cluster.replication.declared_groups import DeclaredGroups
-from cluster.replication.replica import Replica
-from cluster.replication.routes import Routes
-from cluster.replication.snapshot import SnapshotReader, read_tail
-from cluster.replication.users import Users
-from cluster.sessions.claim import Claims
-from cluster.sessions.damaged_keys import DamagedKeys
-from cluster.sessions.delayed_messages import DelayedMessages
-from cluster.sessions.delayed_wills import DelayedWills
-from cluster.sessions.leases import Leases
-from cluster.sessions.reclaim import Reclaim
-from cluster.sessions.subscribing import Subscribing
-from cluster.sessions.takeover import TakeOver
-from cluster.sessions.tenant_queues import TenantQueues
-from cluster.sessions.unfinished import Unfinished
-from cluster.sessions.wills import Wills
-from cluster.streams.redis_log import RedisLog
+from .._speedups.cluster.journal import ClusterJournal
+from .._speedups.codec.packets import Connect
+from .._speedups.net.connection import Connection
+from .._speedups.protocol import close_reasons
+from .._speedups.session.session import Session
+from .._speedups.session.subscriber import SessionKind
+from .._speedups.session.turn import COUNTERS
+from ..broker import logs
+from ..broker.config.declared_group import DeclaredGroup
+from ..broker.config.schema import Config
+from ..broker.coordination.admission import Admission
+from ..broker.coordination.coordinator import Coordinator, Delayed, Done, QueueLimits
+from ..broker.core.calls import SECONDS, Arguments, RpcMethods, RpcReply
+from ..broker.core.data_plane import DataPlane
+from ..broker.core.will import Will
+from ..broker.errors import NotNow, StoreError, reason_of
+from ..broker.streams.message_log import MessageLog
+from .membership.cleanup import Cleanup
+from .membership.clock import ClusterClock
+from .membership.description import describe_node
+from .membership.heartbeat import Heartbeat
+from .membership.inbox import Inbox
+from .membership.joining import Joining
+from .membership.lease import Lease
+from .membership.recovery import Recovery
+from .message_log import LoggedMessages
+from .peers import wire
+from .peers.members import Members
+from .peers.node_link import NodeLink
+from .peers.rpc import Rpc
+from .redis.append_only_file import rewrite_after_restart
+from .redis.clients import RedisAddress
+from .redis.connector import Connector, Refused
+from .redis.durability import inspect
+from .redis.keys import LAYOUT
+from .redis.link import DECLARED_DEAD, LinkError, LinkLost, Reply, ignore, is_forbidden
+from .redis.log_bounds import LogBounds
+from .redis.store import RedisStore
+from .replication.analytics_results import AnalyticsResults
+from .replication.barrier import Barrier
+from .replication.changes import Changes
+from .replication.declared_groups import DeclaredGroups
+from .replication.replica import Replica
+from .replication.routes import Routes
+from .replication.snapshot import SnapshotReader, read_tail
+from .replication.users import Users
+from .sessions.claim import Claims
+from .sessions.damaged_keys import DamagedKeys
+from .sessions.delayed_messages import DelayedMessages
+from .sessions.delayed_wills import DelayedWills
+from .sessions.leases import Leases
+from .sessions.reclaim import Reclaim
+from .sessions.subscribing import Subscribing
+from .sessions.takeover import TakeOver
+from .sessions.tenant_queues import TenantQueues
+from .sessions.unfinished import Unfinished
+from .sessions.wills import Wills
+from .streams.redis_log import RedisLog
 
 MIN_PATIENCE = 3.0  # seconds without data from Redis after which a call counts as lost
 STOP_SECONDS = 10.0

@@ -7,12 +7,12 @@ import json
 import time
 from collections.abc import Callable
 
-from broker.config.schema import AnalyticsConfig
-from broker.core.data_plane import DataPlane
-from broker.streams import logged_messages
-from cluster.peers.node_link import NodeLink
-from cluster.redis.link import Reply, ReplyError
-from cluster.redis.store import RedisStore
+from ..broker.config.schema import AnalyticsConfig
+from ..broker.core.data_plane import DataPlane
+from ..broker.streams import logged_messages
+from .peers.node_link import NodeLink
+from .redis.link import Reply, ReplyError
+from .redis.store import RedisStore
 
 REGISTER_AGAIN_SECONDS = 1.0
 

@@ -1,8 +1,8 @@
-"""`python -m loadtest.analytics`: see loadtest/compare/spark.py."""
+"""`python -m flockmq.loadtest.analytics`: see loadtest/compare/spark.py."""
 
 import sys
 
-from loadtest.compare.spark import main
+from .compare.spark import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,8 +1,8 @@
-"""`python -m loadtest.bench`: see loadtest/compare/benchmark.py."""
+"""`python -m flockmq.loadtest.bench`: see loadtest/compare/benchmark.py."""
 
 import sys
 
-from loadtest.compare.benchmark import main
+from .compare.benchmark import main
 
 if __name__ == "__main__":
     sys.exit(main())

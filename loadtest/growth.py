@@ -1,8 +1,8 @@
-"""`python -m loadtest.growth`: see loadtest/compare/growth.py."""
+"""`python -m flockmq.loadtest.growth`: see loadtest/compare/growth.py."""
 
 import sys
 
-from loadtest.compare.growth import main
+from .compare.growth import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,9 +12,9 @@ import gevent
 from locust import events
 from locust.runners import STATE_RUNNING, STATE_SPAWNING, WorkerRunner
 
-from loadtest.swarm import options
-from loadtest.swarm.lifecycle import Lifecycle
-from loadtest.swarm.users import Churn, Commander, Dashboard, Offline, Sensor, Worker
+from flockmq.loadtest.swarm import options
+from flockmq.loadtest.swarm.lifecycle import Lifecycle
+from flockmq.loadtest.swarm.users import Churn, Commander, Dashboard, Offline, Sensor, Worker
 
 __all__ = ["Churn", "Commander", "Dashboard", "Offline", "Sensor", "Worker"]
 

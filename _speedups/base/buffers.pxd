@@ -7,7 +7,7 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
 
-from _speedups.base.array cimport array_reserve
+from .array cimport array_reserve
 
 cdef enum:
     BLOCK_SMALLEST = 1024      # bytes; a block of class k has BLOCK_SMALLEST << k bytes

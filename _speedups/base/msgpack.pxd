@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from _speedups.base.buffers cimport Buffer, Pool, buffer_reserve
+from .buffers cimport Buffer, Pool, buffer_reserve
 
 
 cdef inline uint8_t* put(Buffer* b, Pool* pool, Py_ssize_t n) except NULL:

@@ -5,7 +5,7 @@ Redis' Lua reads and writes it in C, at a quarter of a microsecond per element. 
 
 from libc.string cimport memcpy
 
-from _speedups.base.buffers cimport Buffer, Pool, buffer_free, pool_free
+from .buffers cimport Buffer, Pool, buffer_free, pool_free
 
 
 class DamagedMessage(ValueError):

@@ -1,5 +1,5 @@
-from _speedups.session.group import Group
-from _speedups.session.session import Session
+from ..session.group import Group
+from ..session.session import Session
 
 def arrive(session: Session, n: int, data: bytes, given: bool = False) -> None: ...
 def unfinished(session: Session) -> list[tuple[int, bytes]]: ...

@@ -2,18 +2,18 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from _speedups.cluster.message_codec cimport AS_PUBLISHED, OF_SHARE, Heads, Opened, open_entry, read_heads, read_message
-from _speedups.session.group cimport Group
-from _speedups.session.group_members cimport note_given
-from _speedups.session.message cimport (
+from .message_codec cimport AS_PUBLISHED, OF_SHARE, Heads, Opened, open_entry, read_heads, read_message
+from ..session.group cimport Group
+from ..session.group_members cimport note_given
+from ..session.message cimport (
     Message, Publication, message_new, message_payload, message_properties, message_release,
 )
-from _speedups.session.outgoing_queue cimport (
+from ..session.outgoing_queue cimport (
     DUP, GOT_PUBREC, QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE, SENT, WAITING, Entry, queue_entry,
 )
-from _speedups.session.session cimport Session
+from ..session.session cimport Session
 
-from _speedups.cluster.message_codec import encode_entry, encode_message
+from .message_codec import encode_entry, encode_message
 
 
 def arrive(Session session not None, uint64_t n, bytes data not None, bint given=False):

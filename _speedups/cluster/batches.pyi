@@ -1,6 +1,6 @@
 from collections.abc import Callable, Mapping
 
-from _speedups.routing.router import Router
+from ..routing.router import Router
 
 class Progress:
     seen: int

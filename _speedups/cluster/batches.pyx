@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy
 
-from _speedups.routing.router cimport Router
+from ..routing.router cimport Router
 
 cdef enum:
     CREDIT_STEP = 1048576      # bytes of QoS 0 after which a node confirms its position

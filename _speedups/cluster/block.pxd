@@ -2,8 +2,8 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from _speedups.session.message cimport Message
-from _speedups.session.session cimport Session
+from ..session.message cimport Message
+from ..session.session cimport Session
 
 # A message to be queued.
 cdef struct Queued:

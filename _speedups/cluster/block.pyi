@@ -1,6 +1,6 @@
 from typing import Any
 
-from _speedups.session.session import Session
+from ..session.session import Session
 
 class Block:
     commit: bytes

@@ -3,8 +3,8 @@
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free
 
-from _speedups.session.group_members cimport forget_given, note_given
-from _speedups.session.message cimport message_release
+from ..session.group_members cimport forget_given, note_given
+from ..session.message cimport message_release
 
 
 cdef list ended_leases(list moves, list done):

@@ -2,12 +2,12 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from _speedups.cluster.journal cimport ClusterJournal
-from _speedups.session.group cimport Group
-from _speedups.session.group_keys cimport Key
-from _speedups.session.group_members cimport Member
-from _speedups.session.message cimport Message
-from _speedups.session.subscriber cimport Subscriber
+from .journal cimport ClusterJournal
+from ..session.group cimport Group
+from ..session.group_keys cimport Key
+from ..session.group_members cimport Member
+from ..session.message cimport Message
+from ..session.subscriber cimport Subscriber
 
 
 cdef class PeerMembers:

@@ -1,6 +1,6 @@
-from _speedups.session.group import Group
-from _speedups.session.session import Session
-from _speedups.session.subscriber import Subscriber
+from ..session.group import Group
+from ..session.session import Session
+from ..session.subscriber import Subscriber
 
 def given(session: Session, name: bytes, total: int, count: int) -> None: ...
 

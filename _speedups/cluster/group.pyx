@@ -15,20 +15,20 @@ is done, the node reports the key as idle; when it can't give those that it has,
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from _speedups.cluster.journal cimport ClusterJournal
-from _speedups.cluster.message_codec cimport pack_failures, pack_key
-from _speedups.cluster.peer cimport Peer
-from _speedups.session.counters cimport SHARED_ACCEPTED, SHARED_GIVEN, SHARED_RETURNED
-from _speedups.session.group cimport GIVEN_TO_ONE, Group
-from _speedups.session.group_keys cimport Key, hash_of
-from _speedups.session.group_members cimport Member, key_of, take_entry
-from _speedups.session.group_queue cimport Held, Waiting
-from _speedups.session.group_settings cimport ROTATION
-from _speedups.session.message cimport Message, Publication, message_hold, message_release
-from _speedups.session.outgoing_queue cimport OF_GROUP, queue_entry
-from _speedups.session.session cimport Session
-from _speedups.session.subscriber cimport SHARED, Plan, Receiver, Subscriber
-from _speedups.session.turn cimport Outlet, Turn
+from .journal cimport ClusterJournal
+from .message_codec cimport pack_failures, pack_key
+from .peer cimport Peer
+from ..session.counters cimport SHARED_ACCEPTED, SHARED_GIVEN, SHARED_RETURNED
+from ..session.group cimport GIVEN_TO_ONE, Group
+from ..session.group_keys cimport Key, hash_of
+from ..session.group_members cimport Member, key_of, take_entry
+from ..session.group_queue cimport Held, Waiting
+from ..session.group_settings cimport ROTATION
+from ..session.message cimport Message, Publication, message_hold, message_release
+from ..session.outgoing_queue cimport OF_GROUP, queue_entry
+from ..session.session cimport Session
+from ..session.subscriber cimport SHARED, Plan, Receiver, Subscriber
+from ..session.turn cimport Outlet, Turn
 
 cdef enum:
     MAXIMUM_QOS = 3            # of the announcement of a node ...

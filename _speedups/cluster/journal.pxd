@@ -2,14 +2,14 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from _speedups.base.buffers cimport Pool
-from _speedups.cluster.block cimport Forward, Items, Queued
-from _speedups.session.journal cimport Journal
-from _speedups.log.message_log cimport MessageLog
-from _speedups.session.message cimport Message
-from _speedups.session.session cimport Session
-from _speedups.session.subscriber cimport Subscriber
-from _speedups.session.tenant cimport Tenant
+from ..base.buffers cimport Pool
+from .block cimport Forward, Items, Queued
+from ..session.journal cimport Journal
+from ..log.message_log cimport MessageLog
+from ..session.message cimport Message
+from ..session.session cimport Session
+from ..session.subscriber cimport Subscriber
+from ..session.tenant cimport Tenant
 
 
 cdef class ClusterJournal(Journal):

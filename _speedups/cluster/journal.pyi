@@ -1,8 +1,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from _speedups.log.message_log import MessageLog
-from _speedups.session.journal import Journal
+from ..log.message_log import MessageLog
+from ..session.journal import Journal
 
 class ClusterJournal(Journal):
     log: MessageLog | None

@@ -15,20 +15,20 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint16_t
 from libc.stdlib cimport free
 
-from _speedups.base.array cimport array_reserve
-from _speedups.base.buffers cimport Buffer, buffer_free, pool_free
-from _speedups.base.msgpack cimport put_array, put_number, put_object
-from _speedups.cluster.block cimport Block, Forward, Item, Items, Queued, ended_leases
-from _speedups.cluster.message_codec cimport pack_failures, stored_size, write_message
-from _speedups.cluster.packing cimport (
+from ..base.array cimport array_reserve
+from ..base.buffers cimport Buffer, buffer_free, pool_free
+from ..base.msgpack cimport put_array, put_number, put_object
+from .block cimport Block, Forward, Item, Items, Queued, ended_leases
+from .message_codec cimport pack_failures, stored_size, write_message
+from .packing cimport (
     FIRST_MESSAGE, pack_acks, pack_handshakes, pack_log, pack_messages, pack_pushes,
 )
-from _speedups.session.group_members cimport MAXIMUM_QOS
-from _speedups.session.journal cimport AWAITING, QUEUED, RELEASED, RETAINED
-from _speedups.session.message cimport message_hold, message_release
-from _speedups.session.subscriber cimport Subscriber
+from ..session.group_members cimport MAXIMUM_QOS
+from ..session.journal cimport AWAITING, QUEUED, RELEASED, RETAINED
+from ..session.message cimport message_hold, message_release
+from ..session.subscriber cimport Subscriber
 
-from _speedups.base.msgpack import pack
+from ..base.msgpack import pack
 
 import struct
 from random import getrandbits

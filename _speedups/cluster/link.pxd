@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t
 
-from _speedups.net.stream cimport Stream
+from ..net.stream cimport Stream
 
 
 cdef class RedisConnection(Stream):

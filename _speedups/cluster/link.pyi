@@ -1,8 +1,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from _speedups.net.reactor import Reactor
-from _speedups.net.stream import Stream
+from ..net.reactor import Reactor
+from ..net.stream import Stream
 
 class LinkLost(Exception):
     def __init__(self, why: str = "the connection to Redis was lost") -> None: ...

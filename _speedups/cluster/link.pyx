@@ -7,14 +7,14 @@ may or may not have executed it. The callers interpret replies and pushes (clust
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
 
-from _speedups.base.buffers cimport buffer_size
-from _speedups.cluster.resp cimport put_count, put_text, read_reply
-from _speedups.net.posix cimport now
-from _speedups.net.reactor cimport Reactor
+from ..base.buffers cimport buffer_size
+from .resp cimport put_count, put_text, read_reply
+from ..net.posix cimport now
+from ..net.reactor cimport Reactor
 
 from collections import deque
 
-from _speedups.cluster.resp import Incomplete, InvalidReply, ReplyError
+from .resp import Incomplete, InvalidReply, ReplyError
 
 # Replies of a server of a Redis Cluster that does not have all keys of the slot, or may not change them. READONLY: of a
 # primary that became a replica; MASTERDOWN: of a replica without a primary.

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from _speedups.session.message cimport Message, Publication
+from ..session.message cimport Message, Publication
 
 cdef enum:
     MESSAGE_LAYOUT = 1

@@ -12,10 +12,10 @@ publication is under way has its progress before it: one byte (6 << 4), u32.
 
 from libc.string cimport memcpy
 
-from _speedups.session.group_keys cimport hash_of
-from _speedups.session.message cimport message_size, publication_of
+from ..session.group_keys cimport hash_of
+from ..session.message cimport message_size, publication_of
 
-from _speedups.base.msgpack import DamagedMessage
+from ..base.msgpack import DamagedMessage
 
 import struct
 

@@ -2,9 +2,9 @@
 
 from libc.stdint cimport int64_t, uint8_t
 
-from _speedups.base.buffers cimport Buffer, Pool
-from _speedups.cluster.block cimport Forward, Items, Queued
-from _speedups.session.journal cimport Journal
+from ..base.buffers cimport Buffer, Pool
+from .block cimport Forward, Items, Queued
+from ..session.journal cimport Journal
 
 cdef enum:
     FIRST_MESSAGE = 9          # place of the first message among the arguments of flockmq_commit

@@ -9,21 +9,21 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
-from _speedups.base.buffers cimport Buffer, Pool, buffer_free
-from _speedups.base.msgpack cimport put, put_array, put_number, put_object, put_text, put_text_head
-from _speedups.cluster.block cimport Forward, Item, Items, Queued
-from _speedups.cluster.message_codec cimport (
+from ..base.buffers cimport Buffer, Pool, buffer_free
+from ..base.msgpack cimport put, put_array, put_number, put_object, put_text, put_text_head
+from .block cimport Forward, Item, Items, Queued
+from .message_codec cimport (
     AS_PUBLISHED, ENTRY_LAYOUT, HAS_IDENTIFIERS, OF_SHARE, stored_size, write_message,
 )
-from _speedups.codec.publish cimport (
+from ..codec.publish cimport (
     FLAG_RETAIN, FORWARD_5, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size, write_properties,
     write_publish,
 )
-from _speedups.session.journal cimport AWAITING, DONE, RECEIVED, Journal
-from _speedups.session.message cimport Message, message_payload, message_properties, seconds_left
-from _speedups.session.outgoing_queue cimport QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE
-from _speedups.session.session cimport Session
-from _speedups.session.subscriber cimport Subscriber
+from ..session.journal cimport AWAITING, DONE, RECEIVED, Journal
+from ..session.message cimport Message, message_payload, message_properties, seconds_left
+from ..session.outgoing_queue cimport QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE
+from ..session.session cimport Session
+from ..session.subscriber cimport Subscriber
 
 import struct
 

@@ -1,8 +1,8 @@
 # Another node, as a subscriber. See peer.pyx.
 
-from _speedups.session.message cimport Publication
-from _speedups.session.subscriber cimport Subscriber
-from _speedups.session.turn cimport Outlet
+from ..session.message cimport Publication
+from ..session.subscriber cimport Subscriber
+from ..session.turn cimport Outlet
 
 # How messages of QoS 1 and 2 go to another node: the QoS of its subscription. The highest counts if several match.
 cpdef enum Way:

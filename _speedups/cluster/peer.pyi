@@ -1,8 +1,8 @@
 from collections.abc import Callable
 from enum import IntEnum
 
-from _speedups.session.subscriber import Subscriber
-from _speedups.session.turn import Turn
+from ..session.subscriber import Subscriber
+from ..session.turn import Turn
 
 class Way(IntEnum):
     IN_QUEUES = ...

@@ -9,16 +9,16 @@ published with QoS 1 or 2: sessions with a queue in Redis have them there.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from _speedups.base.buffers cimport buffer_free, buffer_size
-from _speedups.base.cursor cimport write_varint
-from _speedups.codec.publish cimport (
+from ..base.buffers cimport buffer_free, buffer_size
+from ..base.cursor cimport write_varint
+from ..codec.publish cimport (
     FLAG_DUP, FLAG_RETAIN, FORWARD_5, FORWARD_GROUP, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size,
     write_properties, write_publish,
 )
-from _speedups.session.message cimport Publication, seconds_left
-from _speedups.session.subscriber cimport PEER, Plan, Receiver, Subscriber, has_room, trace_delivery
-from _speedups.session.trace cimport Tracer
-from _speedups.session.turn cimport Turn
+from ..session.message cimport Publication, seconds_left
+from ..session.subscriber cimport PEER, Plan, Receiver, Subscriber, has_room, trace_delivery
+from ..session.trace cimport Tracer
+from ..session.turn cimport Turn
 
 
 cdef class PeerOutlet(Outlet):

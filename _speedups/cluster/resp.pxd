@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint64_t
 
-from _speedups.session.turn cimport Outlet
+from ..session.turn cimport Outlet
 
 cdef object read_reply(const uint8_t** at, const uint8_t* end, int depth)
 cdef int put_count(Outlet out, uint64_t number) except -1

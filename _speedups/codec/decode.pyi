@@ -1,6 +1,6 @@
 from typing import final
 
-from _speedups.codec.packets import Packet
+from .packets import Packet
 
 def decode(data: bytes | bytearray | memoryview, level: int = 4) -> Packet: ...
 

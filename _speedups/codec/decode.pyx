@@ -16,24 +16,24 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from libc.string cimport memcmp
 
-from _speedups.base.cursor cimport VARINT_MAX, Cursor, read_field, read_header, read_u8, read_u16, varint_size
-from _speedups.codec.fields cimport (
+from ..base.cursor cimport VARINT_MAX, Cursor, read_field, read_header, read_u8, read_u16, varint_size
+from .fields cimport (
     check_level, decode_binary, decode_packet_id, decode_reason_code, decode_reason_codes, decode_text,
     decode_topic_filter, decode_topic_name, short_body,
 )
-from _speedups.codec.packets cimport (
+from .packets cimport (
     BRIDGE_BIT, Acknowledgement, Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Puback, Pubcomp, Publish,
     Pubrec, Pubrel, Suback, Subscribe, Unsuback, Unsubscribe,
 )
-from _speedups.codec.properties cimport decode_properties
-from _speedups.codec.tables cimport (
+from .properties cimport decode_properties
+from .tables cimport (
     ANY_FLAGS, AUTH, CONNACK, CONNECT, DISCONNECT, PINGREQ, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL,
     REQUIRED_FLAGS, RETURN_CODE_MAX, SUBACK, SUBSCRIBE, UNSUBACK, UNSUBSCRIBE, WILL,
 )
-from _speedups.codec.topics cimport is_shared
+from .topics cimport is_shared
 
-from _speedups.codec.errors import MalformedPacket, PacketTooLarge, ProtocolError, UnacceptableProtocol
-from _speedups.codec.tables import TYPE_NAMES
+from .errors import MalformedPacket, PacketTooLarge, ProtocolError, UnacceptableProtocol
+from .tables import TYPE_NAMES
 
 
 cdef object refuse_flags(int packet_type, str statement):

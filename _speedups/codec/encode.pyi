@@ -1,3 +1,3 @@
-from _speedups.codec.packets import Packet
+from .packets import Packet
 
 def encode(packet: Packet, level: int = 4) -> bytes: ...

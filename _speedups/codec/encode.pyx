@@ -7,23 +7,23 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
-from _speedups.base.cursor cimport VARINT_MAX, write_u16
-from _speedups.codec.fields cimport (
+from ..base.cursor cimport VARINT_MAX, write_u16
+from .fields cimport (
     binary, check_level, invalid, number, packet_id_bytes, reason_code_bytes, text, topic, varint,
 )
-from _speedups.codec.packets cimport (
+from .packets cimport (
     BRIDGE_BIT, Acknowledgement, Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Publish, Suback, Subscribe,
     Unsuback, Unsubscribe,
 )
-from _speedups.codec.properties cimport encode_properties
-from _speedups.codec.publish cimport PUBLISH_QOS_0, publish_size, write_publish
-from _speedups.codec.tables cimport (
+from .properties cimport encode_properties
+from .publish cimport PUBLISH_QOS_0, publish_size, write_publish
+from .tables cimport (
     AUTH, CONNACK, CONNECT, DISCONNECT, PINGREQ, PINGRESP, PUBLISH, REQUIRED_FLAGS, RETURN_CODE_MAX, SUBACK, SUBSCRIBE,
     UNSUBACK, UNSUBSCRIBE, WILL,
 )
-from _speedups.codec.topics cimport TOPIC_LEVELS_MAX, TopicFault, check_topic_name, fault_text, is_shared
+from .topics cimport TOPIC_LEVELS_MAX, TopicFault, check_topic_name, fault_text, is_shared
 
-from _speedups.codec.errors import InvalidPacket
+from .errors import InvalidPacket
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object, Py_ssize_t*) except NULL

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint32_t
 
-from _speedups.base.cursor cimport Cursor
+from ..base.cursor cimport Cursor
 
 cdef object check_level(int level)
 cdef object short_body(int packet_type, str field)

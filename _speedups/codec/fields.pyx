@@ -8,14 +8,14 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 
-from _speedups.base.cursor cimport (
+from ..base.cursor cimport (
     VARINT_MAX, Cursor, read_field, read_u8, read_u16, read_varint, varint_size, write_varint,
 )
-from _speedups.codec.tables cimport CODE_MALFORMED, CODE_PACKETS, CODE_TOPIC_NAME_INVALID
-from _speedups.codec.topics cimport TOPIC_LEVELS_MAX, TopicFault, check_topic_name, check_utf8, fault_text
+from .tables cimport CODE_MALFORMED, CODE_PACKETS, CODE_TOPIC_NAME_INVALID
+from .topics cimport TOPIC_LEVELS_MAX, TopicFault, check_topic_name, check_utf8, fault_text
 
-from _speedups.codec.errors import InvalidPacket, MalformedPacket, ProtocolError
-from _speedups.codec.tables import TYPE_NAMES
+from .errors import InvalidPacket, MalformedPacket, ProtocolError
+from .tables import TYPE_NAMES
 
 cdef object check_level(int level):
     if not 3 <= level <= 5:

@@ -2,7 +2,7 @@
 
 cimport cython
 
-from _speedups.codec.tables cimport (
+from .tables cimport (
     AUTH, CONNACK, CONNECT, DISCONNECT, PINGREQ, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, SUBSCRIBE,
     UNSUBACK, UNSUBSCRIBE,
 )

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
-from _speedups.base.cursor cimport Cursor
+from ..base.cursor cimport Cursor
 
 # A checked property block, as the packet path needs it: without Python objects. Pointers borrow from the block.
 cdef struct PropertyScan:

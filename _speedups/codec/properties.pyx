@@ -7,20 +7,20 @@ that do not: it checks a block once, at the entry, and the block then travels as
 from libc.limits cimport INT_MAX
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
-from _speedups.base.cursor cimport Cursor, read_field, read_u8, read_u16, read_u32, read_varint, varint_size
-from _speedups.codec.fields cimport (
+from ..base.cursor cimport Cursor, read_field, read_u8, read_u16, read_u32, read_varint, varint_size
+from .fields cimport (
     binary, decode_binary, decode_text, decode_topic_name, decode_varint, invalid, number, short_body, text, topic,
     varint,
 )
-from _speedups.codec.publish cimport MESSAGE_EXPIRY_INTERVAL, TOPIC_ALIAS
-from _speedups.codec.tables cimport (
+from .publish cimport MESSAGE_EXPIRY_INTERVAL, TOPIC_ALIAS
+from .tables cimport (
     ABSENT, BINARY, BYTE, CODE_MALFORMED, CODE_PROTOCOL_ERROR, CODE_QUOTA_EXCEEDED, CODE_TOPIC_NAME_INVALID, FOUR_BYTES,
     PAIR, PUBLISH, STRING, TOPIC, TWO_BYTES, USER_PROPERTIES_LIMIT, VARINT, WILL,
 )
-from _speedups.codec.topics cimport TOPIC_BAD_UTF8, TOPIC_LEVELS_MAX, check_topic_name, check_utf8
+from .topics cimport TOPIC_BAD_UTF8, TOPIC_LEVELS_MAX, check_topic_name, check_utf8
 
-from _speedups.codec.errors import MalformedPacket, ProtocolError
-from _speedups.codec.tables import PROPERTIES, TYPE_NAMES
+from .errors import MalformedPacket, ProtocolError
+from .tables import PROPERTIES, TYPE_NAMES
 
 USER_PROPERTIES_MAX = USER_PROPERTIES_LIMIT  # of one packet
 cdef dict PROPERTY_BY_IDENTIFIER = {row.identifier: row for row in PROPERTIES}

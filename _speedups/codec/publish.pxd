@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from libc.string cimport memcmp, memcpy
 
-from _speedups.base.cursor cimport varint_size, write_u16, write_varint
+from ..base.cursor cimport varint_size, write_u16, write_varint
 
 cdef enum:
     FLAG_RETAIN = 1

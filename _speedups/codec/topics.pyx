@@ -12,8 +12,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from _speedups.codec.publish cimport is_reserved
-from _speedups.codec.tenants cimport begins_tenant, tenant_size
+from .publish cimport is_reserved
+from .tenants cimport begins_tenant, tenant_size
 
 # Eight bytes are checked at once: ONES * c repeats the byte c, and a byte of HIGH marks a hit. They are C macros
 # because the C compiler cannot fold a module variable.

@@ -1,7 +1,7 @@
 # The journal of a node alone that logs messages. See journal.pyx.
 
-from _speedups.log.message_log cimport MessageLog
-from _speedups.session.journal cimport Journal
+from .message_log cimport MessageLog
+from ..session.journal cimport Journal
 
 
 cdef class Block:

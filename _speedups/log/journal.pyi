@@ -1,5 +1,5 @@
-from _speedups.log.message_log import MessageLog
-from _speedups.session.journal import Journal
+from ..session.journal import Journal
+from .message_log import MessageLog
 
 class Block:
     records: bytes

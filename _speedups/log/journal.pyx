@@ -6,8 +6,8 @@ the block of such a turn has both.
 
 from libc.stdint cimport uint8_t
 
-from _speedups.base.buffers cimport buffer_size
-from _speedups.session.journal cimport WILL_GONE, Journal
+from ..base.buffers cimport buffer_size
+from ..session.journal cimport WILL_GONE, Journal
 
 
 cdef class Block:

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
-from _speedups.session.session import MessageSource
-from _speedups.session.turn import Turn
+from ..session.session import MessageSource
+from ..session.turn import Turn
 
 class DamagedLog(ValueError): ...
 

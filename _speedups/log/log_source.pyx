@@ -10,18 +10,18 @@ from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 from libc.time cimport time_t, tm
 
-from _speedups.base.cursor cimport write_u16, write_varint
-from _speedups.log.message_log cimport HAS_PROPERTIES, HEADER, LAYOUT, padded
-from _speedups.codec.publish cimport (
+from ..base.cursor cimport write_u16, write_varint
+from .message_log cimport HAS_PROPERTIES, HEADER, LAYOUT, padded
+from ..codec.publish cimport (
     EXPIRY_SIZE, FLAG_RETAIN, MESSAGE_EXPIRY_INTERVAL, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER,
 )
-from _speedups.session.counters cimport EXPIRED
-from _speedups.session.message cimport (
+from ..session.counters cimport EXPIRED
+from ..session.message cimport (
     Message, Publication, expiry_after, message_new, message_release, message_size, publication_of,
 )
-from _speedups.session.outgoing_queue cimport RETAIN_AS_PUBLISHED
-from _speedups.session.session cimport NO_ROOM, SOURCE_ENDED, SOURCE_GOES_ON, MessageSource, Session
-from _speedups.session.turn cimport Turn
+from ..session.outgoing_queue cimport RETAIN_AS_PUBLISHED
+from ..session.session cimport NO_ROOM, SOURCE_ENDED, SOURCE_GOES_ON, MessageSource, Session
+from ..session.turn cimport Turn
 
 cdef extern from "time.h" nogil:
     tm* gmtime_r(const time_t* seconds, tm* parts)

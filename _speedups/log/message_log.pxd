@@ -2,9 +2,9 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from _speedups.base.buffers cimport Buffer, Pool
-from _speedups.session.message cimport Publication
-from _speedups.session.subscriber cimport Plan, Subscriber
+from ..base.buffers cimport Buffer, Pool
+from ..session.message cimport Publication
+from ..session.subscriber cimport Plan, Subscriber
 
 cdef enum:
     LAYOUT = 1                 # of a block

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
-from _speedups.session.subscriber import Subscriber
-from _speedups.session.turn import Turn
+from ..session.subscriber import Subscriber
+from ..session.turn import Turn
 
 class MessageLog(Subscriber):
     suspended: bool

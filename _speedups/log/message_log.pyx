@@ -15,13 +15,13 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
-from _speedups.base.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size, pool_free
-from _speedups.session.journal cimport BLOCK_MAX
-from _speedups.codec.publish cimport EXPIRY_SIZE, write_expiry
-from _speedups.session.message cimport Publication, seconds_left
-from _speedups.session.subscriber cimport LOG, Plan, Receiver, Subscriber
-from _speedups.session.counters cimport LOGGED, NOT_LOGGED
-from _speedups.session.turn cimport Turn
+from ..base.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size, pool_free
+from ..session.journal cimport BLOCK_MAX
+from ..codec.publish cimport EXPIRY_SIZE, write_expiry
+from ..session.message cimport Publication, seconds_left
+from ..session.subscriber cimport LOG, Plan, Receiver, Subscriber
+from ..session.counters cimport LOGGED, NOT_LOGGED
+from ..session.turn cimport Turn
 
 cdef enum:
     ROWS_ENOUGH = 2048         # rows, or ...

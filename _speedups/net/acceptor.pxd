@@ -2,9 +2,9 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from _speedups.net.connection cimport Connection
-from _speedups.net.listener cimport Endpoint
-from _speedups.net.loop cimport Loop
+from .connection cimport Connection
+from .listener cimport Endpoint
+from .loop cimport Loop
 
 cdef enum:
     ACCEPT_TIME = 1000000      # ns of a turn after which accepting continues in the next turn

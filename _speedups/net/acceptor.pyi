@@ -2,10 +2,10 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from _speedups.net.connection import Connection
-from _speedups.net.listener import Endpoint, Listener
-from _speedups.net.loop import Loop
-from _speedups.routing.router import Router
+from ..routing.router import Router
+from .connection import Connection
+from .listener import Endpoint, Listener
+from .loop import Loop
 
 class Acceptor(Loop):
     max_connections: int

@@ -7,19 +7,19 @@ from libc.errno cimport ECONNABORTED, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, er
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from _speedups.base.rate_limit cimport charge_rate, has_rate
-from _speedups.net.posix cimport (
+from ..base.rate_limit cimport charge_rate, has_rate
+from .posix cimport (
     AF_UNIX, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN, SO_PEERCRED, SOCK_CLOEXEC, SOCK_NONBLOCK, SOL_SOCKET, accept4,
     close, epoll_ctl, epoll_event, getsockopt, now, sockaddr,
 )
-from _speedups.net.websocket cimport WebSocket
-from _speedups.routing.router cimport Router
-from _speedups.session.counters cimport ACCEPT_PAUSES, CONNECT_TIMEOUTS, CONNECTIONS_OPENED, CONNECTIONS_REFUSED
+from .websocket cimport WebSocket
+from ..routing.router cimport Router
+from ..session.counters cimport ACCEPT_PAUSES, CONNECT_TIMEOUTS, CONNECTIONS_OPENED, CONNECTIONS_REFUSED
 
 import os
 import socket
 from ipaddress import ip_address
-from _speedups.protocol import close_reasons
+from ..protocol import close_reasons
 
 cdef enum:
     ACCEPTS_MAX = 128          # connections accepted from one endpoint in one turn

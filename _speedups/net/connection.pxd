@@ -2,15 +2,15 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from _speedups.base.buffers cimport Buffer
-from _speedups.base.flag cimport flag
-from _speedups.base.rate_limit cimport RateLimit
-from _speedups.base.timer_wheel cimport Timer
-from _speedups.net.listener cimport Endpoint
-from _speedups.net.loop cimport Loop
-from _speedups.net.tls cimport Tls
-from _speedups.net.websocket cimport WebSocket
-from _speedups.protocol.channel cimport Channel
+from ..base.buffers cimport Buffer
+from ..base.flag cimport flag
+from ..base.rate_limit cimport RateLimit
+from ..base.timer_wheel cimport Timer
+from .listener cimport Endpoint
+from .loop cimport Loop
+from .tls cimport Tls
+from .websocket cimport WebSocket
+from ..protocol.channel cimport Channel
 
 
 cdef class Connection(Channel):

@@ -1,8 +1,8 @@
 from collections.abc import Callable
 
-from _speedups.net.listener import Endpoint
-from _speedups.protocol.channel import Channel
-from _speedups.protocol.close_reasons import CloseReason
+from ..protocol.channel import Channel
+from ..protocol.close_reasons import CloseReason
+from .listener import Endpoint
 
 class Connection(Channel):
     reset_on_close: bool

@@ -13,33 +13,33 @@ from libc.stdint cimport int32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset, strerror
 
-from _speedups.base.buffers cimport buffer_free, buffer_size, pointers_push
-from _speedups.base.rate_limit cimport RateLimit, charge_rate, has_rate
-from _speedups.base.timer_wheel cimport timer_start, timer_stop
-from _speedups.codec.packets cimport Connack, Disconnect
-from _speedups.codec.encode cimport encode
-from _speedups.codec.tables cimport (
+from ..base.buffers cimport buffer_free, buffer_size, pointers_push
+from ..base.rate_limit cimport RateLimit, charge_rate, has_rate
+from ..base.timer_wheel cimport timer_start, timer_stop
+from ..codec.packets cimport Connack, Disconnect
+from ..codec.encode cimport encode
+from ..codec.tables cimport (
     CODE_PACKETS, CODE_SERVER_SHUTTING_DOWN, CODE_SERVER_UNAVAILABLE, CODE_UNSPECIFIED, CONNACK, DISCONNECT,
 )
-from _speedups.net.listener cimport Listener
-from _speedups.net.posix cimport (
+from .listener cimport Listener
+from .posix cimport (
     AF_INET, AF_INET6, AF_UNIX, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, MSG_DONTWAIT,
     MSG_NOSIGNAL, MSG_PEEK, SHUT_WR, SO_LINGER, SOL_SOCKET, close, epoll_ctl, epoll_event, iovec, linger, msghdr, recv,
     send, sendmsg, setsockopt, shutdown,
 )
-from _speedups.net.tls cimport FAILED, RECORD_MAX, WANTS_WRITE
-from _speedups.net.websocket cimport NORMAL, PROTOCOL_ERROR
-from _speedups.protocol.channel cimport AUTHENTICATING, ENDED, EXPECTING, OPEN
-from _speedups.protocol.read_gate cimport (
+from .tls cimport FAILED, RECORD_MAX, WANTS_WRITE
+from .websocket cimport NORMAL, PROTOCOL_ERROR
+from ..protocol.channel cimport AUTHENTICATING, ENDED, EXPECTING, OPEN
+from ..protocol.read_gate cimport (
     CLOSE_PENDING, CONNECT_PENDING, HANDLER_BUSY, OUTPUT_FULL, PARSE_GATE, RATE_LIMITED, STORE_BEHIND,
 )
-from _speedups.session.counters cimport (
+from ..session.counters cimport (
     BYTES_SENT, CONNECT_TIMEOUTS, CONNECTIONS_CLOSED, CONNECTIONS_REFUSED, KEEP_ALIVE_TIMEOUTS, THROTTLED,
 )
-from _speedups.session.session cimport Session
+from ..session.session cimport Session
 
 import socket
-from _speedups.protocol import close_reasons
+from ..protocol import close_reasons
 
 cdef enum:
     LINGER_TICKS = 8           # how long a refused client may take to read the refusal

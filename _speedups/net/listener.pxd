@@ -2,8 +2,8 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from _speedups.base.rate_limit cimport RateLimit
-from _speedups.net.tls cimport TlsContext
+from ..base.rate_limit cimport RateLimit
+from .tls cimport TlsContext
 
 
 cdef class Listener:

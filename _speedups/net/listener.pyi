@@ -1,7 +1,7 @@
 import socket as sockets
 from collections.abc import Callable
 
-from _speedups.net.tls import TlsContext
+from .tls import TlsContext
 
 class Listener:
     name: str

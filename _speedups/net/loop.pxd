@@ -2,10 +2,10 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from _speedups.base.buffers cimport Pointers
-from _speedups.base.timer_wheel cimport TimerWheel
-from _speedups.routing.router cimport Router
-from _speedups.session.turn cimport Turn
+from ..base.buffers cimport Pointers
+from ..base.timer_wheel cimport TimerWheel
+from ..routing.router cimport Router
+from ..session.turn cimport Turn
 
 cdef enum:
     READ_MAX = 262144          # bytes read from one connection in one turn

@@ -1,7 +1,7 @@
 from typing import Any
 
-from _speedups.routing.router import Router
-from _speedups.session.turn import Turn
+from ..routing.router import Router
+from ..session.turn import Turn
 
 class Loop:
     turn: Turn

@@ -8,11 +8,11 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
-from _speedups.net.posix cimport (
+from .posix cimport (
     EPOLL_CLOEXEC, EPOLL_CTL_DEL, MSG_DONTWAIT, SHUT_WR, close, epoll_create1, epoll_ctl, recv, shutdown,
 )
-from _speedups.net.tls cimport RECORD_MAX
-from _speedups.session.turn cimport release
+from .tls cimport RECORD_MAX
+from ..session.turn cimport release
 
 cdef enum:
     DEPARTING_MAX = 1000       # sockets that are closed later

@@ -1,6 +1,6 @@
 # The preamble of a connection: the bytes before the first byte of MQTT. See preamble.pyx.
 
-from _speedups.net.connection cimport Connection
+from .connection cimport Connection
 
 cdef bint read_preamble(Connection c) except -1
 cdef Py_ssize_t upgrade_websocket(Connection c, Py_ssize_t n) except -1

@@ -3,14 +3,14 @@
 from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
 
-from _speedups.base.buffers cimport buffer_append, buffer_free, buffer_size
-from _speedups.net.connection cimport Connection
-from _speedups.net.posix cimport MSG_DONTWAIT, MSG_PEEK, memmem, recv
-from _speedups.net.tls cimport FAILED, Tls
-from _speedups.session.counters cimport BYTES_RECEIVED, TLS_FAILURES, TLS_HANDSHAKES, TLS_RESUMED, WEBSOCKET_FAILURES
+from ..base.buffers cimport buffer_append, buffer_free, buffer_size
+from .connection cimport Connection
+from .posix cimport MSG_DONTWAIT, MSG_PEEK, memmem, recv
+from .tls cimport FAILED, Tls
+from ..session.counters cimport BYTES_RECEIVED, TLS_FAILURES, TLS_HANDSHAKES, TLS_RESUMED, WEBSOCKET_FAILURES
 
-from _speedups.net.proxy_header import HEADER_MAX, read_proxy_header as parse_proxy_header
-from _speedups.protocol import close_reasons
+from .proxy_header import HEADER_MAX, read_proxy_header as parse_proxy_header
+from ..protocol import close_reasons
 
 cdef enum:
     REQUEST_MAX = 8192         # bytes of the HTTP request that opens a WebSocket

@@ -2,9 +2,9 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from _speedups.net.acceptor cimport Acceptor
-from _speedups.net.connection cimport Connection
-from _speedups.net.wakeup cimport Wakeup
+from .acceptor cimport Acceptor
+from .connection cimport Connection
+from .wakeup cimport Wakeup
 
 cdef enum:
     DIRECT_MAX = 1048576       # bytes read at once into a large packet's own buffer

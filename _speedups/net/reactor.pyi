@@ -1,8 +1,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from _speedups.net.acceptor import Acceptor
-from _speedups.routing.router import Router
+from ..routing.router import Router
+from .acceptor import Acceptor
 
 class Reactor(Acceptor):
     def __init__(self, router: Router, handler: Any, driver: Any) -> None: ...

@@ -16,25 +16,25 @@ from cpython.ref cimport Py_DECREF
 from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
-from _speedups.base.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size
-from _speedups.base.timer_wheel cimport Timer, wheel_pop
-from _speedups.net.connection cimport connection_of
-from _speedups.net.loop cimport READ_MAX, TAIL_MAX
-from _speedups.net.posix cimport (
+from ..base.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size
+from ..base.timer_wheel cimport Timer, wheel_pop
+from .connection cimport connection_of
+from .loop cimport READ_MAX, TAIL_MAX
+from .posix cimport (
     EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, MSG_DONTWAIT,
     PR_SET_TIMERSLACK, epoll_ctl, epoll_event, epoll_wait, mallopt, now, prctl, recv,
 )
-from _speedups.net.preamble cimport after_frames, read_preamble, upgrade_websocket
-from _speedups.net.wakeup cimport coalesce_wakeups, note_turn
-from _speedups.protocol.channel cimport OPEN
-from _speedups.protocol.read_gate cimport OUTPUT_FULL, PARSE_GATE
-from _speedups.routing.router cimport Router
-from _speedups.session.counters cimport BYTES_RECEIVED, PACKETS_RECEIVED, READ_PAUSES
-from _speedups.session.turn cimport Outlet
+from .preamble cimport after_frames, read_preamble, upgrade_websocket
+from .wakeup cimport coalesce_wakeups, note_turn
+from ..protocol.channel cimport OPEN
+from ..protocol.read_gate cimport OUTPUT_FULL, PARSE_GATE
+from ..routing.router cimport Router
+from ..session.counters cimport BYTES_RECEIVED, PACKETS_RECEIVED, READ_PAUSES
+from ..session.turn cimport Outlet
 
 from functools import partial
 
-from _speedups.protocol import close_reasons
+from ..protocol import close_reasons
 
 
 cdef class Reactor(Acceptor):

@@ -2,9 +2,9 @@
 
 from libc.stdint cimport uint64_t
 
-from _speedups.base.buffers cimport Buffer
-from _speedups.net.reactor cimport Reactor
-from _speedups.session.turn cimport Outlet
+from ..base.buffers cimport Buffer
+from .reactor cimport Reactor
+from ..session.turn cimport Outlet
 
 cdef enum:
     STREAM_READ = 65536        # bytes of room for each read, at least

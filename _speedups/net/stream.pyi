@@ -1,6 +1,6 @@
 import socket
 
-from _speedups.net.reactor import Reactor
+from .reactor import Reactor
 
 class Stream:
     def __init__(self, reactor: Reactor) -> None: ...

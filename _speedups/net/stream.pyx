@@ -8,8 +8,8 @@ watches one descriptor, for input only, also while the socket takes no more outp
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t, uint64_t
 
-from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size
-from _speedups.net.posix cimport (
+from ..base.buffers cimport buffer_free, buffer_reserve, buffer_size
+from .posix cimport (
     EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, MSG_DONTWAIT, MSG_NOSIGNAL, close, epoll_create1,
     epoll_ctl, epoll_event, recv, send,
 )

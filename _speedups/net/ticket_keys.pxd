@@ -1,6 +1,6 @@
 # The keys of session tickets. See ticket_keys.pyx.
 
-from _speedups.net.openssl cimport SSL_CTX
+from .openssl cimport SSL_CTX
 
 
 cdef class TicketKeyRing:

@@ -10,7 +10,7 @@ import os
 from libc.stdint cimport uint8_t
 from libc.string cimport memcmp, memcpy
 
-from _speedups.net.openssl cimport *
+from .openssl cimport *
 
 cdef enum:
     # Parts of a key, in this order.

@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int64_t, uint8_t
 
-from _speedups.net.openssl cimport SSL, SSL_CTX
-from _speedups.net.ticket_keys cimport TicketKeyRing
+from .openssl cimport SSL, SSL_CTX
+from .ticket_keys cimport TicketKeyRing
 
 cdef enum:
     RECORD_MAX = 16384        # bytes of payload in one record

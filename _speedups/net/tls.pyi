@@ -1,6 +1,6 @@
 from collections.abc import Iterable
 
-from _speedups.net.ticket_keys import TicketKeyRing
+from .ticket_keys import TicketKeyRing
 
 class TlsError(ValueError): ...
 

@@ -12,8 +12,8 @@ from libc.errno cimport errno
 from libc.string cimport strerror
 from libc.time cimport time
 
-from _speedups.net.openssl cimport *
-from _speedups.net.ticket_keys cimport TicketKeyRing
+from .openssl cimport *
+from .ticket_keys cimport TicketKeyRing
 
 
 class TlsError(ValueError):

@@ -1,7 +1,7 @@
 import asyncio
 from collections.abc import Callable
 
-from _speedups.net.reactor import Reactor
+from .reactor import Reactor
 
 class Unsupported(Exception): ...
 

@@ -19,11 +19,11 @@ from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from _speedups.net.posix cimport (
+from .posix cimport (
     CLOCK_MONOTONIC, TFD_CLOEXEC, TFD_NONBLOCK, close, itimerspec, timerfd_create, timerfd_settime,
 )
-from _speedups.net.reactor cimport Reactor
-from _speedups.net.uv cimport UV_CHECK, Libuv, uv_callback, uv_handle_t, uv_visit
+from .reactor cimport Reactor
+from .uv cimport UV_CHECK, Libuv, uv_callback, uv_handle_t, uv_visit
 
 import ctypes
 

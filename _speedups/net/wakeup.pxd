@@ -6,7 +6,7 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from _speedups.net.posix cimport nanosleep, now, timespec
+from .posix cimport nanosleep, now, timespec
 
 cdef enum:
     WAIT_NS = 50000

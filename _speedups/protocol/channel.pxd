@@ -2,11 +2,11 @@
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
-from _speedups.base.flag cimport flag
-from _speedups.routing.router cimport Router
-from _speedups.session.message cimport Publication
-from _speedups.session.session cimport Session
-from _speedups.session.turn cimport Outlet
+from ..base.flag cimport flag
+from ..routing.router cimport Router
+from ..session.message cimport Publication
+from ..session.session cimport Session
+from ..session.turn cimport Outlet
 
 cdef enum Phase:
     EXPECTING = 0              # no CONNECT yet

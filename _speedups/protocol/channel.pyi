@@ -1,10 +1,10 @@
 from typing import Any
 
-from _speedups.codec.packets import Connect
-from _speedups.protocol.close_reasons import CloseReason
-from _speedups.routing.router import Router
-from _speedups.session.session import Session
-from _speedups.session.turn import AckReason, Outlet
+from ..codec.packets import Connect
+from ..routing.router import Router
+from ..session.session import Session
+from ..session.turn import AckReason, Outlet
+from .close_reasons import CloseReason
 
 STATE_TOPIC: bytes
 

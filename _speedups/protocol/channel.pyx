@@ -13,45 +13,45 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memcpy
 
-from _speedups.base.cursor cimport Cursor, read_header, read_varint, varint_size
-from _speedups.session.incoming_qos2 cimport Awaiting, incoming_bytes, incoming_count
-from _speedups.session.journal cimport BLOCK_MAX
-from _speedups.session.message cimport (
+from ..base.cursor cimport Cursor, read_header, read_varint, varint_size
+from ..session.incoming_qos2 cimport Awaiting, incoming_bytes, incoming_count
+from ..session.journal cimport BLOCK_MAX
+from ..session.message cimport (
     Message, Publication, message_new, message_release, publication_of, publication_of_message,
 )
-from _speedups.codec.decode cimport decode_body
-from _speedups.codec.packets cimport BRIDGE_BIT
-from _speedups.codec.properties cimport PropertyScan, property_fault, scan_properties
-from _speedups.codec.publish cimport FLAG_DUP, FLAG_RETAIN, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER, is_reserved
-from _speedups.codec.tables cimport (
+from ..codec.decode cimport decode_body
+from ..codec.packets cimport BRIDGE_BIT
+from ..codec.properties cimport PropertyScan, property_fault, scan_properties
+from ..codec.publish cimport FLAG_DUP, FLAG_RETAIN, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER, is_reserved
+from ..codec.tables cimport (
     AUTH, CODE_MALFORMED, CODE_NO_MATCHING_SUBSCRIBERS, CODE_NOT_AUTHORIZED, CODE_PACKET_IDENTIFIER_NOT_FOUND,
     CODE_PACKET_TOO_LARGE, CODE_PACKETS, CODE_PAYLOAD_FORMAT_INVALID, CODE_QUOTA_EXCEEDED, CODE_TOPIC_ALIAS_INVALID,
     CODE_TOPIC_NAME_INVALID, CONNECT, DISCONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE,
     UNSUBSCRIBE,
 )
-from _speedups.codec.tenants cimport begins_tenant
-from _speedups.protocol.read_gate cimport CONNECT_PENDING, HANDLER_BUSY, PARSE_GATE, STORE_BEHIND
-from _speedups.routing.delayed cimport delay_of, is_delayed
-from _speedups.routing.plans cimport prefix_hash
-from _speedups.routing.router cimport Router
-from _speedups.session.rights cimport MAY_PUBLISH
-from _speedups.session.session cimport Session
-from _speedups.session.tenant cimport Tenant
-from _speedups.codec.topics cimport TOPIC_BAD_UTF8, TOPIC_TOO_MANY_LEVELS, check_utf8, fault_text
-from _speedups.session.counters cimport (
+from ..codec.tenants cimport begins_tenant
+from .read_gate cimport CONNECT_PENDING, HANDLER_BUSY, PARSE_GATE, STORE_BEHIND
+from ..routing.delayed cimport delay_of, is_delayed
+from ..routing.plans cimport prefix_hash
+from ..routing.router cimport Router
+from ..session.rights cimport MAY_PUBLISH
+from ..session.session cimport Session
+from ..session.tenant cimport Tenant
+from ..codec.topics cimport TOPIC_BAD_UTF8, TOPIC_TOO_MANY_LEVELS, check_utf8, fault_text
+from ..session.counters cimport (
     DELAYED_REFUSED, MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_BYTES_RECEIVED, PUBLISH_DENIED,
     PUBLISH_RECEIVED,
 )
-from _speedups.session.turn cimport (
+from ..session.turn cimport (
     ALIASES_MAX, DELAYS_ARE_OFF, NO_REASON, NO_RIGHT, NOT_REWRITABLE, ONLY_THE_BROKER, PAYLOAD_NOT_UTF_8,
     TOO_MANY_DELAYED, TOO_MANY_LEVELS, TOO_MANY_UNRELEASED, WRONG_DELAY, Outlet, record_position,
 )
 
-from _speedups.codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
-from _speedups.codec.topics import split_tenant
-from _speedups.protocol import close_reasons
-from _speedups.protocol.close_reasons import CloseReason
-from _speedups.session.turn import ACK_REASONS
+from ..codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
+from ..codec.topics import split_tenant
+from . import close_reasons
+from .close_reasons import CloseReason
+from ..session.turn import ACK_REASONS
 
 cdef enum:
     TLS_HANDSHAKE = 0x16      # the first byte of a client that begins TLS

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from _speedups.codec.packets import Connack, Disconnect, Publish
-from _speedups.codec.tables import REASON_CODES
+from ..codec.packets import Connack, Disconnect, Publish
+from ..codec.tables import REASON_CODES
 
 MAX_PACKET_ID = 65535
 CONTINUE_AUTHENTICATION = 0x18  # of AUTH

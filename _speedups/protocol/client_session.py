@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from _speedups.codec.decode import Decoder
-from _speedups.codec.encode import encode
-from _speedups.codec.errors import InvalidPacket, MalformedPacket
-from _speedups.codec.packets import (
+from ..codec.decode import Decoder
+from ..codec.encode import encode
+from ..codec.errors import InvalidPacket, MalformedPacket
+from ..codec.packets import (
     Auth,
     Connack,
     Connect,
@@ -42,7 +42,7 @@ from _speedups.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
-from _speedups.protocol.client_events import (
+from .client_events import (
     CONTINUE_AUTHENTICATION,
     FIRST_ERROR,
     MAX_PACKET_ID,

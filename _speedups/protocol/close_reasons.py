@@ -4,7 +4,7 @@ Each new reason is one line here. A reason with a number, or with the fault of a
 detected (channel.pyx, codec/).
 """
 
-from _speedups.codec.reason_codes import ReasonCode as Code
+from ..codec.reason_codes import ReasonCode as Code
 
 
 class CloseReason(str):

@@ -1,7 +1,7 @@
 from collections.abc import Iterable
 from typing import final
 
-from _speedups.codec.packets import Packet
+from ..codec.packets import Packet
 
 class QuotaExceeded(Exception): ...
 

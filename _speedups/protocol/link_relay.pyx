@@ -11,18 +11,18 @@ levels 3 and 4. A message that may not go on is acknowledged here, in the place 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from _speedups.base.buffers cimport (
+from ..base.buffers cimport (
     Buffer, Pool, buffer_append, buffer_free, buffer_reserve, buffer_size, pool_free,
 )
-from _speedups.base.cursor cimport (
+from ..base.cursor cimport (
     Cursor, read_field, read_header, read_u16, read_varint, varint_size, write_u16, write_varint,
 )
-from _speedups.codec.decode cimport decode_body
-from _speedups.codec.publish cimport FLAG_RETAIN, is_reserved
-from _speedups.codec.tables cimport CODE_QUOTA_EXCEEDED, CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
-from _speedups.codec.topics cimport TOPIC_BYTES_MAX, check_topic_name, holds_control_character, match_topic
+from ..codec.decode cimport decode_body
+from ..codec.publish cimport FLAG_RETAIN, is_reserved
+from ..codec.tables cimport CODE_QUOTA_EXCEEDED, CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from ..codec.topics cimport TOPIC_BYTES_MAX, check_topic_name, holds_control_character, match_topic
 
-from _speedups.codec.errors import MalformedPacket
+from ..codec.errors import MalformedPacket
 
 cdef enum:
     REFUSED = 0x80             # reason codes from this one on are refusals

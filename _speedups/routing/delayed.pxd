@@ -4,8 +4,8 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-from _speedups.session.message cimport Message, Publication
-from _speedups.session.turn cimport Turn
+from ..session.message cimport Message, Publication
+from ..session.turn cimport Turn
 
 cdef enum:
     MAX_DELAY = 4294967        # seconds; 2^32 milliseconds are a little more

@@ -1,8 +1,8 @@
 from collections.abc import Callable
 
-from _speedups.session.session_store import Restored
-from _speedups.session.tenant import Tenant
-from _speedups.session.turn import Turn
+from ..session.session_store import Restored
+from ..session.tenant import Tenant
+from ..session.turn import Turn
 
 def split_delayed(topic: bytes) -> tuple[bytes, bytes]: ...
 

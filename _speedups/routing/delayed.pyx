@@ -9,12 +9,12 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
 
-from _speedups.base.array cimport array_reserve
-from _speedups.codec.publish cimport MESSAGE_EXPIRY_INTERVAL
-from _speedups.session.message cimport message_hold, message_new, message_release, message_size, seconds_left
-from _speedups.session.session_store cimport Restored
-from _speedups.session.subscriber cimport Subscriber
-from _speedups.session.tenant cimport Tenant
+from ..base.array cimport array_reserve
+from ..codec.publish cimport MESSAGE_EXPIRY_INTERVAL
+from ..session.message cimport message_hold, message_new, message_release, message_size, seconds_left
+from ..session.session_store cimport Restored
+from ..session.subscriber cimport Subscriber
+from ..session.tenant cimport Tenant
 
 import struct
 

@@ -1,6 +1,6 @@
 from collections.abc import Container
 
-from _speedups.routing.subscriptions import SubscriptionTree
+from .subscriptions import SubscriptionTree
 
 def wanted_filters(
     tree: SubscriptionTree, scope: list[bytes], passed_over: Container[bytes], most: int, visits: int

@@ -3,13 +3,13 @@
 from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free
 
-from _speedups.base.array cimport array_reserve
-from _speedups.routing.plans cimport KEEPS_RETAIN, SubscriptionEntry
-from _speedups.routing.subscriptions cimport SubscriptionTree, path_of
-from _speedups.routing.topic_tree cimport (
+from ..base.array cimport array_reserve
+from .plans cimport KEEPS_RETAIN, SubscriptionEntry
+from .subscriptions cimport SubscriptionTree, path_of
+from .topic_tree cimport (
     HASH, PLUS, Node, level_hash, node_child, node_hash, node_path, node_plus,
 )
-from _speedups.session.subscriber cimport LOG, PEER, Subscriber
+from ..session.subscriber cimport LOG, PEER, Subscriber
 
 cdef enum:
     ROUTE_OF_PERSISTENT = KEEPS_RETAIN     # option of a peer's subscription: only persistent sessions have the filter

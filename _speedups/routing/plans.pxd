@@ -2,9 +2,9 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from _speedups.base.buffers cimport Buffer, Pool
-from _speedups.session.subscriber cimport Plan, Receiver
-from _speedups.routing.topic_tree cimport Node, TopicTree
+from ..base.buffers cimport Buffer, Pool
+from ..session.subscriber cimport Plan, Receiver
+from .topic_tree cimport Node, TopicTree
 
 cdef enum:
     PLAN_SLOTS = 8192          # delivery plans kept, by hash of the topic name: a power of two

@@ -1,4 +1,4 @@
-from _speedups.session.session import Session
+from ..session.session import Session
 
 class Plans:
     generation: int

@@ -15,14 +15,14 @@ from cpython.mem cimport PyMem_Free
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy
 
-from _speedups.base.array cimport array_reserve
-from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size, pool_free
-from _speedups.base.cursor cimport write_varint
-from _speedups.codec.publish cimport SUBSCRIPTION_IDENTIFIER
-from _speedups.codec.tenants cimport tenant_size
-from _speedups.session.rights cimport MAY_READ
-from _speedups.session.subscriber cimport KEEP_RETAIN, NOT_OWN, ONLY_OWN, Plan, Receiver, Subscriber
-from _speedups.routing.topic_tree cimport (
+from ..base.array cimport array_reserve
+from ..base.buffers cimport buffer_free, buffer_reserve, buffer_size, pool_free
+from ..base.cursor cimport write_varint
+from ..codec.publish cimport SUBSCRIPTION_IDENTIFIER
+from ..codec.tenants cimport tenant_size
+from ..session.rights cimport MAY_READ
+from ..session.subscriber cimport KEEP_RETAIN, NOT_OWN, ONLY_OWN, Plan, Receiver, Subscriber
+from .topic_tree cimport (
     HASH, PLUS, Node, TopicTree, level_hash, level_length, node_child, node_hash, node_plus, tree_free,
 )
 

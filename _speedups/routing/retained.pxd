@@ -2,10 +2,10 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from _speedups.session.message cimport Message
-from _speedups.session.session cimport Session, MessageSource
-from _speedups.session.tenant cimport Tenant
-from _speedups.routing.topic_tree cimport Node, TopicTree
+from ..session.message cimport Message
+from ..session.session cimport Session, MessageSource
+from ..session.tenant cimport Tenant
+from .topic_tree cimport Node, TopicTree
 
 
 # A node's value is a Message; the node owns one reference. `size` is that of the messages and of the nodes.

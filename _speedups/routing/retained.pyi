@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 
-from _speedups.session.session import MessageSource
-from _speedups.session.session_store import Restored
+from ..session.session import MessageSource
+from ..session.session_store import Restored
 
 class RetainedTree:
     count: int

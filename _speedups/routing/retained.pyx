@@ -8,18 +8,18 @@ its message is removed. A search returns the value at the time of the visit, nev
 cimport cython
 from libc.stdint cimport int64_t
 
-from _speedups.base.cursor cimport write_varint
-from _speedups.codec.publish cimport FLAG_RETAIN, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER
-from _speedups.codec.tenants cimport TENANT_LEVELS
-from _speedups.session.message cimport (
+from ..base.cursor cimport write_varint
+from ..codec.publish cimport FLAG_RETAIN, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER
+from ..codec.tenants cimport TENANT_LEVELS
+from ..session.message cimport (
     Message, Publication, message_hold, message_new, message_payload, message_properties, message_release, message_size,
     publication_of,
 )
-from _speedups.session.outgoing_queue cimport RETAINED_MESSAGE
-from _speedups.session.session cimport SOURCE_ENDED, SOURCE_GOES_ON, MessageSource, Session
-from _speedups.session.session_store cimport Restored
-from _speedups.session.tenant cimport Tenant
-from _speedups.routing.topic_tree cimport (
+from ..session.outgoing_queue cimport RETAINED_MESSAGE
+from ..session.session cimport SOURCE_ENDED, SOURCE_GOES_ON, MessageSource, Session
+from ..session.session_store cimport Restored
+from ..session.tenant cimport Tenant
+from .topic_tree cimport (
     Node, TopicTree, level_bytes, level_hash, missing_bytes, node_at, node_child, tree_free,
 )
 

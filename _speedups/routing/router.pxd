@@ -2,17 +2,17 @@
 
 from libc.stdint cimport uint8_t, uint64_t
 
-from _speedups.base.buffers cimport Buffer
-from _speedups.codec.properties cimport PropertyScan
-from _speedups.routing.delayed cimport DelayedMessages
-from _speedups.routing.retained cimport RetainedTree
-from _speedups.routing.subscriptions cimport SubscriptionTree
-from _speedups.session.group cimport Group
-from _speedups.session.message cimport Message, Publication
-from _speedups.session.rights cimport Rights
-from _speedups.session.subscriber cimport Plan, Receiver, Subscriber
-from _speedups.session.trace cimport Tracer
-from _speedups.session.turn cimport Outlet, Turn
+from ..base.buffers cimport Buffer
+from ..codec.properties cimport PropertyScan
+from .delayed cimport DelayedMessages
+from .retained cimport RetainedTree
+from .subscriptions cimport SubscriptionTree
+from ..session.group cimport Group
+from ..session.message cimport Message, Publication
+from ..session.rights cimport Rights
+from ..session.subscriber cimport Plan, Receiver, Subscriber
+from ..session.trace cimport Tracer
+from ..session.turn cimport Outlet, Turn
 
 
 cdef class Router:

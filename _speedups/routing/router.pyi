@@ -1,7 +1,7 @@
-from _speedups.routing.delayed import DelayedMessages
-from _speedups.routing.retained import RetainedSearch, RetainedTree
-from _speedups.routing.subscriptions import SubscriptionTree
-from _speedups.session.turn import Turn
+from ..session.turn import Turn
+from .delayed import DelayedMessages
+from .retained import RetainedSearch, RetainedTree
+from .subscriptions import SubscriptionTree
 
 class Router:
     turn: Turn

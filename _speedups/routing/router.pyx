@@ -9,42 +9,42 @@ from cpython.ref cimport Py_DECREF
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size
-from _speedups.base.cursor cimport Cursor, read_header, read_varint
-from _speedups.codec.properties cimport PropertyScan, scan_properties
-from _speedups.codec.publish cimport (
+from ..base.buffers cimport buffer_free, buffer_reserve, buffer_size
+from ..base.cursor cimport Cursor, read_header, read_varint
+from ..codec.properties cimport PropertyScan, scan_properties
+from ..codec.publish cimport (
     ALIAS_SIZE, EXPIRY_SIZE, FLAG_DUP, FLAG_RETAIN, FORWARD_5, FORWARD_GROUP, PUBLISH_QOS_0, is_reserved,
     properties_size, publish_remaining, publish_size, write_properties, write_publish,
 )
-from _speedups.codec.tables cimport PUBLISH
-from _speedups.codec.topics cimport (
+from ..codec.tables cimport PUBLISH
+from ..codec.topics cimport (
     TOPIC_BYTES_MAX, TOPIC_CONTROL_CHARACTER, TOPIC_EMPTY, TOPIC_TOO_LONG, check_topic_name, holds_control_character,
 )
-from _speedups.routing.delayed cimport DelayedMessages, Waiting, delay_of, is_delayed
-from _speedups.routing.plans cimport KEEPS_RETAIN
-from _speedups.routing.retained cimport RetainedSearch, RetainedTree
-from _speedups.routing.slices cimport Slices, slices_free, slices_make
-from _speedups.routing.subscriptions cimport SubscriptionTree
-from _speedups.session.counters cimport (
+from .delayed cimport DelayedMessages, Waiting, delay_of, is_delayed
+from .plans cimport KEEPS_RETAIN
+from .retained cimport RetainedSearch, RetainedTree
+from .slices cimport Slices, slices_free, slices_make
+from .subscriptions cimport SubscriptionTree
+from ..session.counters cimport (
     DELAYED_PUBLISHED, DELAYED_REFUSED, DELIVERY_DENIED, DROPPED_QUEUE_FULL, DROPPED_SLOW, EXPIRED, PACKETS_SENT,
     PUBLISH_BYTES_SENT, PUBLISH_SENT, PUBLISH_UNROUTED, TOO_LARGE,
 )
-from _speedups.session.message cimport (
+from ..session.message cimport (
     Message, Publication, expiry_after, message_new, message_release, publication_of, publication_of_message,
     seconds_left,
 )
-from _speedups.session.group cimport Group
-from _speedups.session.journal cimport BLOCK_MAX
-from _speedups.session.group_members cimport Member
-from _speedups.session.rights cimport MAY_PUBLISH, Rights
-from _speedups.session.session cimport Session
-from _speedups.session.subscriber cimport (
+from ..session.group cimport Group
+from ..session.journal cimport BLOCK_MAX
+from ..session.group_members cimport Member
+from ..session.rights cimport MAY_PUBLISH, Rights
+from ..session.session cimport Session
+from ..session.subscriber cimport (
     FLUSH_EARLY, GROUP, KEEP_RETAIN, NOT_OWN, ONLY_OWN, SHARED, Plan, Receiver, Subscriber, has_room, trace_delivery,
 )
-from _speedups.session.tenant cimport Tenant
-from _speedups.session.topic_aliases cimport ALIAS_ROOM, alias_of
-from _speedups.session.trace cimport Tracer
-from _speedups.session.turn cimport Outlet, Turn
+from ..session.tenant cimport Tenant
+from ..session.topic_aliases cimport ALIAS_ROOM, alias_of
+from ..session.trace cimport Tracer
+from ..session.turn cimport Outlet, Turn
 
 cdef enum:
     LONG_NAME = 32767          # bytes: longer topic names are checked each time, since level 3 counts characters
@@ -628,7 +628,7 @@ cdef class Router:
         """Deliver the messages of another node's batch to the clients here.
 
         Args:
-            batch: PUBLISH packets, as `_speedups.cluster` (peer, journal) writes them.
+            batch: PUBLISH packets, as `flockmq._speedups.cluster` (peer, journal) writes them.
 
         Returns:
             The number of messages.

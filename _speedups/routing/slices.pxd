@@ -6,8 +6,8 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy, memset
 
-from _speedups.session.group_keys cimport hash_of
-from _speedups.session.subscriber cimport SHARED, Plan, Receiver, Subscriber
+from ..session.group_keys cimport hash_of
+from ..session.subscriber cimport SHARED, Plan, Receiver, Subscriber
 
 cdef struct Place:
     Receiver receiver

@@ -2,12 +2,12 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from _speedups.session.group cimport Group
-from _speedups.session.group_members cimport Member
-from _speedups.session.subscriber cimport Subscriber
-from _speedups.session.turn cimport Turn
-from _speedups.routing.plans cimport Plans
-from _speedups.routing.topic_tree cimport Node
+from ..session.group cimport Group
+from ..session.group_members cimport Member
+from ..session.subscriber cimport Subscriber
+from ..session.turn cimport Turn
+from .plans cimport Plans
+from .topic_tree cimport Node
 
 cdef bytes path_of(const Node* node)
 

@@ -1,11 +1,11 @@
 from collections.abc import Callable
 
-from _speedups.routing.plans import Plans
-from _speedups.session.group import Group
-from _speedups.session.group_settings import GroupSettings
-from _speedups.session.session import Session
-from _speedups.session.subscriber import Subscriber
-from _speedups.session.turn import Turn
+from ..session.group import Group
+from ..session.group_settings import GroupSettings
+from ..session.session import Session
+from ..session.subscriber import Subscriber
+from ..session.turn import Turn
+from .plans import Plans
 
 class SubscriptionTree(Plans):
     count: int

@@ -10,20 +10,20 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from cpython.mem cimport PyMem_Free
 from libc.stdlib cimport free, malloc
 
-from _speedups.base.array cimport array_reserve_tight
-from _speedups.codec.topics cimport shared_filter_at, weight_of
-from _speedups.session.group cimport Group
-from _speedups.session.group_members cimport Member
-from _speedups.session.group_settings cimport GroupSettings
-from _speedups.session.journal cimport UNSUBSCRIBED
-from _speedups.session.membership cimport Memberships
-from _speedups.session.rights cimport Rights
-from _speedups.session.session cimport Session
-from _speedups.session.subscriber cimport GROUP, LOCAL, PEER, SHARED, Subscriber, Subscription
-from _speedups.session.turn cimport Turn
-from _speedups.routing.plans cimport IDENTIFIER_SHIFT, STORED_OPTIONS, Plans, SubscriptionEntry
-from _speedups.routing.topic_tree cimport Node, missing_bytes, node_after, node_at, node_path
-from _speedups.session.tenant cimport Tenant
+from ..base.array cimport array_reserve_tight
+from ..codec.topics cimport shared_filter_at, weight_of
+from ..session.group cimport Group
+from ..session.group_members cimport Member
+from ..session.group_settings cimport GroupSettings
+from ..session.journal cimport UNSUBSCRIBED
+from ..session.membership cimport Memberships
+from ..session.rights cimport Rights
+from ..session.session cimport Session
+from ..session.subscriber cimport GROUP, LOCAL, PEER, SHARED, Subscriber, Subscription
+from ..session.turn cimport Turn
+from .plans cimport IDENTIFIER_SHIFT, STORED_OPTIONS, Plans, SubscriptionEntry
+from .topic_tree cimport Node, missing_bytes, node_after, node_at, node_path
+from ..session.tenant cimport Tenant
 
 cdef enum:
     ENTRY_BYTES = sizeof(SubscriptionEntry) + sizeof(Subscription)     # of a subscription, besides its node

@@ -13,7 +13,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memchr, memcmp, memcpy
 
-from _speedups.session.tenant cimport Tenant, Tenants
+from ..session.tenant cimport Tenant, Tenants
 
 cdef enum:
     TABLE_FROM = 8             # children from which a node has a table ...

@@ -6,7 +6,7 @@ nodes. A node is of the tenant below whose name it is.
 
 from libc.string cimport memcmp
 
-from _speedups.codec.tenants cimport TENANT_SIZE
+from ..codec.tenants cimport TENANT_SIZE
 
 
 cdef class TopicTree:

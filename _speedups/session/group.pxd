@@ -2,12 +2,12 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from _speedups.session.group_keys cimport Key
-from _speedups.session.group_members cimport Member
-from _speedups.session.group_queue cimport Held, Waiting
-from _speedups.session.group_store cimport GroupStore
-from _speedups.session.message cimport Message, Publication
-from _speedups.session.session cimport Session
+from .group_keys cimport Key
+from .group_members cimport Member
+from .group_queue cimport Held, Waiting
+from .group_store cimport GroupStore
+from .message cimport Message, Publication
+from .session cimport Session
 
 cdef enum:
     GIVEN_TO_ONE = 1           # results of `give_keyed`: a member has it ...

@@ -1,6 +1,6 @@
-from _speedups.session.group_settings import GroupSettings
-from _speedups.session.group_store import GroupStore
-from _speedups.session.turn import Turn
+from .group_settings import GroupSettings
+from .group_store import GroupStore
+from .turn import Turn
 
 class Group(GroupStore):
     topic_filter: bytes

@@ -21,25 +21,25 @@ a message waits with the QoS of its publisher.
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from _speedups.codec.publish cimport FLAG_RETAIN, PUBLISH_QOS_0
-from _speedups.session.counters cimport (
+from ..codec.publish cimport FLAG_RETAIN, PUBLISH_QOS_0
+from .counters cimport (
     DEAD_LETTERS, SHARED_ACCEPTED, SHARED_DISCARDED, SHARED_GIVEN, SHARED_RETURNED,
 )
-from _speedups.session.group_keys cimport Key, KeyTable, hash_of
-from _speedups.session.group_members cimport MAXIMUM_QOS, GroupMembers, Member, entries_of, key_of
-from _speedups.session.group_queue cimport Held, Waiting, held_of
-from _speedups.session.group_settings cimport BY_TOPIC, ROTATION, GroupSettings
-from _speedups.session.group_store cimport GroupStore
-from _speedups.session.message cimport (
+from .group_keys cimport Key, KeyTable, hash_of
+from .group_members cimport MAXIMUM_QOS, GroupMembers, Member, entries_of, key_of
+from .group_queue cimport Held, Waiting, held_of
+from .group_settings cimport BY_TOPIC, ROTATION, GroupSettings
+from .group_store cimport GroupStore
+from .message cimport (
     Message, Publication, message_hold, message_payload, message_properties, message_release, message_size,
 )
-from _speedups.session.outgoing_queue cimport OF_GROUP, RETAIN_AS_PUBLISHED, WAITING, Entry, queue_entry
-from _speedups.session.session cimport Session
-from _speedups.session.session_queue cimport count_queued, make_room
-from _speedups.session.subscriber cimport Plan, Receiver
-from _speedups.session.turn cimport Turn
+from .outgoing_queue cimport OF_GROUP, RETAIN_AS_PUBLISHED, WAITING, Entry, queue_entry
+from .session cimport Session
+from .session_queue cimport count_queued, make_room
+from .subscriber cimport Plan, Receiver
+from .turn cimport Turn
 
-from _speedups.session.dead_letter import DeadLetter
+from .dead_letter import DeadLetter
 
 cdef enum:
     KEEPS_RETAIN = 8           # Retain As Published, of the options of a subscription

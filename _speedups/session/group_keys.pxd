@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from _speedups.session.membership cimport Membership
+from .membership cimport Membership
 
 
 cdef class Key:

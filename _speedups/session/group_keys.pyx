@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from _speedups.session.membership cimport Membership
+from .membership cimport Membership
 
 cdef enum:
     OUTDATED = 64                  # entries of `oldest` that are worth no cleaning

@@ -3,12 +3,12 @@
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from _speedups.session.group_queue cimport GroupQueue
-from _speedups.session.group_settings cimport GroupSettings
-from _speedups.session.membership cimport Membership
-from _speedups.session.message cimport Message, Publication
-from _speedups.session.outgoing_queue cimport Entry
-from _speedups.session.session cimport Session
+from .group_queue cimport GroupQueue
+from .group_settings cimport GroupSettings
+from .membership cimport Membership
+from .message cimport Message, Publication
+from .outgoing_queue cimport Entry
+from .session cimport Session
 
 cdef enum:
     MAXIMUM_QOS = 3                # of the options of a subscription

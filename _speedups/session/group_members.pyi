@@ -1,6 +1,6 @@
-from _speedups.session.group_queue import GroupQueue
-from _speedups.session.membership import Membership
-from _speedups.session.session import Session
+from .group_queue import GroupQueue
+from .membership import Membership
+from .session import Session
 
 class Member(Membership):
     group: GroupMembers | None

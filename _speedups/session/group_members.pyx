@@ -12,24 +12,24 @@ have room, so that a group with many members that are busy finds one that is not
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from _speedups.base.buffers cimport buffer_size
-from _speedups.codec.publish cimport properties_size, publish_remaining, publish_size
-from _speedups.codec.tenants cimport tenant_size
-from _speedups.session cimport journal as j
-from _speedups.session.counters cimport SHARED_DISCARDED
-from _speedups.session.group_keys cimport hash_of
-from _speedups.session.group_queue cimport GroupQueue
-from _speedups.session.group_settings cimport BY_TOPIC, ROTATION, GroupSettings
-from _speedups.session.membership cimport Membership
-from _speedups.session.message cimport Message, Publication, message_size
-from _speedups.session.outgoing_queue cimport (
+from ..base.buffers cimport buffer_size
+from ..codec.publish cimport properties_size, publish_remaining, publish_size
+from ..codec.tenants cimport tenant_size
+from . cimport journal as j
+from .counters cimport SHARED_DISCARDED
+from .group_keys cimport hash_of
+from .group_queue cimport GroupQueue
+from .group_settings cimport BY_TOPIC, ROTATION, GroupSettings
+from .membership cimport Membership
+from .message cimport Message, Publication, message_size
+from .outgoing_queue cimport (
     ACKED, DUP, GOT_PUBREC, OF_GROUP, QOS, SENT, WAITING, Entry, queue_entry, queue_skip_acked,
 )
-from _speedups.session.rights cimport MAY_READ
-from _speedups.session.session cimport Session
-from _speedups.session.session_queue cimport count_inflight, count_queued
-from _speedups.session.subscriber cimport FLUSH_EARLY, SHARED, Subscriber
-from _speedups.session.turn cimport Outlet, Turn
+from .rights cimport MAY_READ
+from .session cimport Session
+from .session_queue cimport count_inflight, count_queued
+from .subscriber cimport FLUSH_EARLY, SHARED, Subscriber
+from .turn cimport Outlet, Turn
 
 cdef inline bint fits(Outlet outlet, Py_ssize_t identifiers_size, Py_ssize_t topic_length, Py_ssize_t payload_length,
                       uint8_t qos, int64_t expires, Py_ssize_t properties_length) noexcept:

@@ -2,10 +2,10 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from _speedups.session.group_keys cimport Key, KeyTable
-from _speedups.session.group_settings cimport GroupSettings
-from _speedups.session.message cimport Message
-from _speedups.session.subscriber cimport Subscriber
+from .group_keys cimport Key, KeyTable
+from .group_settings cimport GroupSettings
+from .message cimport Message
+from .subscriber cimport Subscriber
 
 cdef struct Waiting:
     uint64_t place

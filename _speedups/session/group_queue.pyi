@@ -1,6 +1,6 @@
-from _speedups.session.group_settings import GroupSettings
-from _speedups.session.subscriber import Subscriber
-from _speedups.session.turn import Turn
+from .group_settings import GroupSettings
+from .subscriber import Subscriber
+from .turn import Turn
 
 class GroupQueue(Subscriber):
     settings: GroupSettings

@@ -16,19 +16,19 @@ from itertools import chain, islice
 
 from libc.stdlib cimport free, malloc
 
-from _speedups.base.array cimport array_reserve
-from _speedups.codec.topics cimport shared_filter_at
-from _speedups.session.counters cimport EXPIRED, SHARED_DISCARDED
-from _speedups.session.group_keys cimport Key, KeyTable
-from _speedups.session.group_settings cimport GroupSettings
-from _speedups.session.message cimport (
+from ..base.array cimport array_reserve
+from ..codec.topics cimport shared_filter_at
+from .counters cimport EXPIRED, SHARED_DISCARDED
+from .group_keys cimport Key, KeyTable
+from .group_settings cimport GroupSettings
+from .message cimport (
     Message, Publication, expiry_after, message_hold, message_new, message_payload, message_release, message_size,
     publication_of_message,
 )
-from _speedups.session.outgoing_queue cimport NEVER_EXPIRES
-from _speedups.session.subscriber cimport GROUP, Subscriber
-from _speedups.session.tenant cimport queue_is_over
-from _speedups.session.turn cimport Turn
+from .outgoing_queue cimport NEVER_EXPIRES
+from .subscriber cimport GROUP, Subscriber
+from .tenant cimport queue_is_over
+from .turn cimport Turn
 
 cdef enum:
     FIRST_WAITING = 16

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint64_t
 
-from _speedups.session.group_members cimport GroupMembers
+from .group_members cimport GroupMembers
 
 cdef class GroupStore(GroupMembers):
     cdef uint64_t next_place

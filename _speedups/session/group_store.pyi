@@ -1,6 +1,6 @@
-from _speedups.session.group_members import GroupMembers
-from _speedups.session.session import Session
-from _speedups.session.session_store import Restored
+from .group_members import GroupMembers
+from .session import Session
+from .session_store import Restored
 
 class GroupStore(GroupMembers):
     def record(self) -> None: ...

@@ -7,15 +7,15 @@ are in the queue of a persistent session (GIVEN), or done (GROUP_DONE). Else all
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from _speedups.session cimport journal as j
-from _speedups.session.group_keys cimport Key
-from _speedups.session.group_members cimport GroupMembers, Member, entries_of
-from _speedups.session.group_queue cimport Held
-from _speedups.session.group_settings cimport BY_PUBLISHER
-from _speedups.session.message cimport Message, message_hold
-from _speedups.session.outgoing_queue cimport ACKED, OF_GROUP, QOS, Entry, queue_entry
-from _speedups.session.session cimport Session
-from _speedups.session.session_store cimport Restored
+from . cimport journal as j
+from .group_keys cimport Key
+from .group_members cimport GroupMembers, Member, entries_of
+from .group_queue cimport Held
+from .group_settings cimport BY_PUBLISHER
+from .message cimport Message, message_hold
+from .outgoing_queue cimport ACKED, OF_GROUP, QOS, Entry, queue_entry
+from .session cimport Session
+from .session_store cimport Restored
 
 
 @cython.no_gc_clear                       # as for Session: the end of the group subtracts from the totals of `turn`

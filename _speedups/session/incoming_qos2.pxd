@@ -3,7 +3,7 @@
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from _speedups.session.message cimport Message, message_release, message_size
+from .message cimport Message, message_release, message_size
 
 cdef enum:
     FIRST_SIZE = 8             # places of the first table

@@ -3,8 +3,8 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from _speedups.base.buffers cimport Buffer, Pool
-from _speedups.session.message cimport Message
+from ..base.buffers cimport Buffer, Pool
+from .message cimport Message
 
 cdef enum:
     LAYOUT = 1                 # of a block without anything of level 5; versions before 0.2 read no other

@@ -55,11 +55,11 @@ compaction has begun (its epoch is then older than the journal's). Message numbe
 
 from libc.string cimport memcpy
 
-from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size, pool_free
-from _speedups.session.message cimport (
+from ..base.buffers cimport buffer_free, buffer_reserve, buffer_size, pool_free
+from .message cimport (
     Message, Publication, message_new, message_release, message_size, publication_of,
 )
-from _speedups.session.outgoing_queue cimport RETAIN_AS_PUBLISHED
+from .outgoing_queue cimport RETAIN_AS_PUBLISHED
 
 import struct
 

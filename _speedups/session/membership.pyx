@@ -6,8 +6,8 @@ A message from a group is an entry of the session's queue like any other, with t
 
 from libc.stdlib cimport calloc, free
 
-from _speedups.base.cursor cimport write_varint
-from _speedups.codec.publish cimport SUBSCRIPTION_IDENTIFIER
+from ..base.cursor cimport write_varint
+from ..codec.publish cimport SUBSCRIPTION_IDENTIFIER
 
 cdef enum:
     FIRST_PLACES = 8

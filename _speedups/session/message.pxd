@@ -6,7 +6,7 @@ from cpython.mem cimport PyObject_Free, PyObject_Malloc
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from _speedups.codec.tenants cimport tenant_size
+from ..codec.tenants cimport tenant_size
 
 cdef struct Message:
     uint32_t refs              # holders; the last one to release frees

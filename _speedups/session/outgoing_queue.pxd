@@ -11,7 +11,7 @@ from cpython.ref cimport PyObject, Py_XDECREF
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
-from _speedups.session.message cimport Message, message_release
+from .message cimport Message, message_release
 
 cdef enum:
     PACKET_IDS = 65535

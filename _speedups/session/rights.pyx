@@ -7,8 +7,8 @@ It has no users and no files; the caller inserts client ids and user names into 
 
 from libc.stdlib cimport calloc, free
 
-from _speedups.codec.tenants cimport tenant_size
-from _speedups.codec.topics cimport match_topic
+from ..codec.tenants cimport tenant_size
+from ..codec.topics cimport match_topic
 
 READ = MAY_READ
 PUBLISH = MAY_PUBLISH

@@ -2,9 +2,9 @@
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
-from _speedups.session.message cimport Message
-from _speedups.session.outgoing_queue cimport Entry
-from _speedups.session.session_store cimport SessionStore
+from .message cimport Message
+from .outgoing_queue cimport Entry
+from .session_store cimport SessionStore
 
 
 cdef enum Pulled:

@@ -1,6 +1,6 @@
-from _speedups.session.rights import Rights
-from _speedups.session.session_store import SessionStore
-from _speedups.session.turn import Outlet
+from .rights import Rights
+from .session_store import SessionStore
+from .turn import Outlet
 
 class MessageSource: ...
 

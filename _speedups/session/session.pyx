@@ -7,32 +7,32 @@ its time). The layers below: its messages (`session_queue.pyx`), and the store (
 cimport cython
 from libc.stdint cimport int64_t, uint8_t
 
-from _speedups.base.buffers cimport buffer_size
-from _speedups.codec.publish cimport (
+from ..base.buffers cimport buffer_size
+from ..codec.publish cimport (
     FLAG_DUP, FLAG_RETAIN, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size, write_properties,
     write_publish,
 )
-from _speedups.codec.tables cimport CODE_PACKET_IDENTIFIER_NOT_FOUND, CODE_UNSPECIFIED
-from _speedups.codec.tenants cimport tenant_size
-from _speedups.session cimport journal as j
-from _speedups.session.counters cimport (
+from ..codec.tables cimport CODE_PACKET_IDENTIFIER_NOT_FOUND, CODE_UNSPECIFIED
+from ..codec.tenants cimport tenant_size
+from . cimport journal as j
+from .counters cimport (
     DELIVERY_DENIED, EXPIRED, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, REDELIVERED, REFUSED_BY_RECEIVER,
     TOO_LARGE,
 )
-from _speedups.session.membership cimport Membership
-from _speedups.session.message cimport (
+from .membership cimport Membership
+from .message cimport (
     Message, message_payload, message_properties, message_release, message_size, seconds_left,
 )
-from _speedups.session.outgoing_queue cimport (
+from .outgoing_queue cimport (
     DUP, GOT_PUBREC, NEVER_EXPIRES, OF_GROUP, PACKET_IDS, QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE, SENT, WAITING,
     Entry, packet_id_of, queue_entry, queue_in_flight, queue_unsent,
 )
-from _speedups.session.rights cimport MAY_READ, Rights
-from _speedups.session.session_queue cimport NO_QUEUE, count_inflight, count_queued
-from _speedups.session.session_store cimport SessionStore
-from _speedups.session.topic_aliases cimport ALIAS_ROOM, alias_of
-from _speedups.session.subscriber cimport SHARED
-from _speedups.session.turn cimport Outlet
+from .rights cimport MAY_READ, Rights
+from .session_queue cimport NO_QUEUE, count_inflight, count_queued
+from .session_store cimport SessionStore
+from .topic_aliases cimport ALIAS_ROOM, alias_of
+from .subscriber cimport SHARED
+from .turn cimport Outlet
 
 cdef enum:
     PUBREL = 0x62              # first byte

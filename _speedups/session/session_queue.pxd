@@ -2,12 +2,12 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from _speedups.base.flag cimport flag
-from _speedups.session.incoming_qos2 cimport Awaiting, IncomingQos2
-from _speedups.session.membership cimport Memberships
-from _speedups.session.message cimport Message
-from _speedups.session.outgoing_queue cimport Entry, OutgoingQueue, queue_grow, queue_new
-from _speedups.session.subscriber cimport SHARED, Subscriber
+from ..base.flag cimport flag
+from .incoming_qos2 cimport Awaiting, IncomingQos2
+from .membership cimport Memberships
+from .message cimport Message
+from .outgoing_queue cimport Entry, OutgoingQueue, queue_grow, queue_new
+from .subscriber cimport SHARED, Subscriber
 
 cdef OutgoingQueue NO_QUEUE            # of all sessions without messages
 

@@ -1,7 +1,7 @@
 from typing import Any
 
-from _speedups.session.subscriber import Subscriber
-from _speedups.session.turn import Turn
+from .subscriber import Subscriber
+from .turn import Turn
 
 class SessionQueue(Subscriber):
     owner: Any

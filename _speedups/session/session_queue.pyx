@@ -12,24 +12,24 @@ cimport cython
 from cpython.ref cimport PyObject, Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint8_t
 
-from _speedups.session cimport journal as j
-from _speedups.session.counters cimport EXPIRED
-from _speedups.session.incoming_qos2 cimport (
+from . cimport journal as j
+from .counters cimport EXPIRED
+from .incoming_qos2 cimport (
     Awaiting, incoming_add, incoming_find, incoming_free, incoming_places, incoming_remove,
 )
-from _speedups.session.membership cimport Membership
-from _speedups.session.message cimport (
+from .membership cimport Membership
+from .message cimport (
     Message, Publication, message_hold, message_payload, message_release, message_size,
 )
-from _speedups.session.outgoing_queue cimport (
+from .outgoing_queue cimport (
     ACKED, DUP, GOT_PUBREC, NEVER_EXPIRES, OF_GROUP, PACKET_IDS, QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE,
     STORED_FLAGS, WAITING, Entry, queue_entry, queue_free, queue_skip_acked,
 )
-from _speedups.session.subscriber cimport KEEP_RETAIN, LOCAL, SHARED, Plan, Receiver, Subscriber
-from _speedups.session.tenant cimport queue_is_over
-from _speedups.session.turn cimport Turn
+from .subscriber cimport KEEP_RETAIN, LOCAL, SHARED, Plan, Receiver, Subscriber
+from .tenant cimport queue_is_over
+from .turn cimport Turn
 
-from _speedups.session.journal import DamagedBlock
+from .journal import DamagedBlock
 
 cdef enum:
     ACKED_MAX = PACKET_IDS     # entries that may wait as ACKED: for more, the numbers behind them are closed up

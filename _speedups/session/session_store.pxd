@@ -1,7 +1,7 @@
 # A session in the store. See session_store.pyx.
 
-from _speedups.session.message cimport Message
-from _speedups.session.session_queue cimport SessionQueue
+from .message cimport Message
+from .session_queue cimport SessionQueue
 
 cdef class SessionStore(SessionQueue):
     cdef public object user            # bytes: the verified user that owns the session; None = no user

@@ -1,4 +1,4 @@
-from _speedups.session.session_queue import SessionQueue
+from .session_queue import SessionQueue
 
 class SessionStore(SessionQueue):
     user: bytes | None

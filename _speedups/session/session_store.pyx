@@ -8,20 +8,20 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 import struct
 
-from _speedups.session cimport journal as j
-from _speedups.session.incoming_qos2 cimport incoming_places
-from _speedups.session.membership cimport Membership
-from _speedups.session.message cimport (
+from . cimport journal as j
+from .incoming_qos2 cimport incoming_places
+from .membership cimport Membership
+from .message cimport (
     Message, Publication, message_hold, message_new, message_payload, message_properties, message_release,
     message_size, publication_of,
 )
-from _speedups.session.outgoing_queue cimport (
+from .outgoing_queue cimport (
     ACKED, DUP, GOT_PUBREC, OF_GROUP, QOS, STORED_FLAGS, WAITING, Entry, queue_entry, queue_skip_acked,
 )
-from _speedups.session.session_queue cimport GAP_MAX, SessionQueue, begin_queue, count_queued
-from _speedups.session.subscriber cimport LOCAL
+from .session_queue cimport GAP_MAX, SessionQueue, begin_queue, count_queued
+from .subscriber cimport LOCAL
 
-from _speedups.session.journal import DamagedBlock
+from .journal import DamagedBlock
 
 
 @cython.no_gc_clear                       # as for SessionQueue

@@ -2,13 +2,13 @@
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
-from _speedups.base.buffers cimport buffer_size
-from _speedups.session.counters cimport DROPPED_SLOW
-from _speedups.session.message cimport Publication
-from _speedups.session.rights cimport Rights
-from _speedups.session.tenant cimport Tenant
-from _speedups.session.trace cimport Tracer
-from _speedups.session.turn cimport Outlet, Sender, Turn
+from ..base.buffers cimport buffer_size
+from .counters cimport DROPPED_SLOW
+from .message cimport Publication
+from .rights cimport Rights
+from .tenant cimport Tenant
+from .trace cimport Tracer
+from .turn cimport Outlet, Sender, Turn
 
 cdef enum:
     FLUSH_EARLY = 262144       # bytes of output that are sent before the end of the turn, while caches are warm

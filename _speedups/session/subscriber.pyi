@@ -1,8 +1,8 @@
 from enum import IntEnum
 
-from _speedups.session.rights import Rights
-from _speedups.session.tenant import Tenant
-from _speedups.session.turn import Sender
+from .rights import Rights
+from .tenant import Tenant
+from .turn import Sender
 
 class SessionKind(IntEnum):
     LOCAL = 0

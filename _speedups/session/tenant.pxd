@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from _speedups.base.rate_limit cimport RateLimit
+from ..base.rate_limit cimport RateLimit
 
 
 cdef class Tenant:

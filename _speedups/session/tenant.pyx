@@ -6,8 +6,8 @@ those of no tenant have None there, and cost nothing.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-from _speedups.base.rate_limit cimport charge_rate, has_rate
-from _speedups.codec.tenants cimport TENANT_SIZE, tenant_size
+from ..base.rate_limit cimport charge_rate, has_rate
+from ..codec.tenants cimport TENANT_SIZE, tenant_size
 
 cdef enum:
     MANY = 10000               # tenants; above, those that have nothing here are forgotten

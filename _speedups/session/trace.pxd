@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
-from _speedups.session.message cimport Message
+from .message cimport Message
 
 
 cdef class Tracer:

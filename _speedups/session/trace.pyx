@@ -9,8 +9,8 @@ for each filter apart.
 from time import time
 from zlib import crc32
 
-from _speedups.session.message cimport message_payload
-from _speedups.codec.topics cimport match_topic
+from .message cimport message_payload
+from ..codec.topics cimport match_topic
 
 STEPS = ("received", "stored", "answered", "retained", "forwarded", "queued", "sent", "acknowledged", "dropped")
 

@@ -2,14 +2,14 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from _speedups.base.buffers cimport Buffer, Pointers, Pool, buffer_size
-from _speedups.base.flag cimport flag
-from _speedups.session.counters cimport COUNTER_COUNT
-from _speedups.session.group_settings cimport GroupSettings
-from _speedups.session.journal cimport Journal
-from _speedups.session.topic_aliases cimport TopicAliases
-from _speedups.session.tenant cimport Tenants
-from _speedups.session.trace cimport Tracer
+from ..base.buffers cimport Buffer, Pointers, Pool, buffer_size
+from ..base.flag cimport flag
+from .counters cimport COUNTER_COUNT
+from .group_settings cimport GroupSettings
+from .journal cimport Journal
+from .topic_aliases cimport TopicAliases
+from .tenant cimport Tenants
+from .trace cimport Tracer
 
 cdef enum:
     ALIASES_MAX = 255          # largest topic alias that a configuration may allow

@@ -2,11 +2,11 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
-from _speedups.session.dead_letter import DeadLetter
-from _speedups.session.group_settings import GroupSettings
-from _speedups.session.journal import Journal
-from _speedups.session.tenant import Tenants
-from _speedups.session.trace import Tracer
+from .dead_letter import DeadLetter
+from .group_settings import GroupSettings
+from .journal import Journal
+from .tenant import Tenants
+from .trace import Tracer
 
 COUNTERS: tuple[str, ...]
 ACK_REASONS: dict[int, str]

@@ -18,19 +18,19 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from _speedups.base.array cimport array_reserve
-from _speedups.base.buffers cimport (Pointers, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push,
+from ..base.array cimport array_reserve
+from ..base.buffers cimport (Pointers, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push,
                                 pool_free)
-from _speedups.base.cursor cimport write_u16
-from _speedups.codec.tables cimport CODE_UNSPECIFIED, PUBACK, PUBCOMP, PUBREC
-from _speedups.session.counters cimport COMMITS, COMMITTED_BYTES, DROPPED_QUEUE_FULL, PACKETS_SENT, READ_PAUSES
-from _speedups.session.group_settings cimport GroupSettings
-from _speedups.session.journal cimport Journal
-from _speedups.session.tenant cimport Tenants
-from _speedups.session.topic_aliases cimport aliases_free
-from _speedups.session.trace cimport Tracer
+from ..base.cursor cimport write_u16
+from ..codec.tables cimport CODE_UNSPECIFIED, PUBACK, PUBCOMP, PUBREC
+from .counters cimport COMMITS, COMMITTED_BYTES, DROPPED_QUEUE_FULL, PACKETS_SENT, READ_PAUSES
+from .group_settings cimport GroupSettings
+from .journal cimport Journal
+from .tenant cimport Tenants
+from .topic_aliases cimport aliases_free
+from .trace cimport Tracer
 
-from _speedups.session.counters import counter_names
+from .counters import counter_names
 
 COUNTERS = counter_names()
 

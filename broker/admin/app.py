@@ -2,19 +2,19 @@
 
 from aiohttp import web
 
-from broker.admin import page_files
-from broker.admin.api.api import Api, errors_as_problems
-from broker.admin.api.figures_stream import FiguresStream
-from broker.admin.api.operations.events import FIGURES, STREAMS
-from broker.admin.console_socket import ConsoleSocket
-from broker.admin.exporters import health
-from broker.admin.http.authorization import AdminAuthorization
-from broker.admin.http.forwarded_requests import from_clients
-from broker.admin.http.headers import HEADERS
-from broker.admin.http.https import Https
-from broker.admin.http.server import MAX_BODY, HttpServer, in_time
-from broker.admin.http.tokens import Tokens
-from broker.rpc.node_view import NodeView
+from ..rpc.node_view import NodeView
+from . import page_files
+from .api.api import Api, errors_as_problems
+from .api.figures_stream import FiguresStream
+from .api.operations.events import FIGURES, STREAMS
+from .console_socket import ConsoleSocket
+from .exporters import health
+from .http.authorization import AdminAuthorization
+from .http.forwarded_requests import from_clients
+from .http.headers import HEADERS
+from .http.https import Https
+from .http.server import MAX_BODY, HttpServer, in_time
+from .http.tokens import Tokens
 
 
 def make_server(node: NodeView) -> HttpServer:

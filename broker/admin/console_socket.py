@@ -12,10 +12,10 @@ from http import HTTPStatus
 
 from aiohttp import WSMsgType, web
 
-from _speedups.net.listener import Endpoint
-from broker.admin.http.authorization import SUBPROTOCOL, AdminAuthorization
-from broker.admin.http.problems import Problem
-from broker.rpc.node_view import NodeView
+from ..._speedups.net.listener import Endpoint
+from ..rpc.node_view import NodeView
+from .http.authorization import SUBPROTOCOL, AdminAuthorization
+from .http.problems import Problem
 
 PROTOCOL = "mqtt"  # [MQTT-6.0.0-3]
 CHUNK = 65_536

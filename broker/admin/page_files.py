@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from broker.admin.http.authorization import AdminAuthorization
+from .http.authorization import AdminAuthorization
 
 KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -33,7 +33,7 @@ class File(NamedTuple):
 def read() -> dict[str, File]:
     """All files, by name."""
     found = {}
-    for entry in files("broker.admin").joinpath("page").iterdir():
+    for entry in files("flockmq.broker.admin").joinpath("page").iterdir():
         kind = KINDS.get(entry.name[entry.name.rfind(".") :])
         if kind is not None and entry.is_file():
             data = entry.read_bytes()

@@ -12,25 +12,25 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import TypeVar
 
-from _speedups.protocol.close_reasons import USER_REMOVED, CloseReason
-from broker import logs
-from broker.auth import exposure
-from broker.auth.acl_file import AclFile
-from broker.auth.authenticator import NO_RIGHTS, Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict
-from broker.auth.author import pack_author, parse_author
-from broker.auth.chain import Chain, Method
-from broker.auth.chain_builder import ChainBuilder
-from broker.auth.cluster_users import ClusterUsers, Source
-from broker.auth.penalties import Penalties
-from broker.auth.stored_user import StoredUser
-from broker.auth.tenants import Tenants
-from broker.auth.verifier import Proofs
-from broker.auth.work_pool import Busy
-from broker.config.kinds import FilePath
-from broker.config.link import LISTENER
-from broker.config.schema import AuthConfig, Config, ListenerConfig
-from broker.core import tenants
-from broker.errors import ConfigError
+from ..._speedups.protocol.close_reasons import USER_REMOVED, CloseReason
+from .. import logs
+from ..config.kinds import FilePath
+from ..config.link import LISTENER
+from ..config.schema import AuthConfig, Config, ListenerConfig
+from ..core import tenants
+from ..errors import ConfigError
+from . import exposure
+from .acl_file import AclFile
+from .authenticator import NO_RIGHTS, Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict
+from .author import pack_author, parse_author
+from .chain import Chain, Method
+from .chain_builder import ChainBuilder
+from .cluster_users import ClusterUsers, Source
+from .penalties import Penalties
+from .stored_user import StoredUser
+from .tenants import Tenants
+from .verifier import Proofs
+from .work_pool import Busy
 
 TOO_MANY = Verdict(ReasonCode.CONNECTION_RATE_EXCEEDED, reason="its address has sent wrong credentials too often")
 BUSY = Verdict(ReasonCode.SERVER_BUSY, reason="too many clients wait to be authenticated")

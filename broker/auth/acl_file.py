@@ -15,9 +15,9 @@ it, somebody would get more than was written.
 
 from pathlib import Path
 
-from _speedups.session.rights import Rights
-from broker.auth.rules import KINDS, Rule, Rules, is_text, parse_rule, rights_of
-from broker.errors import ConfigError
+from ..._speedups.session.rights import Rights
+from ..errors import ConfigError
+from .rules import KINDS, Rule, Rules, is_text, parse_rule, rights_of
 
 MAX_BYTES = 64 << 20  # bytes of a file
 MARK = "\ufeff"  # that editors of Windows write at the begin

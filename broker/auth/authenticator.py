@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from _speedups.codec.reason_codes import ReasonCode
-from _speedups.session.rights import Rights
-from broker.auth.rules import Rules
+from ..._speedups.codec.reason_codes import ReasonCode
+from ..._speedups.session.rights import Rights
+from .rules import Rules
 
 __all__ = [
     "ANYBODY",

@@ -7,9 +7,9 @@ user name, and the rules that no file has, those of a token, of an HTTP back end
 
 import json
 
-from _speedups.session.rights import Rights
-from broker.auth.authenticator import Identity
-from broker.auth.rules import Rule
+from ..._speedups.session.rights import Rights
+from .authenticator import Identity
+from .rules import Rule
 
 
 def pack_author(identity: Identity) -> bytes:

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, NamedTuple
 
-from _speedups.codec.reason_codes import ReasonCode
-from _speedups.net.connection import Connection
-from _speedups.protocol.close_reasons import CloseReason
-from broker import logs
-from broker.config.kinds import split_address
-from broker.core.calls import Arguments, CallAll
-from broker.core.data_plane import DataPlane
-from broker.core.hidden_messages import HiddenMessages
-from broker.core.tenants import prefix_of
+from ..._speedups.codec.reason_codes import ReasonCode
+from ..._speedups.net.connection import Connection
+from ..._speedups.protocol.close_reasons import CloseReason
+from .. import logs
+from ..config.kinds import split_address
+from ..core.calls import Arguments, CallAll
+from ..core.data_plane import DataPlane
+from ..core.hidden_messages import HiddenMessages
+from ..core.tenants import prefix_of
 
 KINDS = ("client_id", "username", "address")
 MAX_BANS = 10_000

@@ -4,7 +4,7 @@ A user name in CONNECT is then ignored, as with Mosquitto's `use_identity_as_use
 another user.
 """
 
-from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
+from .authenticator import Credentials, Identity, ReasonCode, Verdict
 
 
 class CertificateUsers:

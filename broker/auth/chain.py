@@ -12,10 +12,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
-from _speedups.protocol.close_reasons import PASSWORD_CHANGED, USER_REMOVED, CloseReason
-from _speedups.session.rights import Rights
-from broker.auth.acl_file import AclFile
-from broker.auth.authenticator import (
+from ..._speedups.protocol.close_reasons import PASSWORD_CHANGED, USER_REMOVED, CloseReason
+from ..._speedups.session.rights import Rights
+from ..core import tenants as names
+from .acl_file import AclFile
+from .authenticator import (
     NO_RIGHTS,
     SHARED,
     Challenge,
@@ -27,15 +28,14 @@ from broker.auth.authenticator import (
     Verdict,
     shared,
 )
-from broker.auth.methods import PASSWORD
-from broker.auth.passwords import SCRAM_ROUNDS, StoredHash
-from broker.auth.rules import is_text, rights_of
-from broker.auth.scram import NAME as SCRAM
-from broker.auth.scram import Find, ScramSha256
-from broker.auth.stored_user import StoredUser, UserStore
-from broker.auth.tenants import Tenants
-from broker.auth.verifier import Verifier
-from broker.core import tenants as names
+from .methods import PASSWORD
+from .passwords import SCRAM_ROUNDS, StoredHash
+from .rules import is_text, rights_of
+from .scram import NAME as SCRAM
+from .scram import Find, ScramSha256
+from .stored_user import StoredUser, UserStore
+from .tenants import Tenants
+from .verifier import Verifier
 
 NO_TENANTS = Tenants(())
 WITHOUT_TENANT = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its credentials have no name that a tenant may have")

@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import Any
 
-from broker.auth.certificate import CertificateUsers
-from broker.auth.chain import Method
-from broker.auth.cluster_users import ClusterUsers, Source
-from broker.auth.methods import METHODS
-from broker.auth.password_file import PasswordFile
-from broker.auth.verifier import Proofs, Verifier
-from broker.auth.work_pool import WorkPool
-from broker.config.schema import ListenerConfig
-from broker.errors import ConfigError
+from ..config.schema import ListenerConfig
+from ..errors import ConfigError
+from .certificate import CertificateUsers
+from .chain import Method
+from .cluster_users import ClusterUsers, Source
+from .methods import METHODS
+from .password_file import PasswordFile
+from .verifier import Proofs, Verifier
+from .work_pool import WorkPool
 
 
 class ChainBuilder:
@@ -64,13 +64,13 @@ class ChainBuilder:
     def _http_users(self, listener: ListenerConfig) -> Method:
         auth = listener.auth
         settings = (auth.http_url, auth.http_timeout, auth.http_remember)
-        module = _late("broker.auth.http_users", "auth.http_url needs")
+        module = _late("flockmq.broker.auth.http_users", "auth.http_url needs")
         made: Method = self._keep(settings, lambda: module.HttpUsers(*settings, self._http))
         return made
 
     def _token_users(self, listener: ListenerConfig) -> Method:
         auth = listener.auth
-        module = _late("broker.auth.token_keys", "tokens need")
+        module = _late("flockmq.broker.auth.token_keys", "tokens need")
         keys = []
         if auth.jwt_secret_file:
             keys.append(module.FixedKeys([module.secret_key(auth.jwt_secret_file)]))
@@ -78,7 +78,8 @@ class ChainBuilder:
             keys.append(self._keep((auth.jwt_keys,), lambda: module.public_keys(auth.jwt_keys)))
         elif auth.jwt_keys:
             keys.append(module.public_keys(auth.jwt_keys))
-        made: Method = _late("broker.auth.tokens", "tokens need").TokenUsers(auth, keys, self._tokens, self._claims)
+        tokens = _late("flockmq.broker.auth.tokens", "tokens need")
+        made: Method = tokens.TokenUsers(auth, keys, self._tokens, self._claims)
         return made
 
     def _keep(self, settings: tuple[Any, ...], make: Callable[[], Any]) -> Any:

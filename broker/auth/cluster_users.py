@@ -9,13 +9,13 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple, Protocol
 
-from broker import logs
-from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
-from broker.auth.passwords import StoredHash, hash_password, parse_hash
-from broker.auth.rules import Rules, parse_rules, read_json
-from broker.auth.stored_user import Away as Away
-from broker.auth.stored_user import StoredUser
-from broker.auth.verifier import Verifier
+from .. import logs
+from .authenticator import Credentials, Identity, ReasonCode, Verdict
+from .passwords import StoredHash, hash_password, parse_hash
+from .rules import Rules, parse_rules, read_json
+from .stored_user import Away as Away
+from .stored_user import StoredUser
+from .verifier import Verifier
 
 WRONG = Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason="wrong password")
 DISABLED = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its user is disabled")

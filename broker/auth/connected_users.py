@@ -12,16 +12,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from _speedups.net.connection import Connection
-from _speedups.protocol import close_reasons
-from _speedups.protocol.close_reasons import CloseReason
-from _speedups.session.tenant import Tenant
-from broker import logs
-from broker.auth.authenticator import NO_RIGHTS, Identity
-from broker.config.schema import QuotasConfig
-from broker.core import tenants
-from broker.core.data_plane import DataPlane
-from broker.core.tenants import prefix_of
+from ..._speedups.net.connection import Connection
+from ..._speedups.protocol import close_reasons
+from ..._speedups.protocol.close_reasons import CloseReason
+from ..._speedups.session.tenant import Tenant
+from .. import logs
+from ..config.schema import QuotasConfig
+from ..core import tenants
+from ..core.data_plane import DataPlane
+from ..core.tenants import prefix_of
+from .authenticator import NO_RIGHTS, Identity
 
 Renewed = Callable[[Identity, str], Identity | CloseReason]  # of an identity and a client id
 User = tuple[str, str]  # tenant and user name: users of the same name in two tenants are two users

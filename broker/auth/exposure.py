@@ -7,10 +7,10 @@ machines reach needs an authentication method, or `allow_anonymous = true`.
 from collections.abc import Iterator
 from ipaddress import ip_address
 
-from broker.auth.methods import authenticates
-from broker.config.listen_url import NETWORK, ListenUrl, hosts_and_port
-from broker.config.schema import Config, ListenerConfig
-from broker.errors import ConfigError
+from ..config.listen_url import NETWORK, ListenUrl, hosts_and_port
+from ..config.schema import Config, ListenerConfig
+from ..errors import ConfigError
+from .methods import authenticates
 
 HINT = (
     "make users (`flockmq passwd passwords NAME`) and name the file (--password-file passwords), "

@@ -4,9 +4,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from broker.config.kinds import rate
-from broker.config.schema import QuotasConfig
-from broker.core.networks import network_of
+from ..config.kinds import rate
+from ..config.schema import QuotasConfig
+from ..core.networks import network_of
 
 MAX_CLIENTS = 20_000  # whose connections are counted
 

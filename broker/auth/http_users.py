@@ -20,11 +20,11 @@ from typing import Any
 
 import urllib3
 
-from broker import logs
-from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
-from broker.auth.rules import parse_rules, read_json
-from broker.auth.work_pool import WorkPool
-from broker.core.networks import network_of
+from .. import logs
+from ..core.networks import network_of
+from .authenticator import Credentials, Identity, ReasonCode, Verdict
+from .rules import parse_rules, read_json
+from .work_pool import WorkPool
 
 MAX_FAILURES = 5  # in a row, until requests pause ...
 PAUSE_SECONDS = 5.0  # ... for so long; then one client is tried

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable
 
-from broker.config.schema import ListenerConfig
+from ..config.schema import ListenerConfig
 
 PASSWORD = "password"  # in `auth.methods`: the credentials are in CONNECT
 

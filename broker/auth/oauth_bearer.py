@@ -6,8 +6,8 @@ Its use is to authenticate again: a client that gets a new token stays connected
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from broker.auth.authenticator import Challenge, Credentials, ReasonCode, Step, Verdict
-from broker.auth.gs2 import parse_header
+from .authenticator import Challenge, Credentials, ReasonCode, Step, Verdict
+from .gs2 import parse_header
 
 NAME = "OAUTHBEARER"
 SEPARATOR = "\1"

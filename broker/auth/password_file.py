@@ -16,15 +16,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from broker import logs
-from broker.auth.acl_file import MARK, read_text
-from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
-from broker.auth.passwords import SCRAM_SCHEME, StoredHash, hash_password, parse_hash
-from broker.auth.rules import is_text
-from broker.auth.stored_user import StoredUser
-from broker.auth.verifier import Verifier
-from broker.errors import ConfigError
-from broker.files import replace_file
+from .. import logs
+from ..errors import ConfigError
+from ..files import replace_file
+from .acl_file import MARK, read_text
+from .authenticator import Credentials, Identity, ReasonCode, Verdict
+from .passwords import SCRAM_SCHEME, StoredHash, hash_password, parse_hash
+from .rules import is_text
+from .stored_user import StoredUser
+from .verifier import Verifier
 
 USERNAME = re.compile(r"(?![# ])[^:\x00-\x1f\x7f]{1,1000}(?<! )")
 NAMES = "no colons, no control characters, no # at the front, no space at an end"

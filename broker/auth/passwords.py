@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import argon2
 from argon2.exceptions import Argon2Error
 
-from broker.auth.saslprep import saslprep
+from .saslprep import saslprep
 
 HASHER = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1, hash_len=32, salt_len=16)
 ARGON2ID = re.compile(

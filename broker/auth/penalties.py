@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from broker.core.networks import network_of
+from ..core.networks import network_of
 
 MAX_DELAY = 8.0  # seconds; `limits.connect_timeout` ends connections that wait longer
 EXPIRY_SECONDS = 300.0  # seconds without a failure

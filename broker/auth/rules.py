@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from _speedups.codec.topics import InvalidTopic, validate_topic_filter
-from _speedups.session.rights import PUBLISH, READ, Rights
-from broker.core.placeholders import filled, is_plain, opens_system_topics
+from ..._speedups.codec.topics import InvalidTopic, validate_topic_filter
+from ..._speedups.session.rights import PUBLISH, READ, Rights
+from ..core.placeholders import filled, is_plain, opens_system_topics
 
 ACCESS = {"read": READ, "write": PUBLISH, "readwrite": READ | PUBLISH, "deny": READ | PUBLISH}
 KINDS = ("topic", "pattern")

@@ -17,11 +17,11 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from broker.auth.authenticator import Challenge, Credentials, ReasonCode, Step, Verdict
-from broker.auth.gs2 import parse_header, parse_name
-from broker.auth.passwords import SCRAM_SALT_BYTES, SCRAM_SCHEME, StoredHash
-from broker.auth.saslprep import saslprep
-from broker.auth.stored_user import Away, StoredUser
+from .authenticator import Challenge, Credentials, ReasonCode, Step, Verdict
+from .gs2 import parse_header, parse_name
+from .passwords import SCRAM_SALT_BYTES, SCRAM_SCHEME, StoredHash
+from .saslprep import saslprep
+from .stored_user import Away, StoredUser
 
 NAME = "SCRAM-SHA-256"
 NONCE_BYTES = 24  # random ones, of the node

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from broker.auth.authenticator import Identity
-from broker.auth.passwords import StoredHash
+from .authenticator import Identity
+from .passwords import StoredHash
 
 
 class Away(Exception):

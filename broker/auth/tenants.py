@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from broker.auth.authenticator import Credentials, Identity
-from broker.config.tenants import TenantRule, is_tenant
+from ..config.tenants import TenantRule, is_tenant
+from .authenticator import Credentials, Identity
 
 
 class Tenants:

@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from cryptography.x509 import load_pem_x509_certificate
 
-from broker import logs
-from broker.auth.acl_file import read_text
-from broker.auth.exposure import is_local
-from broker.auth.rules import read_json
-from broker.errors import ConfigError
+from .. import logs
+from ..errors import ConfigError
+from .acl_file import read_text
+from .exposure import is_local
+from .rules import read_json
 
 MIN_SECRET = 32  # bytes, as RFC 7518 requires of HS256
 MIN_RSA = 2048  # bits

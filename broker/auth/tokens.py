@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 import jwt
 
-from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
-from broker.auth.oauth_bearer import ANONYMOUS_NAMES, OAuthBearer
-from broker.auth.oauth_bearer import NAME as OAUTHBEARER
-from broker.auth.rules import parse_rules, read_json
-from broker.auth.token_keys import Key, KeysAway
-from broker.auth.work_pool import WorkPool
-from broker.config.schema import AuthConfig
+from ..config.schema import AuthConfig
+from .authenticator import Credentials, Identity, ReasonCode, Verdict
+from .oauth_bearer import ANONYMOUS_NAMES, OAuthBearer
+from .oauth_bearer import NAME as OAUTHBEARER
+from .rules import parse_rules, read_json
+from .token_keys import Key, KeysAway
+from .work_pool import WorkPool
 
 LEEWAY = 30.0  # seconds by which clocks may differ
 MAX_USERNAME = 1000

@@ -23,8 +23,8 @@ from typing import Protocol
 
 from argon2.low_level import Type, hash_secret_raw
 
-from broker.auth.passwords import StoredHash
-from broker.auth.work_pool import WorkPool
+from .passwords import StoredHash
+from .work_pool import WorkPool
 
 THREADS = 2
 MAX_WAITING = 200  # about three seconds of work: a client that waited longer would have given up

@@ -13,9 +13,9 @@ from math import inf
 from types import TracebackType
 from typing import Any, Self, cast
 
-from _speedups.codec.errors import InvalidPacket
-from _speedups.codec.packets import Packet, Publish
-from _speedups.protocol.client_events import (
+from ..._speedups.codec.errors import InvalidPacket
+from ..._speedups.codec.packets import Packet, Publish
+from ..._speedups.protocol.client_events import (
     FIRST_ERROR,
     Accepted,
     Acknowledged,
@@ -27,10 +27,10 @@ from _speedups.protocol.client_events import (
     Unsubscribed,
     reason_text,
 )
-from _speedups.protocol.client_session import ClientSession
-from broker.client.connection import ClientConnection
-from broker.client.options import Options
-from broker.errors import ClientError, ConnectError, ConnectionLostError, ConnectRefusedError
+from ..._speedups.protocol.client_session import ClientSession
+from ..errors import ClientError, ConnectError, ConnectionLostError, ConnectRefusedError
+from .connection import ClientConnection
+from .options import Options
 
 QUEUE_HIGH = 1000  # messages waiting for `receive` above which the connection is not read
 QUEUE_LOW = 500  # and at which it is read again

@@ -7,8 +7,8 @@ import socket
 from collections.abc import Callable
 from typing import Self, cast
 
-from broker.client.options import Options
-from broker.errors import ConnectError, ConnectionLostError
+from ..errors import ConnectError, ConnectionLostError
+from .options import Options
 
 
 class ClientConnection(asyncio.Protocol):
@@ -47,7 +47,7 @@ class ClientConnection(asyncio.Protocol):
         options, loop = self._options, asyncio.get_running_loop()
         try:
             if options.websocket:
-                from broker.client import websocket  # late: its library takes a while to load
+                from . import websocket  # late: its library takes a while to load
 
                 await websocket.connect(options.address, options.tls, self)
             elif options.unix:

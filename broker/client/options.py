@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from _speedups.protocol.client_session import ConnectOptions
+from ..._speedups.protocol.client_session import ConnectOptions
 
 if TYPE_CHECKING:
     import ssl

@@ -1,10 +1,10 @@
 """`flockmq audit`: the weaknesses of a configuration, and their remedies."""
 
-from broker.audit import audit
-from broker.commands.output import print_json
-from broker.commands.parser import Parser
-from broker.commands.settings import add_settings, overrides
-from broker.config.load import load
+from ..audit import audit
+from ..config.load import load
+from .output import print_json
+from .parser import Parser
+from .settings import add_settings, overrides
 
 EXAMPLES = """\
   flockmq audit --config /etc/flockmq.toml

@@ -1,10 +1,10 @@
 """`flockmq check-config`: the effective configuration, and the origin of each value."""
 
-from broker.auth import exposure
-from broker.commands.parser import Parser
-from broker.commands.settings import add_settings, overrides
-from broker.config.keys import KEYS, TABLES, Key
-from broker.config.load import Loaded, trace
+from ..auth import exposure
+from ..config.keys import KEYS, TABLES, Key
+from ..config.load import Loaded, trace
+from .parser import Parser
+from .settings import add_settings, overrides
 
 EXAMPLES = """\
   flockmq check-config --config /etc/flockmq.toml

@@ -1,4 +1,4 @@
-"""The flags `pub` and `sub` share, with mosquitto's letters, and the options of `broker.client` that they set."""
+"""The flags `pub` and `sub` share, with mosquitto's letters, and the client's options that they set."""
 
 import os
 import sys
@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from broker.commands.client_tls_flags import add_tls_options, tls_context
-from broker.commands.parser import Parser
-from broker.commands.property_flags import (
+from ..config.broker_url import PORTS, SECURE, WEB, WEB_PATH, port_of
+from ..errors import UsageError
+from .client_tls_flags import add_tls_options, tls_context
+from .parser import Parser
+from .property_flags import (
     add_property_options,
     auth_properties,
     check_level,
     connect_properties,
     split_properties,
 )
-from broker.config.broker_url import PORTS, SECURE, WEB, WEB_PATH, port_of
-from broker.errors import UsageError
 
 if TYPE_CHECKING:
-    from _speedups.protocol.client_session import Will
-    from broker.client.options import Options
+    from ..._speedups.protocol.client_session import Will
+    from ..client.options import Options
 
 LEVELS = {"mqttv31": 3, "31": 3, "3.1": 3, "mqttv311": 4, "311": 4, "3.1.1": 4, "mqttv5": 5, "5": 5, "5.0": 5}
 UNSAID: tuple[Any, ...] = (None, False, {})  # values that `-d` leaves out
@@ -137,7 +137,7 @@ def apply_url(args: Namespace) -> str | None:
 
 def client_options(args: Namespace, command: str, needs_5: Sequence[str] = (), **more: Any) -> "Options":
     """The options of the shared flags, and of `needs_5`, other flags in use that need level 5. Raises UsageError."""
-    from broker.client.options import Options
+    from ..client.options import Options
 
     if args.level is not None and args.level not in LEVELS:
         raise UsageError(f"-V {args.level}: expected mqttv31, mqttv311 or mqttv5")
@@ -186,7 +186,7 @@ def websocket_path(args: Namespace) -> str:
 
 def will(args: Namespace) -> "Will | None":
     """The will the flags describe, if any. Raises UsageError."""
-    from _speedups.protocol.client_session import Will
+    from ..._speedups.protocol.client_session import Will
 
     if args.will_topic is None:
         if args.will_payload is not None or args.will_qos is not None or args.will_retain:
@@ -201,7 +201,7 @@ def will(args: Namespace) -> "Will | None":
 
 def check_topic_name(topic: str, flag: str) -> None:
     """Raises UsageError: a client can't publish to `topic`."""
-    from _speedups.codec.topics import InvalidTopic, validate_topic_name
+    from ..._speedups.codec.topics import InvalidTopic, validate_topic_name
 
     try:
         validate_topic_name(topic)
@@ -211,7 +211,7 @@ def check_topic_name(topic: str, flag: str) -> None:
 
 def check_topic_filter(topic_filter: str, flag: str) -> None:
     """Raises UsageError: a client can't subscribe with `topic_filter`."""
-    from _speedups.codec.topics import InvalidTopic, validate_topic_filter
+    from ..._speedups.codec.topics import InvalidTopic, validate_topic_filter
 
     try:
         validate_topic_filter(topic_filter)

@@ -3,8 +3,8 @@
 from argparse import Namespace, _ArgumentGroup
 from typing import TYPE_CHECKING
 
-from broker.commands.parser import Parser
-from broker.errors import UsageError
+from ..errors import UsageError
+from .parser import Parser
 
 if TYPE_CHECKING:
     from ssl import SSLContext

@@ -3,10 +3,10 @@
 import json
 from argparse import Namespace
 
-from broker import logs
-from broker.commands.http_api import add_api_options, ask, ask_all, parse
-from broker.commands.parser import Parser
-from broker.errors import UsageError
+from .. import logs
+from ..errors import UsageError
+from .http_api import add_api_options, ask, ask_all, parse
+from .parser import Parser
 
 EXAMPLES = """\
   flockmq delayed

@@ -3,10 +3,10 @@
 from argparse import Namespace
 from urllib.parse import quote
 
-from broker import logs
-from broker.commands.http_api import add_api_options, ask, parse
-from broker.commands.parser import Parser
-from broker.errors import FlockError
+from .. import logs
+from ..errors import FlockError
+from .http_api import add_api_options, ask, parse
+from .parser import Parser
 
 EXAMPLES = """\
   flockmq drain node-2 --url https://broker.example.org:8080 --token-file token

@@ -3,13 +3,13 @@
 import json
 from argparse import Namespace
 
-from broker import logs
-from broker.commands.http_api import PAGE, add_api_options, ask, ask_all, parse
-from broker.commands.parser import Parser
-from broker.commands.settings import metavar
-from broker.config.declared_group import OPTIONS, declared
-from broker.config.kinds import Boolean
-from broker.errors import UsageError
+from .. import logs
+from ..config.declared_group import OPTIONS, declared
+from ..config.kinds import Boolean
+from ..errors import UsageError
+from .http_api import PAGE, add_api_options, ask, ask_all, parse
+from .parser import Parser
+from .settings import metavar
 
 EXAMPLES = """\
   flockmq groups

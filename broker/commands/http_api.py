@@ -11,8 +11,8 @@ from typing import Any, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urlsplit
 
-from broker.commands.parser import Parser
-from broker.errors import FlockError, UsageError
+from ..errors import FlockError, UsageError
+from .parser import Parser
 
 DEFAULT = "http://127.0.0.1:8080"
 SECONDS = 30.0  # for a response

@@ -4,10 +4,10 @@ import json
 import time
 from argparse import Namespace
 
-from broker import logs
-from broker.commands.http_api import add_api_options, ask, parse
-from broker.commands.parser import Parser
-from broker.errors import UsageError
+from .. import logs
+from ..errors import UsageError
+from .http_api import add_api_options, ask, parse
+from .parser import Parser
 
 EXAMPLES = """\
   flockmq links

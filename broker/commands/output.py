@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from broker import logs
+from .. import logs
 
 
 def print_json(document: object) -> None:

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker.errors import UsageError
+from ..errors import UsageError
 
 if TYPE_CHECKING:
-    from _speedups.codec.packets import Publish
+    from ..._speedups.codec.packets import Publish
 
     Piece = Callable[[Publish, int], bytes]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
-from broker.errors import UsageError
+from ..errors import UsageError
 
 
 class Parser(argparse.ArgumentParser):

@@ -6,8 +6,8 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from broker.auth.password_file import NAMES, USERNAME, read_users, set_user
-from broker.auth.passwords import (
+from ..auth.password_file import NAMES, USERNAME, read_users, set_user
+from ..auth.passwords import (
     MAX_ITERATIONS,
     MAX_PASSWORD,
     SCRAM_MIN_ROUNDS,
@@ -16,9 +16,9 @@ from broker.auth.passwords import (
     hash_password,
     scram_credentials,
 )
-from broker.auth.saslprep import saslprep
-from broker.commands.parser import Parser
-from broker.errors import UsageError
+from ..auth.saslprep import saslprep
+from ..errors import UsageError
+from .parser import Parser
 
 EXAMPLES = """\
   flockmq passwd /etc/flockmq/passwords ada           # asks for the password; makes the file if there is none

@@ -4,12 +4,12 @@ from argparse import SUPPRESS, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.errors import UsageError
+from ..errors import UsageError
 
 if TYPE_CHECKING:
     from argparse import _ArgumentGroup
 
-    from _speedups.codec.tables import Property
+    from ..._speedups.codec.tables import Property
 
 COMMANDS = ("connect", "publish", "subscribe", "unsubscribe", "will", "disconnect", "auth")
 FLAGS = ("-D", "--property")
@@ -75,7 +75,7 @@ def split_properties(arguments: Sequence[str]) -> tuple[list[str], dict[str, dic
 
 def add_property(properties: dict[str, dict[str, Any]], command: str, name: str, values: list[str]) -> None:
     """Add the property of one `-D`. Raises UsageError."""
-    from _speedups.codec.tables import PACKET_TYPES, PROPERTIES
+    from ..._speedups.codec.tables import PACKET_TYPES, PROPERTIES
 
     flag = f"-D {command} {name}"
     if command not in COMMANDS:
@@ -102,7 +102,7 @@ def add_property(properties: dict[str, dict[str, Any]], command: str, name: str,
 
 def property_value(row: "Property", values: list[str], flag: str) -> Any:
     """The value of a property, by its wire type. Raises UsageError."""
-    from _speedups.codec.tables import WireType
+    from ..._speedups.codec.tables import WireType
 
     value = values[0]
     if row.wire == WireType.PAIR:

@@ -8,7 +8,8 @@ from argparse import Namespace
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from broker.commands.client_flags import (
+from ..errors import ClientError, UsageError
+from .client_flags import (
     add_client_options,
     apply_url,
     check_topic_name,
@@ -19,12 +20,11 @@ from broker.commands.client_flags import (
     print_packet,
     seconds,
 )
-from broker.commands.parser import Parser
-from broker.errors import ClientError, UsageError
+from .parser import Parser
 
 if TYPE_CHECKING:
-    from broker.client.client import Client
-    from broker.client.options import Options
+    from ..client.client import Client
+    from ..client.options import Options
 
 PAYLOAD_MAX = 268_435_455 - 2 - 2  # bytes beside the shortest topic name and a packet identifier
 EXAMPLES = """\
@@ -105,7 +105,7 @@ def fixed_payload(args: Namespace) -> bytes | None:
 
 async def publish_all(args: Namespace, options: "Options", payload: bytes | None) -> None:
     """Connect, publish, wait for the acknowledgements, disconnect. Raises ClientError."""
-    from broker.client.client import Client
+    from ..client.client import Client
 
     async with Client(options, on_packet=print_packet if args.debug else None) as client:
         payloads = lines_of_stdin() if payload is None else repeated(payload, args.repeat, args.repeat_delay)

@@ -1,7 +1,7 @@
 """`flockmq sample-config`: a commented configuration file with every key."""
 
-from broker.commands.parser import Parser
-from broker.config.sample import sample
+from ..config.sample import sample
+from .parser import Parser
 
 
 def run(arguments: list[str]) -> int:

@@ -1,9 +1,9 @@
 """`flockmq serve`: start a node with the effective configuration."""
 
-from broker.commands.parser import Parser
-from broker.commands.settings import add_settings, overrides
-from broker.config.load import load
-from broker.config.schema import Config
+from ..config.load import load
+from ..config.schema import Config
+from .parser import Parser
+from .settings import add_settings, overrides
 
 EXAMPLES = """\
   flockmq serve
@@ -29,9 +29,9 @@ def run(arguments: list[str]) -> int:
 
     effective = reload()
     if effective.cluster.workers > 1:
-        from broker.supervisor import supervise  # late, as below
+        from ..supervisor import supervise  # late, as below
 
         return supervise(effective, arguments)
-    from broker.process import serve  # late: a wrong configuration is reported without loading the broker
+    from ..process import serve  # late: a wrong configuration is reported without loading the broker
 
     return int(serve(effective, reload=reload))

@@ -1,11 +1,10 @@
-"""The flags that set configuration, shared by `serve` and `check-config`; derived from `broker.config.keys`."""
+"""The flags that set configuration, shared by `serve` and `check-config`; derived from `flockmq.broker.config.keys`."""
 
 from argparse import Namespace
 
-from broker.commands.parser import Parser
-from broker.config.declared_group import DeadLetterTopic
-from broker.config.keys import KEYS
-from broker.config.kinds import (
+from ..config.declared_group import DeadLetterTopic
+from ..config.keys import KEYS
+from ..config.kinds import (
     Addresses,
     Choice,
     Duration,
@@ -21,7 +20,8 @@ from broker.config.kinds import (
     TopicFilters,
     Workers,
 )
-from broker.errors import UsageError
+from ..errors import UsageError
+from .parser import Parser
 
 
 def add_settings(parser: Parser) -> None:

@@ -11,7 +11,8 @@ import time
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from broker.commands.client_flags import (
+from ..errors import ClientError, ConnectionLostError, ConnectRefusedError, FlockError, UsageError
+from .client_flags import (
     add_client_options,
     apply_url,
     check_topic_filter,
@@ -21,16 +22,15 @@ from broker.commands.client_flags import (
     seconds,
     warn,
 )
-from broker.commands.client_flags import parse as parse_flags
-from broker.commands.output_format import compile_format
-from broker.commands.parser import Parser
-from broker.errors import ClientError, ConnectionLostError, ConnectRefusedError, FlockError, UsageError
+from .client_flags import parse as parse_flags
+from .output_format import compile_format
+from .parser import Parser
 
 if TYPE_CHECKING:
-    from _speedups.codec.packets import Publish
-    from _speedups.protocol.client_events import Subscribed, Unsubscribed
-    from broker.client.options import Options
-    from broker.commands.output_format import Piece
+    from ..._speedups.codec.packets import Publish
+    from ..._speedups.protocol.client_events import Subscribed, Unsubscribed
+    from ..client.options import Options
+    from .output_format import Piece
 
 TIMED_OUT = 27  # the exit status of mosquitto_sub after -W
 REFUSED = 0x80  # SUBACK's return code for a filter that was not accepted
@@ -146,7 +146,7 @@ def parse(arguments: list[str]) -> Namespace:
 
 def check_since(since: str) -> None:
     """Raises UsageError: no stream begins there."""
-    from broker.streams.since import parse_since
+    from ..streams.since import parse_since
 
     try:
         parse_since(since, 0)
@@ -187,7 +187,7 @@ class Subscriber:
     """One run of `flockmq sub`."""
 
     def __init__(self, args: Namespace, options: "Options") -> None:
-        from broker.client.client import Client
+        from ..client.client import Client
 
         self._args = args
         self._client = Client(options, on_packet=print_packet if args.debug else None)
@@ -259,7 +259,7 @@ class Subscriber:
 
     def _refusals(self, action: str, topics: list[str], reply: "Subscribed | Unsubscribed") -> str:
         """The filters that were refused, at level 5 with the reasons."""
-        from _speedups.protocol.client_events import reason_name
+        from ..._speedups.protocol.client_events import reason_name
 
         refused = [(topic, code) for topic, code in zip(topics, reply.reason_codes, strict=False) if code >= REFUSED]
         if self._level < 5:
@@ -305,7 +305,7 @@ class Subscriber:
                 self._flush()
 
     def _is_wanted(self, message: "Publish") -> bool:
-        from _speedups.codec.topics import matches
+        from ..._speedups.codec.topics import matches
 
         if self._args.no_retained and message.retain:
             return False

@@ -3,10 +3,10 @@
 import sys
 from pathlib import Path
 
-from broker.admin.http.tokens import NAME, ROLES, add
-from broker.commands.parser import Parser
-from broker.config.tenants import is_tenant
-from broker.errors import UsageError
+from ..admin.http.tokens import NAME, ROLES, add
+from ..config.tenants import is_tenant
+from ..errors import UsageError
+from .parser import Parser
 
 EXAMPLES = """\
   flockmq token tokens.txt ann --role admin      # prints it, once; it replaces an older one of this name

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from broker.commands.http_api import add_api_options, parse, response
-from broker.commands.parser import Parser
-from broker.errors import FlockError, UsageError
+from ..errors import FlockError, UsageError
+from .http_api import add_api_options, parse, response
+from .parser import Parser
 
 SILENT_SECONDS = 30.0  # a node sends an event every second, even an empty one
 WORDS = {

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from broker.config.listen_url import ListenUrl
-from broker.config.schema import Config, ListenerConfig
-from broker.errors import ConfigError
+from ..errors import ConfigError
+from .listen_url import ListenUrl
+from .schema import Config, ListenerConfig
 
 
 def check(config: Config, origins: Mapping[str, str]) -> None:

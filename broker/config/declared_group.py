@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from _speedups.codec.topics import split_shared, validate_topic_filter
-from broker.config.kinds import Boolean, Choice, Duration, Integer, Kind, Size, Text
+from ..._speedups.codec.topics import split_shared, validate_topic_filter
+from .kinds import Boolean, Choice, Duration, Integer, Kind, Size, Text
 
 LEVEL = 5  # of the protocol, whose rules the topic filter keeps to
 MAX_NAME = 65_535  # bytes

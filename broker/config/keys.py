@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, fields
 from typing import Any, NamedTuple, cast
 
-from broker.config.kinds import Kind
-from broker.config.schema import PER_LISTENER, Config
-from broker.errors import ConfigError
+from ..errors import ConfigError
+from .kinds import Kind
+from .schema import PER_LISTENER, Config
 
 PREFIX = "FLOCKMQ_"
 TOP_OF_LISTENER = ("listen", "proxied", "socket_mode")  # keys of a [listeners.NAME] table outside of sections

@@ -11,12 +11,12 @@ import re
 from dataclasses import dataclass
 from ipaddress import ip_network
 
-from _speedups.codec.topics import InvalidTopic, validate_topic_filter
-from broker.config.listen_url import EXPECTED as LISTEN_EXPECTED
-from broker.config.listen_url import ListenUrl, hosts_and_port
-from broker.config.listen_url import split_address as split_address
-from broker.config.redis_url import EXPECTED as REDIS_EXPECTED
-from broker.config.redis_url import RedisUrl, masked
+from ..._speedups.codec.topics import InvalidTopic, validate_topic_filter
+from .listen_url import EXPECTED as LISTEN_EXPECTED
+from .listen_url import ListenUrl, hosts_and_port
+from .listen_url import split_address as split_address
+from .redis_url import EXPECTED as REDIS_EXPECTED
+from .redis_url import RedisUrl, masked
 
 NUMBER_AND_UNIT = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*", re.ASCII)
 WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,18}\s*", re.ASCII)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
-from _speedups.codec.topics import InvalidTopic, is_shared, validate_topic_filter, validate_topic_name
-from broker.config.broker_url import PORTS, SECURE, WEB
-from broker.config.kinds import Boolean, Choice, Duration, FilePath, Integer, Kind, Size, Text, Texts, texts
-from broker.config.listen_url import split_address
+from ..._speedups.codec.topics import InvalidTopic, is_shared, validate_topic_filter, validate_topic_name
+from .broker_url import PORTS, SECURE, WEB
+from .kinds import Boolean, Choice, Duration, FilePath, Integer, Kind, Size, Text, Texts, texts
+from .listen_url import split_address
 
 DIRECTIONS = ("out", "in", "both")
 LEVELS = {"3.1": 3, "3.1.1": 4, "5": 5}  # protocol levels, by the versions of MQTT

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from broker.config.checks import check
-from broker.config.keys import (
+from .checks import check
+from .keys import (
     KEYS,
     LISTENER_KEYS,
     PREFIX,
@@ -23,8 +23,8 @@ from broker.config.keys import (
     read,
     unknown,
 )
-from broker.config.schema import Config
-from broker.config.toml_file import TomlFile
+from .schema import Config
+from .toml_file import TomlFile
 
 FILE_VARIABLE = "FLOCKMQ_CONFIG"
 # Variables with this prefix that are not keys: of the build, of the tests, and those that Kubernetes sets in every

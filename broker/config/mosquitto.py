@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from broker.config.keys import KEYS, read
-from broker.config.link import LEVELS, link
-from broker.errors import ConfigError
+from ..errors import ConfigError
+from .keys import KEYS, read
+from .link import LEVELS, link
 
 VERSIONS = {"mqttv31": "3.1", "mqttv311": "3.1.1", "mqttv50": "5"}
 SECONDS = {"h": 3600, "d": 86_400, "w": 604_800, "m": 2_592_000, "y": 31_536_000}  # of persistent_client_expiration

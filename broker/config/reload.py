@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from broker.config.keys import KEYS, LISTENER_KEYS, TABLES, Key
-from broker.config.schema import Config
+from .keys import KEYS, LISTENER_KEYS, TABLES, Key
+from .schema import Config
 
 
 class Change(NamedTuple):

@@ -2,8 +2,8 @@
 
 import textwrap
 
-from broker.config.keys import KEYS, SECTIONS
-from broker.config.kinds import Choice
+from .keys import KEYS, SECTIONS
+from .kinds import Choice
 
 
 def sample() -> str:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
-from broker.config.declared_group import DeclaredGroup, DeclaredGroups
-from broker.config.kinds import (
+from .declared_group import DeclaredGroup, DeclaredGroups
+from .kinds import (
     Addresses,
     Boolean,
     Choice,
@@ -32,9 +32,9 @@ from broker.config.kinds import (
     TopicFilters,
     Workers,
 )
-from broker.config.link import LinkConfig, Links
-from broker.config.tenants import TenantRule, TenantRules
-from broker.config.topic_rules import AutoSubscription, AutoSubscriptions, RewriteRule, RewriteRules
+from .link import LinkConfig, Links
+from .tenants import TenantRule, TenantRules
+from .topic_rules import AutoSubscription, AutoSubscriptions, RewriteRule, RewriteRules
 
 T = TypeVar("T")
 

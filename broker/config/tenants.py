@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from broker.config.kinds import Integer, Kind, Size, Text
-from broker.config.topic_rules import RuleTables
+from .kinds import Integer, Kind, Size, Text
+from .topic_rules import RuleTables
 
 PATTERNS = ("user", "certificate", "server_name", "claim")  # conditions that may hold a `*`
 COUNT, BYTES = Integer(0, 2**31 - 1), Size(0, 1 << 40)

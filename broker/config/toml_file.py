@@ -5,9 +5,9 @@ import tomllib
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
-from broker.config.keys import KEYS, LISTENER_KEYS, SECTIONS, TABLES, Key, check_listener_name, read, unknown
-from broker.config.schema import PER_LISTENER
-from broker.errors import ConfigError
+from ..errors import ConfigError
+from .keys import KEYS, LISTENER_KEYS, SECTIONS, TABLES, Key, check_listener_name, read, unknown
+from .schema import PER_LISTENER
 
 
 class TomlFile:

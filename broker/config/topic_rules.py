@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from _speedups.codec.topics import InvalidTopic, is_shared, split_shared, validate_topic_filter
-from broker.config.kinds import Boolean, Choice, Integer, Kind, Text
+from ..._speedups.codec.topics import InvalidTopic, is_shared, split_shared, validate_topic_filter
+from .kinds import Boolean, Choice, Integer, Kind, Text
 
 LEVEL = 5  # of the protocol, whose rules the topic filters keep to
 MAX_LEVELS = 65_536  # of a filter; `limits.max_topic_levels` limits clients

@@ -2,10 +2,10 @@
 
 from typing import Protocol
 
-from _speedups.codec.packets import Connect
-from _speedups.net.connection import Connection
-from _speedups.session.session import Session
-from broker.auth.authenticator import ReasonCode
+from ..._speedups.codec.packets import Connect
+from ..._speedups.net.connection import Connection
+from ..._speedups.session.session import Session
+from ..auth.authenticator import ReasonCode
 
 
 class Admission(Protocol):

@@ -9,19 +9,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
-from _speedups.codec.packets import Connect
-from _speedups.net.connection import Connection
-from _speedups.session.journal import Journal
-from _speedups.session.session import Session
-from broker.auth.cluster_users import Source
-from broker.config.declared_group import DeclaredGroup
-from broker.config.schema import Config
-from broker.coordination.admission import Admission
-from broker.core.calls import SECONDS, Arguments, RpcMethods, RpcReply, call, gather
-from broker.core.data_plane import DataPlane
-from broker.core.will import Will
-from broker.storage.store import Store
-from broker.streams.message_log import MessageLog
+from ..._speedups.codec.packets import Connect
+from ..._speedups.net.connection import Connection
+from ..._speedups.session.journal import Journal
+from ..._speedups.session.session import Session
+from ..auth.cluster_users import Source
+from ..config.declared_group import DeclaredGroup
+from ..config.schema import Config
+from ..core.calls import SECONDS, Arguments, RpcMethods, RpcReply, call, gather
+from ..core.data_plane import DataPlane
+from ..core.will import Will
+from ..storage.store import Store
+from ..streams.message_log import MessageLog
+from .admission import Admission
 
 Done = Callable[[], object]
 QueueLimits = tuple[int, int, bool]  # messages, bytes, and whether the oldest message is dropped

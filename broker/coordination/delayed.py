@@ -4,9 +4,9 @@ import time
 from asyncio import TimerHandle
 from collections.abc import Callable, Iterable
 
-from _speedups.session.journal import Journal
-from _speedups.session.session_store import Restored
-from broker.core.data_plane import TICKS_PER_SECOND, DataPlane
+from ..._speedups.session.journal import Journal
+from ..._speedups.session.session_store import Restored
+from ..core.data_plane import TICKS_PER_SECOND, DataPlane
 
 CallLater = Callable[[float, Callable[[], object]], TimerHandle]
 MS_PER_TICK = 1000 // TICKS_PER_SECOND

@@ -7,15 +7,15 @@ the store's clock: it goes on while the node is off, by the wall clock, and else
 import itertools
 import time
 
-from _speedups.session.group_members import give_back_sent, has_given
-from _speedups.session.journal import Journal
-from _speedups.session.session import Session
-from broker import logs
-from broker.core import will
-from broker.core.data_plane import TICKS_PER_SECOND, DataPlane
-from broker.core.deadlines import Deadlines
-from broker.core.session_expiry import NEVER, clock_after, deadline_after
-from broker.core.will import Will
+from ..._speedups.session.group_members import give_back_sent, has_given
+from ..._speedups.session.journal import Journal
+from ..._speedups.session.session import Session
+from .. import logs
+from ..core import will
+from ..core.data_plane import TICKS_PER_SECOND, DataPlane
+from ..core.deadlines import Deadlines
+from ..core.session_expiry import NEVER, clock_after, deadline_after
+from ..core.will import Will
 
 MS_PER_TICK = 1000 // TICKS_PER_SECOND
 CLOCK_SECONDS = 60  # between two records of the store's clock

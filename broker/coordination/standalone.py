@@ -7,32 +7,32 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from _speedups.codec.packets import Connect
-from _speedups.log.journal import LoggedJournal
-from _speedups.net.connection import Connection
-from _speedups.protocol import close_reasons
-from _speedups.session.counters import TAKEOVERS
-from _speedups.session.session import Session
-from broker import logs
-from broker.auth.authenticator import ReasonCode
-from broker.config.declared_group import DeclaredGroup
-from broker.config.schema import Config
-from broker.coordination.admission import Admission
-from broker.coordination.coordinator import Coordinator, Delayed, Done
-from broker.coordination.delayed import CallLater, DelayedTimer
-from broker.coordination.expiry import Expiry
-from broker.core import will
-from broker.core.calls import RpcMethods
-from broker.core.data_plane import DataPlane
-from broker.core.group_settings import settings_of
-from broker.core.session_expiry import interval_of
-from broker.storage.compaction import MIN_BYTES, Compaction
-from broker.storage.restore import Restorer
-from broker.storage.sqlite import SqliteStore
-from broker.storage.store import Store
-from broker.streams.file_log import FileLog
-from broker.streams.logged_messages import LoggedMessages
-from broker.streams.message_log import MessageLog
+from ..._speedups.codec.packets import Connect
+from ..._speedups.log.journal import LoggedJournal
+from ..._speedups.net.connection import Connection
+from ..._speedups.protocol import close_reasons
+from ..._speedups.session.counters import TAKEOVERS
+from ..._speedups.session.session import Session
+from .. import logs
+from ..auth.authenticator import ReasonCode
+from ..config.declared_group import DeclaredGroup
+from ..config.schema import Config
+from ..core import will
+from ..core.calls import RpcMethods
+from ..core.data_plane import DataPlane
+from ..core.group_settings import settings_of
+from ..core.session_expiry import interval_of
+from ..storage.compaction import MIN_BYTES, Compaction
+from ..storage.restore import Restorer
+from ..storage.sqlite import SqliteStore
+from ..storage.store import Store
+from ..streams.file_log import FileLog
+from ..streams.logged_messages import LoggedMessages
+from ..streams.message_log import MessageLog
+from .admission import Admission
+from .coordinator import Coordinator, Delayed, Done
+from .delayed import CallLater, DelayedTimer
+from .expiry import Expiry
 
 STOP_SECONDS = 10.0  # that a store may take for the last blocks
 CHECK_SECONDS = 0.25  # between looks whether it has failed meanwhile

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from _speedups.net.connection import Connection
-from broker.config.link import LISTENER
-from broker.config.topic_rules import AutoSubscription
-from broker.core.placeholders import filled_plainly
-from broker.core.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT
+from ..._speedups.net.connection import Connection
+from ..config.link import LISTENER
+from ..config.topic_rules import AutoSubscription
+from .placeholders import filled_plainly
+from .subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT
 
 
 def subscriptions_of(rules: Iterable[AutoSubscription], connection: Connection, client_id: str) -> dict[str, int]:

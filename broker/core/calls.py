@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from inspect import isawaitable
 from typing import Any, NamedTuple
 
-from broker import logs
+from .. import logs
 
 SECONDS = 2.0  # timeout of a call, unless the caller gives another
 

@@ -9,24 +9,24 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from _speedups.net.connection import Connection
-from _speedups.net.reactor import Reactor
-from _speedups.routing.router import Router
-from _speedups.session.journal import Journal
-from _speedups.session.session import Session
-from _speedups.session.turn import Turn
-from broker import logs
-from broker.config.schema import Config
-from broker.config.tenants import limits_of
-from broker.core import tenants
-from broker.core.dead_letters import DeadLetters
-from broker.core.driver import Driver
-from broker.core.group_settings import refresh
-from broker.core.rewriter import Rewriter
-from broker.core.sessions import Sessions
-from broker.core.strangers import Strangers
-from broker.core.stuck_sessions import StuckSessions
-from broker.core.will import Everybody, WillRights
+from ..._speedups.net.connection import Connection
+from ..._speedups.net.reactor import Reactor
+from ..._speedups.routing.router import Router
+from ..._speedups.session.journal import Journal
+from ..._speedups.session.session import Session
+from ..._speedups.session.turn import Turn
+from .. import logs
+from ..config.schema import Config
+from ..config.tenants import limits_of
+from . import tenants
+from .dead_letters import DeadLetters
+from .driver import Driver
+from .group_settings import refresh
+from .rewriter import Rewriter
+from .sessions import Sessions
+from .strangers import Strangers
+from .stuck_sessions import StuckSessions
+from .will import Everybody, WillRights
 
 TICKS_PER_SECOND = 4
 

@@ -6,13 +6,13 @@ The payload and the properties are those of the message. User properties with th
 import time
 from dataclasses import dataclass
 
-from _speedups.codec.errors import InvalidPacket
-from _speedups.codec.properties import decode_block, encode_block
-from _speedups.codec.reason_codes import ReasonCode
-from _speedups.codec.topics import split_tenant
-from _speedups.routing.router import Router
-from _speedups.session.dead_letter import DeadLetter
-from broker import logs
+from ..._speedups.codec.errors import InvalidPacket
+from ..._speedups.codec.properties import decode_block, encode_block
+from ..._speedups.codec.reason_codes import ReasonCode
+from ..._speedups.codec.topics import split_tenant
+from ..._speedups.routing.router import Router
+from ..._speedups.session.dead_letter import DeadLetter
+from .. import logs
 
 LARGEST = 268_000_000  # bytes of a message with its history; a packet can have a few more
 EPISODE_SECONDS = 10.0  # without a dead letter, after which the episode of a group ends

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from _speedups.net.reactor import Reactor
-from _speedups.net.uvloop_driver import Unsupported, UvloopDriver
-from broker import logs
+from ..._speedups.net.reactor import Reactor
+from ..._speedups.net.uvloop_driver import Unsupported, UvloopDriver
+from .. import logs
 
 log = logs.get("flockmq.connection")
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from broker import logs
+from .. import logs
 
 EPISODE_SECONDS = 10.0  # without a dropped message, after which the episode of a session ends
 MAX_EPISODES = 1000  # at a time; drops of further sessions are only counted

@@ -4,15 +4,15 @@ import json
 import math
 from typing import Any
 
-from _speedups.routing.router import Router
-from _speedups.session.group_settings import STRATEGIES, GroupSettings
+from ..._speedups.routing.router import Router
+from ..._speedups.session.group_settings import STRATEGIES, GroupSettings
 
 
 def settings_of(declaration: bytes, node: GroupSettings) -> GroupSettings:
     """The settings of a group that was declared with these.
 
     Args:
-        declaration: as `broker.config.declared_group` writes it. Settings that this version lacks are ignored.
+        declaration: as `flockmq.broker.config.declared_group` writes it. Settings that this version lacks are ignored.
         node: the settings of groups that are not declared.
 
     Raises:

@@ -6,8 +6,8 @@ no packet may hold [MQTT-1.5.3-2]. So no client can publish, read or clear one.
 
 from collections.abc import Callable
 
-from _speedups.codec.properties import encode_block
-from broker.core.data_plane import DataPlane
+from ..._speedups.codec.properties import encode_block
+from .data_plane import DataPlane
 
 ROOT = "$\x00flockmq/"
 

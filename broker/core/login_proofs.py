@@ -1,7 +1,7 @@
 """Proofs of logins, kept by the store or by the cluster's Redis, so that they outlive a restart."""
 
-from broker.core.data_plane import DataPlane
-from broker.core.hidden_messages import HiddenMessages
+from .data_plane import DataPlane
+from .hidden_messages import HiddenMessages
 
 
 class LoginProofs:

@@ -2,7 +2,7 @@
 
 import time
 
-from _speedups.session.turn import Turn
+from ..._speedups.session.turn import Turn
 
 SPAN = 15.0  # seconds; about the interval of Prometheus
 

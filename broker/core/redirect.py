@@ -6,10 +6,10 @@ Only servers that the operator has named: a client that gets 0x9C may never come
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from _speedups.codec.reason_codes import ReasonCode
-from _speedups.protocol.close_reasons import NODE_STOPS, CloseReason
-from broker import logs
-from broker.core.data_plane import DataPlane
+from ..._speedups.codec.reason_codes import ReasonCode
+from ..._speedups.protocol.close_reasons import NODE_STOPS, CloseReason
+from .. import logs
+from .data_plane import DataPlane
 
 References = tuple[str, ...]  # HOST:PORT each
 

@@ -12,12 +12,12 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from _speedups.routing.retained import RetainedSearch
-from _speedups.session.session import Session
-from broker.core.data_plane import DataPlane
-from broker.core.hidden_messages import HiddenMessages
-from broker.core.session_expiry import kept_seconds
-from broker.core.subscription_options import MAXIMUM_QOS
+from ..._speedups.routing.retained import RetainedSearch
+from ..._speedups.session.session import Session
+from .data_plane import DataPlane
+from .hidden_messages import HiddenMessages
+from .session_expiry import kept_seconds
+from .subscription_options import MAXIMUM_QOS
 
 MAX_NOTED = 64 * 1024  # characters of the filters in one note; the others are not noted
 MAX_KEPT = 10_000  # searches of absent sessions; the oldest begin again

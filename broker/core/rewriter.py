@@ -8,12 +8,12 @@ make it grow by the topics that it chooses, as it could with regular expressions
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from _speedups.codec.topics import is_shared, split_shared, validate_topic_filter
-from _speedups.net.connection import Connection
-from broker.config.link import LISTENER
-from broker.config.topic_rules import CAPTURED, RewriteRule
-from broker.core import tenants
-from broker.core.placeholders import filled_plainly
+from ..._speedups.codec.topics import is_shared, split_shared, validate_topic_filter
+from ..._speedups.net.connection import Connection
+from ..config.link import LISTENER
+from ..config.topic_rules import CAPTURED, RewriteRule
+from . import tenants
+from .placeholders import filled_plainly
 
 NO_TOPIC = ""  # in place of a topic that a rule has no name for: not valid, so it is refused
 

@@ -3,8 +3,8 @@
 import secrets
 from hashlib import blake2b
 
-from broker.core.data_plane import DataPlane
-from broker.core.hidden_messages import HiddenMessages
+from .data_plane import DataPlane
+from .hidden_messages import HiddenMessages
 
 NAME = "secret"
 BYTES = 32

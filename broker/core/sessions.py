@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator
 
-from _speedups.routing.subscriptions import SubscriptionTree
-from _speedups.session.session import Session
-from _speedups.session.turn import Turn
+from ..._speedups.routing.subscriptions import SubscriptionTree
+from ..._speedups.session.session import Session
+from ..._speedups.session.turn import Turn
 
 LEVELS = (3, 4, 5)
 

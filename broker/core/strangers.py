@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker import logs
-from broker.core.networks import network_of
+from .. import logs
+from .networks import network_of
 
 LINES = 20  # of one event and network, in a period
 SECONDS = 10.0  # of a period

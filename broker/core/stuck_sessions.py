@@ -7,10 +7,10 @@ counts from the first round that has seen it. A session without a connection is 
 from dataclasses import dataclass
 from typing import Any
 
-from _speedups.session.session import Session
-from _speedups.session.turn import Turn
-from broker import logs
-from broker.core.sessions import Sessions
+from ..._speedups.session.session import Session
+from ..._speedups.session.turn import Turn
+from .. import logs
+from .sessions import Sessions
 
 ROUND_TICKS = 20  # from one round to the next
 LOOKS = 2000  # sessions in a row: a round takes several ticks if more of them wait

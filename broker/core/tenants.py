@@ -4,8 +4,8 @@ The handlers put the prefix in front of topics and client identifiers of a clien
 by its own client identifier, in the store and in Redis too. `_speedups/codec/tenants.pxd` has the same for PUBLISH.
 """
 
-from _speedups.codec.topics import split_tenant
-from _speedups.routing.delayed import split_delayed
+from ..._speedups.codec.topics import split_tenant
+from ..._speedups.routing.delayed import split_delayed
 
 ROOT = "$tenant/"  # no client may write it
 LEVELS = 2  # of a prefix

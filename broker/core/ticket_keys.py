@@ -12,11 +12,11 @@ import secrets
 import time
 from collections.abc import Callable
 
-from _speedups.net.ticket_keys import KEY_SIZE, TicketKeyRing
-from broker.config.listen_url import ListenUrl
-from broker.config.schema import Config, ListenerConfig
-from broker.core.data_plane import DataPlane
-from broker.core.hidden_messages import HiddenMessages
+from ..._speedups.net.ticket_keys import KEY_SIZE, TicketKeyRing
+from ..config.listen_url import ListenUrl
+from ..config.schema import Config, ListenerConfig
+from .data_plane import DataPlane
+from .hidden_messages import HiddenMessages
 
 RENEW_SECONDS = 12 * 3600
 SETTLE_SECONDS = 10

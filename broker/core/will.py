@@ -10,13 +10,13 @@ its connection is judged by the rules of then.
 from collections.abc import Awaitable
 from typing import Any, NamedTuple, Protocol
 
-from _speedups.codec.packets import Connect
-from _speedups.codec.properties import encode_block
-from _speedups.protocol.channel import Channel
-from _speedups.routing.delayed import split_delayed
-from _speedups.routing.router import Router
-from _speedups.session.counters import PUBLISH_DENIED, WILLS_PUBLISHED
-from _speedups.session.journal import Journal
+from ..._speedups.codec.packets import Connect
+from ..._speedups.codec.properties import encode_block
+from ..._speedups.protocol.channel import Channel
+from ..._speedups.routing.delayed import split_delayed
+from ..._speedups.routing.router import Router
+from ..._speedups.session.counters import PUBLISH_DENIED, WILLS_PUBLISHED
+from ..._speedups.session.journal import Journal
 
 
 class Will(NamedTuple):

@@ -9,17 +9,17 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Auth, Connect
-from _speedups.codec.reason_codes import ReasonCode
-from _speedups.net.connection import Connection
-from _speedups.protocol import close_reasons
-from _speedups.protocol.close_reasons import CloseReason
-from _speedups.session.counters import AUTH_FAILURES
-from broker import logs
-from broker.auth.authenticator import Authenticator, Credentials, Exchange, Step, Verdict
-from broker.auth.connected_users import ConnectedUsers
-from broker.core.data_plane import DataPlane
+from ..._speedups.codec.encode import encode
+from ..._speedups.codec.packets import Auth, Connect
+from ..._speedups.codec.reason_codes import ReasonCode
+from ..._speedups.net.connection import Connection
+from ..._speedups.protocol import close_reasons
+from ..._speedups.protocol.close_reasons import CloseReason
+from ..._speedups.session.counters import AUTH_FAILURES
+from .. import logs
+from ..auth.authenticator import Authenticator, Credentials, Exchange, Step, Verdict
+from ..auth.connected_users import ConnectedUsers
+from ..core.data_plane import DataPlane
 
 MAX_STEPS = 8  # packets of a client in one exchange, CONNECT included
 MAX_BYTES = 64 << 10  # of their authentication data together

@@ -7,35 +7,35 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, TypedDict
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connack, Connect
-from _speedups.codec.reason_codes import return_code
-from _speedups.codec.topics import has_control_characters, is_broker_only, validate_topic_name
-from _speedups.net.connection import Connection
-from _speedups.protocol import close_reasons
-from _speedups.protocol.channel import STATE_TOPIC
-from _speedups.protocol.close_reasons import CloseReason
-from _speedups.routing.delayed import split_delayed
-from _speedups.session.counters import AUTH_FAILURES, CONNECTS_ACCEPTED, CONNECTS_REFUSED, FLAPPING_REFUSED
-from _speedups.session.session import Session
-from broker import logs
-from broker.auth.authenticator import Identity, ReasonCode, Verdict
-from broker.auth.bans import Bans
-from broker.auth.connected_users import ConnectedUsers
-from broker.auth.flapping import Flapping
-from broker.config.link import CLIENT_ID_PREFIX, HOP, LISTENER, WANTED
-from broker.coordination.admission import Admission
-from broker.coordination.coordinator import Coordinator
-from broker.core import tenants
-from broker.core.data_plane import DataPlane, report
-from broker.core.redirect import Redirect
-from broker.core.retained_searches import RetainedSearches
-from broker.core.secret import Secret
-from broker.handlers.auth import WRONG, AuthHandler
-from broker.hooks.api import Client
-from broker.hooks.chain import HookChain, Question, Refused, client_of
-from broker.interest.guests import Guests, offers
-from broker.streams.streams import Streams
+from ..._speedups.codec.encode import encode
+from ..._speedups.codec.packets import Connack, Connect
+from ..._speedups.codec.reason_codes import return_code
+from ..._speedups.codec.topics import has_control_characters, is_broker_only, validate_topic_name
+from ..._speedups.net.connection import Connection
+from ..._speedups.protocol import close_reasons
+from ..._speedups.protocol.channel import STATE_TOPIC
+from ..._speedups.protocol.close_reasons import CloseReason
+from ..._speedups.routing.delayed import split_delayed
+from ..._speedups.session.counters import AUTH_FAILURES, CONNECTS_ACCEPTED, CONNECTS_REFUSED, FLAPPING_REFUSED
+from ..._speedups.session.session import Session
+from .. import logs
+from ..auth.authenticator import Identity, ReasonCode, Verdict
+from ..auth.bans import Bans
+from ..auth.connected_users import ConnectedUsers
+from ..auth.flapping import Flapping
+from ..config.link import CLIENT_ID_PREFIX, HOP, LISTENER, WANTED
+from ..coordination.admission import Admission
+from ..coordination.coordinator import Coordinator
+from ..core import tenants
+from ..core.data_plane import DataPlane, report
+from ..core.redirect import Redirect
+from ..core.retained_searches import RetainedSearches
+from ..core.secret import Secret
+from ..hooks.api import Client
+from ..hooks.chain import HookChain, Question, Refused, client_of
+from ..interest.guests import Guests, offers
+from ..streams.streams import Streams
+from .auth import WRONG, AuthHandler
 
 CLIENT_ID_CHARACTERS = 23  # at level 3
 ASSIGNED = "assigned_client_identifier"

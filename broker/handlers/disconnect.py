@@ -1,12 +1,12 @@
 """DISCONNECT: an orderly end of the connection."""
 
-from _speedups.codec.packets import Disconnect
-from _speedups.net.connection import Connection
-from _speedups.protocol import close_reasons
-from _speedups.session.session import Session
-from broker.coordination.coordinator import Coordinator
-from broker.core.data_plane import DataPlane
-from broker.core.session_expiry import limited
+from ..._speedups.codec.packets import Disconnect
+from ..._speedups.net.connection import Connection
+from ..._speedups.protocol import close_reasons
+from ..._speedups.session.session import Session
+from ..coordination.coordinator import Coordinator
+from ..core.data_plane import DataPlane
+from ..core.session_expiry import limited
 
 
 class DisconnectHandler:

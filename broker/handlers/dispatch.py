@@ -3,22 +3,22 @@
 from collections.abc import Callable
 from typing import Any
 
-from _speedups.codec.packets import Auth, Disconnect, Subscribe, Unsubscribe
-from _speedups.codec.reason_codes import ReasonCode
-from _speedups.net.connection import Connection
-from _speedups.protocol import close_reasons
-from _speedups.protocol.close_reasons import CloseReason
-from _speedups.session.session import Session
-from broker import logs
-from broker.broker import Broker
-from broker.core.data_plane import report
-from broker.handlers.auth import AuthHandler
-from broker.handlers.connect import ConnectHandler
-from broker.handlers.disconnect import DisconnectHandler
-from broker.handlers.publish import PublishHandler
-from broker.handlers.subscribe import SubscribeHandler
-from broker.handlers.unsubscribe import UnsubscribeHandler
-from broker.hooks.chain import client_of
+from ..._speedups.codec.packets import Auth, Disconnect, Subscribe, Unsubscribe
+from ..._speedups.codec.reason_codes import ReasonCode
+from ..._speedups.net.connection import Connection
+from ..._speedups.protocol import close_reasons
+from ..._speedups.protocol.close_reasons import CloseReason
+from ..._speedups.session.session import Session
+from .. import logs
+from ..broker import Broker
+from ..core.data_plane import report
+from ..hooks.chain import client_of
+from .auth import AuthHandler
+from .connect import ConnectHandler
+from .disconnect import DisconnectHandler
+from .publish import PublishHandler
+from .subscribe import SubscribeHandler
+from .unsubscribe import UnsubscribeHandler
 
 log = logs.get("flockmq.connection")
 

@@ -4,18 +4,18 @@ from collections.abc import Awaitable
 from inspect import isawaitable
 from typing import Any, NamedTuple
 
-from _speedups.codec.packets import Puback
-from _speedups.codec.properties import decode_block, encode_block
-from _speedups.codec.reason_codes import ReasonCode
-from _speedups.codec.topics import is_broker_only, validate_topic_name
-from _speedups.net.connection import Connection
-from _speedups.routing.delayed import split_delayed
-from _speedups.session.turn import AckReason
-from broker import logs
-from broker.core import tenants
-from broker.core.data_plane import DataPlane
-from broker.hooks.api import Client, Message
-from broker.hooks.chain import HookChain, Refused, client_of
+from ..._speedups.codec.packets import Puback
+from ..._speedups.codec.properties import decode_block, encode_block
+from ..._speedups.codec.reason_codes import ReasonCode
+from ..._speedups.codec.topics import is_broker_only, validate_topic_name
+from ..._speedups.net.connection import Connection
+from ..._speedups.routing.delayed import split_delayed
+from ..._speedups.session.turn import AckReason
+from .. import logs
+from ..core import tenants
+from ..core.data_plane import DataPlane
+from ..hooks.api import Client, Message
+from ..hooks.chain import HookChain, Refused, client_of
 
 log = logs.get("flockmq.hooks")
 

@@ -6,28 +6,34 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, NamedTuple
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Suback, Subscribe
-from _speedups.codec.reason_codes import ReasonCode
-from _speedups.codec.topics import filter_weight, has_control_characters, is_shared, split_shared, validate_topic_filter
-from _speedups.net.connection import Connection
-from _speedups.protocol import close_reasons
-from _speedups.protocol.close_reasons import CloseReason
-from _speedups.session.counters import SUBSCRIBE_DENIED, SUBSCRIBES_REFUSED
-from _speedups.session.session import Session
-from _speedups.session.tenant import Tenant
-from broker import logs
-from broker.coordination.coordinator import Coordinator
-from broker.core import tenants
-from broker.core.auto_subscriptions import subscriptions_of
-from broker.core.data_plane import DataPlane
-from broker.core.retained_searches import RetainedSearches
-from broker.core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT
-from broker.handlers.tenant_filters import qualified
-from broker.hooks.chain import HookChain, Refused, client_of
-from broker.interest.guests import Guests
-from broker.streams.since import PREFIX, is_stream, parse_since, split_stream
-from broker.streams.streams import Streams
+from ..._speedups.codec.encode import encode
+from ..._speedups.codec.packets import Suback, Subscribe
+from ..._speedups.codec.reason_codes import ReasonCode
+from ..._speedups.codec.topics import (
+    filter_weight,
+    has_control_characters,
+    is_shared,
+    split_shared,
+    validate_topic_filter,
+)
+from ..._speedups.net.connection import Connection
+from ..._speedups.protocol import close_reasons
+from ..._speedups.protocol.close_reasons import CloseReason
+from ..._speedups.session.counters import SUBSCRIBE_DENIED, SUBSCRIBES_REFUSED
+from ..._speedups.session.session import Session
+from ..._speedups.session.tenant import Tenant
+from .. import logs
+from ..coordination.coordinator import Coordinator
+from ..core import tenants
+from ..core.auto_subscriptions import subscriptions_of
+from ..core.data_plane import DataPlane
+from ..core.retained_searches import RetainedSearches
+from ..core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT
+from ..hooks.chain import HookChain, Refused, client_of
+from ..interest.guests import Guests
+from ..streams.since import PREFIX, is_stream, parse_since, split_stream
+from ..streams.streams import Streams
+from .tenant_filters import qualified
 
 MAX_SEARCHES = 10_000  # filters of one session whose retained messages are still to be sent
 STREAM = PREFIX.encode()

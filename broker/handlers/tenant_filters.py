@@ -1,9 +1,9 @@
 """Topic filters of tenants' clients, as the broker has them: with the prefix of the tenant."""
 
-from _speedups.codec.topics import InvalidTopic, is_shared, split_shared
-from broker.core import tenants
-from broker.streams.since import PREFIX as STREAM
-from broker.streams.since import is_stream, split_stream
+from ..._speedups.codec.topics import InvalidTopic, is_shared, split_shared
+from ..core import tenants
+from ..streams.since import PREFIX as STREAM
+from ..streams.since import is_stream, split_stream
 
 
 def qualified(client_id: bytes, topic_filter: str) -> str:

@@ -2,21 +2,21 @@
 
 from functools import partial
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Unsuback, Unsubscribe
-from _speedups.codec.reason_codes import ReasonCode
-from _speedups.codec.topics import validate_topic_filter
-from _speedups.net.connection import Connection
-from _speedups.protocol import close_reasons
-from _speedups.session.session import Session
-from broker.coordination.coordinator import Coordinator
-from broker.core import tenants
-from broker.core.data_plane import DataPlane
-from broker.core.retained_searches import RetainedSearches
-from broker.handlers.tenant_filters import qualified
-from broker.interest.guests import Guests
-from broker.streams.since import is_stream
-from broker.streams.streams import Streams
+from ..._speedups.codec.encode import encode
+from ..._speedups.codec.packets import Unsuback, Unsubscribe
+from ..._speedups.codec.reason_codes import ReasonCode
+from ..._speedups.codec.topics import validate_topic_filter
+from ..._speedups.net.connection import Connection
+from ..._speedups.protocol import close_reasons
+from ..._speedups.session.session import Session
+from ..coordination.coordinator import Coordinator
+from ..core import tenants
+from ..core.data_plane import DataPlane
+from ..core.retained_searches import RetainedSearches
+from ..interest.guests import Guests
+from ..streams.since import is_stream
+from ..streams.streams import Streams
+from .tenant_filters import qualified
 
 
 class UnsubscribeHandler:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from broker.auth.authenticator import Credentials, Exchange, ReasonCode, Verdict
+from ..auth.authenticator import Credentials, Exchange, ReasonCode, Verdict
 
 NO_PROPERTIES: Mapping[str, Any] = MappingProxyType({})
 

@@ -7,11 +7,11 @@ from functools import cache
 from inspect import isawaitable
 from typing import Any, NamedTuple, TypeVar, cast
 
-from _speedups.codec.reason_codes import ReasonCode
-from _speedups.codec.tables import REASON_CODES
-from _speedups.net.connection import Connection
-from broker import logs
-from broker.hooks.api import NO_PROPERTIES, Client, Hooks, Message, Refusal
+from ..._speedups.codec.reason_codes import ReasonCode
+from ..._speedups.codec.tables import REASON_CODES
+from ..._speedups.net.connection import Connection
+from .. import logs
+from .api import NO_PROPERTIES, Client, Hooks, Message, Refusal
 
 T = TypeVar("T")
 

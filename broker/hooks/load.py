@@ -6,8 +6,8 @@ from importlib import import_module
 from inspect import isclass
 from typing import Any
 
-from broker.errors import UsageError
-from broker.hooks.api import Hooks
+from ..errors import UsageError
+from .api import Hooks
 
 
 def load(names: Iterable[str]) -> list[Hooks]:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from broker.auth.authenticator import Challenge, Credentials, Identity, ReasonCode, Step, Verdict
-from broker.hooks.chain import HookChain
+from ..auth.authenticator import Challenge, Credentials, Identity, ReasonCode, Step, Verdict
+from .chain import HookChain
 
 FAILED = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="a hook failed to authenticate it")
 

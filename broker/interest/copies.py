@@ -2,11 +2,11 @@
 
 import asyncio
 
-from _speedups.codec.properties import encode_block
-from _speedups.codec.topics import matches
-from broker.config.link import HOP
-from broker.core.data_plane import DataPlane
-from broker.interest.interest import Watch
+from ..._speedups.codec.properties import encode_block
+from ..._speedups.codec.topics import matches
+from ..config.link import HOP
+from ..core.data_plane import DataPlane
+from .interest import Watch
 
 AT_ONCE = 200  # messages that are looked at before others have their turn
 

@@ -1,6 +1,6 @@
 """Calculation with topic filters: the intersection of two, and those of many that add nothing."""
 
-from _speedups.session.rights import covers
+from ..._speedups.session.rights import covers
 
 Path = tuple[str, ...]  # identities of brokers: the next one first, the one with the subscriber last; empty: this one
 Rows = dict[str, Path]  # wanted topic filters, and for whom

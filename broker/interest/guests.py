@@ -3,17 +3,17 @@
 import json
 from typing import Any
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Publish, Subscribe
-from _speedups.net.connection import Connection
-from _speedups.session.session import Session
-from broker.config.link import EVERYTHING, HOP, MAX_WANTED, NOTICE, PATH, SENDS, WANTED
-from broker.core import tenants
-from broker.core.data_plane import DataPlane
-from broker.interest.copies import forget_copies
-from broker.interest.filters import Rows
-from broker.interest.interest import Interest, Watch
-from broker.interest.neighbours import Neighbour
+from ..._speedups.codec.encode import encode
+from ..._speedups.codec.packets import Publish, Subscribe
+from ..._speedups.net.connection import Connection
+from ..._speedups.session.session import Session
+from ..config.link import EVERYTHING, HOP, MAX_WANTED, NOTICE, PATH, SENDS, WANTED
+from ..core import tenants
+from ..core.data_plane import DataPlane
+from .copies import forget_copies
+from .filters import Rows
+from .interest import Interest, Watch
+from .neighbours import Neighbour
 
 DIGITS = 9  # of a number of rows; of some thousands Python makes no number
 

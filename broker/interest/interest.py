@@ -6,11 +6,11 @@ asked for messages that are wanted by way of itself. So no interest goes round i
 
 import time
 
-from _speedups.routing.interest import wanted_filters
-from broker.core.data_plane import DataPlane
-from broker.interest.filters import Rows, collapsed, intersection, reduced
-from broker.interest.neighbours import Neighbours
-from broker.streams.since import PREFIX as STREAM
+from ..._speedups.routing.interest import wanted_filters
+from ..core.data_plane import DataPlane
+from ..streams.since import PREFIX as STREAM
+from .filters import Rows, collapsed, intersection, reduced
+from .neighbours import Neighbours
 
 VISITS = 50_000  # nodes of the tree of subscriptions that are looked at; with more filters the scope is wanted
 LINGER = 3.0  # seconds for which a filter stays wanted after its last subscriber: it may come back

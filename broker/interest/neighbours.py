@@ -8,10 +8,10 @@ import json
 import time
 from typing import NamedTuple
 
-from broker.config.link import CLIENT_ID_PREFIX
-from broker.core.data_plane import DataPlane
-from broker.core.hidden_messages import HiddenMessages
-from broker.interest.filters import Rows
+from ..config.link import CLIENT_ID_PREFIX
+from ..core.data_plane import DataPlane
+from ..core.hidden_messages import HiddenMessages
+from .filters import Rows
 
 KIND = "wanted"
 FORGET_SECONDS = 60.0  # after the end of its session a neighbour is forgotten

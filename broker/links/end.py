@@ -12,19 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connack, Connect, Disconnect, Packet, Publish, Suback, Unsuback
-from _speedups.net.listener import Endpoint, Listener
-from _speedups.net.reactor import Reactor
-from _speedups.protocol.client_events import reason_of
-from _speedups.protocol.link_relay import LinkRelay, QuotaExceeded
-from broker.client.connection import ClientConnection
-from broker.client.options import Options
-from broker.config.broker_url import SECURE, WEB
-from broker.config.link import CLIENT_ID_PREFIX, LISTENER, LinkConfig, address_of, path_of
-from broker.config.schema import LimitsConfig
-from broker.errors import ConnectError, ConnectionLostError
-from broker.links.pace import Pace
+from ..._speedups.codec.encode import encode
+from ..._speedups.codec.packets import Connack, Connect, Disconnect, Packet, Publish, Suback, Unsuback
+from ..._speedups.net.listener import Endpoint, Listener
+from ..._speedups.net.reactor import Reactor
+from ..._speedups.protocol.client_events import reason_of
+from ..._speedups.protocol.link_relay import LinkRelay, QuotaExceeded
+from ..client.connection import ClientConnection
+from ..client.options import Options
+from ..config.broker_url import SECURE, WEB
+from ..config.link import CLIENT_ID_PREFIX, LISTENER, LinkConfig, address_of, path_of
+from ..config.schema import LimitsConfig
+from ..errors import ConnectError, ConnectionLostError
+from .pace import Pace
 
 TIMEOUT = 10.0  # seconds for connecting, and for a reply of a broker
 PINGREQ = b"\xc0\x00"

@@ -10,17 +10,17 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connack, Subscribe, Unsubscribe
-from _speedups.session.session import Session
-from broker.config.link import HOP, PATH, WANTED, LinkConfig, Rule
-from broker.core.data_plane import DataPlane
-from broker.core.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT
-from broker.interest.copies import forget_copies
-from broker.interest.filters import Path, Rows, intersection
-from broker.interest.interest import Interest, Watch
-from broker.interest.neighbours import Neighbour
-from broker.links.end import LOCAL_LEVEL, PACKET_IDS, End, LinkError
+from ..._speedups.codec.encode import encode
+from ..._speedups.codec.packets import Connack, Subscribe, Unsubscribe
+from ..._speedups.session.session import Session
+from ..config.link import HOP, PATH, WANTED, LinkConfig, Rule
+from ..core.data_plane import DataPlane
+from ..core.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT
+from ..interest.copies import forget_copies
+from ..interest.filters import Path, Rows, intersection
+from ..interest.interest import Interest, Watch
+from ..interest.neighbours import Neighbour
+from .end import LOCAL_LEVEL, PACKET_IDS, End, LinkError
 
 FIRST_REPORT = 2.0  # seconds: the time that it takes at most
 TICK = 0.25  # seconds between two looks at the filters that are wanted here

@@ -9,18 +9,18 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connack, Subscribe, Unsubscribe
-from _speedups.protocol.link_relay import Echoes, LinkRelay, TopicRule
-from _speedups.session.session import Session
-from broker import logs
-from broker.config.link import HOP, NOTICE, SENDS, WANTED, LinkConfig, Rule
-from broker.coordination.coordinator import QueueLimits
-from broker.core.data_plane import DataPlane
-from broker.interest.filters import Rows
-from broker.interest.interest import Interest
-from broker.interest.neighbours import Neighbour
-from broker.links.end import (
+from ..._speedups.codec.encode import encode
+from ..._speedups.codec.packets import Connack, Subscribe, Unsubscribe
+from ..._speedups.protocol.link_relay import Echoes, LinkRelay, TopicRule
+from ..._speedups.session.session import Session
+from .. import logs
+from ..config.link import HOP, NOTICE, SENDS, WANTED, LinkConfig, Rule
+from ..coordination.coordinator import QueueLimits
+from ..core.data_plane import DataPlane
+from ..interest.filters import Rows
+from ..interest.interest import Interest
+from ..interest.neighbours import Neighbour
+from .end import (
     LOCAL_LEVEL,
     PACKET_IDS,
     PINGREQ,
@@ -33,9 +33,9 @@ from broker.links.end import (
     connect_remote,
     dial,
 )
-from broker.links.exchange import OPTIONS, REFUSED, Exchange, is_offered
-from broker.links.local_session import LocalSession
-from broker.links.pace import Pace
+from .exchange import OPTIONS, REFUSED, Exchange, is_offered
+from .local_session import LocalSession
+from .pace import Pace
 
 FIRST_RETRY = 0.2  # seconds until the second attempt to connect; twice as long each time, up to `retry`
 STABLE = 10.0  # seconds connected after which the next wait is the first again

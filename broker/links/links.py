@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from broker.config.link import LinkConfig
-from broker.links.link import Host, Link, Lost
+from ..config.link import LinkConfig
+from .link import Host, Link, Lost
 
 PREPARE_SECONDS = 5.0  # a store that is slower must not keep clients away
 

@@ -6,24 +6,24 @@ A session that the other broker has not met yet has one more subscription, `NEW`
 import asyncio
 from collections.abc import Callable
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Publish, Unsubscribe
-from _speedups.codec.properties import decode_block
-from _speedups.codec.topics import matches
-from _speedups.protocol.link_relay import LinkRelay
-from _speedups.session.session import Session
-from broker.config.link import CLIENT_ID_PREFIX, LinkConfig
-from broker.coordination.coordinator import QueueLimits
-from broker.core.data_plane import TICKS_PER_SECOND, DataPlane
-from broker.core.subscription_options import (
+from ..._speedups.codec.encode import encode
+from ..._speedups.codec.packets import Publish, Unsubscribe
+from ..._speedups.codec.properties import decode_block
+from ..._speedups.codec.topics import matches
+from ..._speedups.protocol.link_relay import LinkRelay
+from ..._speedups.session.session import Session
+from ..config.link import CLIENT_ID_PREFIX, LinkConfig
+from ..coordination.coordinator import QueueLimits
+from ..core.data_plane import TICKS_PER_SECOND, DataPlane
+from ..core.subscription_options import (
     NO_LOCAL,
     RETAIN_AS_PUBLISHED,
     RETAIN_HANDLING_SHIFT,
     STORED_OPTIONS,
 )
-from broker.links.end import LOCAL_LEVEL, End, LinkError, adopt, closing, connect_local
-from broker.links.exchange import OPTIONS, WHEN_NEW, subscribe_local
-from broker.links.pace import Pace
+from .end import LOCAL_LEVEL, End, LinkError, adopt, closing, connect_local
+from .exchange import OPTIONS, WHEN_NEW, subscribe_local
+from .pace import Pace
 
 NEW = "$flockmq/new"
 LATER = NO_LOCAL | 2 << RETAIN_HANDLING_SHIFT  # no retained messages now, and no RETAIN flag

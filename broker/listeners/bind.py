@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
 
-from broker.config.listen_url import hosts_and_port
-from broker.errors import ListenError
+from ..config.listen_url import hosts_and_port
+from ..errors import ListenError
 
 TRUST_CACHE = 1024  # addresses of proxies: usually few
 SETTING = "--listen or FLOCKMQ_LISTEN"

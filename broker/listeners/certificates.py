@@ -11,12 +11,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from _speedups.net.ticket_keys import TicketKeyRing
-from _speedups.net.tls import TlsContext, TlsError
-from broker import logs
-from broker.config.listen_url import ListenUrl
-from broker.config.schema import ListenerConfig, TlsConfig
-from broker.errors import ConfigError
+from ..._speedups.net.ticket_keys import TicketKeyRing
+from ..._speedups.net.tls import TlsContext, TlsError
+from .. import logs
+from ..config.listen_url import ListenUrl
+from ..config.schema import ListenerConfig, TlsConfig
+from ..errors import ConfigError
 
 PROTOCOLS = {"mqtts": "mqtt", "wss": "http/1.1"}  # names for ALPN
 

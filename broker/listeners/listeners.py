@@ -8,18 +8,18 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from _speedups.net.listener import Endpoint, Listener
-from _speedups.net.reactor import Reactor
-from _speedups.net.ticket_keys import TicketKeyRing
-from _speedups.net.tls import TlsContext
-from broker import logs
-from broker.config.listen_url import EVERYWHERE, ListenUrl, split_address
-from broker.config.schema import Config, ListenerConfig, QuotasConfig
-from broker.errors import ConfigError
-from broker.listeners import certificates
-from broker.listeners.bind import address_of, bind, host_name, is_own_address, truster
-from broker.listeners.unix_socket import bind_unix, inherit, remove
-from broker.listeners.websocket import Upgrade
+from ..._speedups.net.listener import Endpoint, Listener
+from ..._speedups.net.reactor import Reactor
+from ..._speedups.net.ticket_keys import TicketKeyRing
+from ..._speedups.net.tls import TlsContext
+from .. import logs
+from ..config.listen_url import EVERYWHERE, ListenUrl, split_address
+from ..config.schema import Config, ListenerConfig, QuotasConfig
+from ..errors import ConfigError
+from . import certificates
+from .bind import address_of, bind, host_name, is_own_address, truster
+from .unix_socket import bind_unix, inherit, remove
+from .websocket import Upgrade
 
 BACKLOG = 4096  # connections that the kernel completes before the node accepts them
 UNLIMITED = 2**32 - 1

@@ -4,7 +4,7 @@ import os
 import socket
 import stat
 
-from broker.errors import ListenError
+from ..errors import ListenError
 
 
 def bind_unix(path: str, mode: int) -> socket.socket:

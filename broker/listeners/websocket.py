@@ -16,8 +16,8 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
-from broker.config.schema import WebsocketConfig
-from broker.listeners.forwarded import client_of
+from ..config.schema import WebsocketConfig
+from .forwarded import client_of
 
 LISTS = ("Connection", "Upgrade", "Sec-WebSocket-Protocol", "Sec-WebSocket-Extensions")
 MAX_LIST = 1000  # bytes of the values of such a header: a browser sends 100, and each word costs the loop time

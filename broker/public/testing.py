@@ -17,12 +17,12 @@ from typing import Self
 
 import uvloop
 
-from broker.config.kinds import split_address
-from broker.config.listen_url import ListenUrl
-from broker.config.load import load
-from broker.hooks.api import Hooks
-from broker.node import Node
-from broker.process import raise_file_limit
+from flockmq.broker.config.kinds import split_address
+from flockmq.broker.config.listen_url import ListenUrl
+from flockmq.broker.config.load import load
+from flockmq.broker.hooks.api import Hooks
+from flockmq.broker.node import Node
+from flockmq.broker.process import raise_file_limit
 
 DEFAULTS: Mapping[str, object] = {"listen": ["127.0.0.1:0"], "store.url": "memory", "mqtt.sys_interval": "0"}
 

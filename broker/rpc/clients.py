@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from _speedups.protocol import close_reasons
-from _speedups.protocol.close_reasons import CloseReason
-from _speedups.session.session import Session
-from broker.coordination.coordinator import Coordinator
-from broker.core.calls import Arguments
-from broker.core.data_plane import DataPlane
-from broker.core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED
-from broker.rpc.paging import first, in_scope
+from ..._speedups.protocol import close_reasons
+from ..._speedups.protocol.close_reasons import CloseReason
+from ..._speedups.session.session import Session
+from ..coordination.coordinator import Coordinator
+from ..core.calls import Arguments
+from ..core.data_plane import DataPlane
+from ..core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED
+from .paging import first, in_scope
 
 Match = Callable[[Session], bool]
 

@@ -3,12 +3,12 @@
 import json
 from typing import Any
 
-from _speedups.codec.topics import split_shared
-from _speedups.session.group import Group
-from broker.coordination.coordinator import Coordinator
-from broker.core.calls import Arguments
-from broker.core.data_plane import DataPlane
-from broker.rpc.paging import first, in_scope
+from ..._speedups.codec.topics import split_shared
+from ..._speedups.session.group import Group
+from ..coordination.coordinator import Coordinator
+from ..core.calls import Arguments
+from ..core.data_plane import DataPlane
+from .paging import first, in_scope
 
 PREVIEW = 20  # oldest messages that `one` describes
 

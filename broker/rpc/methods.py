@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from broker.core.calls import RpcMethods
-from broker.rpc import clients, groups, node, tenants
-from broker.rpc.node_view import NodeView
+from ..core.calls import RpcMethods
+from . import clients, groups, node, tenants
+from .node_view import NodeView
 
 
 def methods(view: NodeView) -> RpcMethods:

@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from broker import logs
-from broker.core.calls import Arguments
-from broker.metrics import METRICS
-from broker.rpc.node_view import NodeView
+from .. import logs
+from ..core.calls import Arguments
+from ..metrics import METRICS
+from .node_view import NodeView
 
 STARTED = time.time()
 
@@ -34,7 +34,7 @@ def describe(node: NodeView, arguments: Arguments) -> dict[str, Any]:
 
 
 def figures(node: NodeView, arguments: Arguments) -> dict[str, float]:
-    """Its metrics, by the names in `broker.metrics`."""
+    """Its metrics, by the names in `flockmq.broker.metrics`."""
     counted = node.broker.data_plane.turn.counted()
     return {metric.name: metric.read(node.broker, counted) for metric in METRICS}
 

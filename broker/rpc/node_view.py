@@ -2,10 +2,10 @@
 
 from typing import Protocol
 
-from broker.broker import Broker
-from broker.config.schema import Config
-from broker.links.links import Links
-from broker.listeners.listeners import Listeners
+from ..broker import Broker
+from ..config.schema import Config
+from ..links.links import Links
+from ..listeners.listeners import Listeners
 
 
 class NodeView(Protocol):

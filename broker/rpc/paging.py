@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, NamedTuple
 
-from broker.core.calls import Arguments
+from ..core.calls import Arguments
 
 SLICE = 500  # items searched at a time: some tenths of a millisecond
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from broker.core.calls import Arguments
-from broker.core.data_plane import DataPlane
-from broker.metrics import TENANT_FIGURES
-from broker.rpc.paging import first
+from ..core.calls import Arguments
+from ..core.data_plane import DataPlane
+from ..metrics import TENANT_FIGURES
+from .paging import first
 
 
 async def find(data_plane: DataPlane, arguments: Arguments) -> dict[str, Any]:

@@ -8,12 +8,12 @@ its work is in proportion to the blocks written, whatever the size of the state.
 
 from collections.abc import Callable, Iterator
 
-from _speedups.routing.router import Router
-from _speedups.session.session import Session
-from broker import logs
-from broker.core import will
-from broker.core.sessions import Sessions
-from broker.storage.store import Store
+from ..._speedups.routing.router import Router
+from ..._speedups.session.session import Session
+from .. import logs
+from ..core import will
+from ..core.sessions import Sessions
+from .store import Store
 
 MIN_BYTES = 64 * 1024 * 1024  # bytes of blocks below which it isn't worthwhile
 GROWTH = 3  # times the live state of the last time

@@ -16,8 +16,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from broker import logs
-from broker.files import sync_folder
+from .. import logs
+from ..files import sync_folder
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 POSITION_SIZE = 20  # bytes

@@ -16,9 +16,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from broker import logs
-from broker.files import sync_folder
-from broker.storage.log_segments import (
+from .. import logs
+from ..files import sync_folder
+from .log_segments import (
     FRAME,
     HEAD,
     Frame,

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.errors import StoreError
+from ..errors import StoreError
 
 MAGIC = b"FQLOG\0\0\1"  # the last byte is the layout
 HEAD = struct.Struct("<8sQ16s")  # MAGIC, bytes of the log before the segment, id of the log

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from broker.storage.store import Store
+from .store import Store
 
 
 class MemoryStore(Store):

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from _speedups.routing.router import Router
-from _speedups.session.group import Group
-from _speedups.session.journal import DamagedBlock, records
-from _speedups.session.session import Session
-from _speedups.session.session_store import Restored
-from broker.core.group_settings import settings_of
-from broker.core.sessions import Sessions
-from broker.core.will import Will
-from broker.errors import StoreError
+from ..._speedups.routing.router import Router
+from ..._speedups.session.group import Group
+from ..._speedups.session.journal import DamagedBlock, records
+from ..._speedups.session.session import Session
+from ..._speedups.session.session_store import Restored
+from ..core.group_settings import settings_of
+from ..core.sessions import Sessions
+from ..core.will import Will
+from ..errors import StoreError
 
 
 class Restorer:

@@ -21,15 +21,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from _speedups.log.journal import Block
-from _speedups.log.message_log import MessageLog
-from broker import logs
-from broker.errors import StoreFailure
-from broker.storage import sqlite_file
-from broker.storage.confirmed_note import ConfirmedNote
-from broker.storage.log_files import LogEntry, LogFiles
-from broker.storage.log_segments import folder_of
-from broker.storage.store import LogStore
+from ..._speedups.log.journal import Block
+from ..._speedups.log.message_log import MessageLog
+from .. import logs
+from ..errors import StoreFailure
+from . import sqlite_file
+from .confirmed_note import ConfirmedNote
+from .log_files import LogEntry, LogFiles
+from .log_segments import folder_of
+from .store import LogStore
 
 RETRY_SECONDS = 1.0  # between attempts when the disk is full or broken
 LOG_SECONDS = 60.0  # between lines in the log about it

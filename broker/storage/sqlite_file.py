@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.errors import StoreError
+from ..errors import StoreError
 
 APPLICATION_ID = 0x464C4D51  # "FLMQ"
 LAYOUT = 1  # of the tables; that of the blocks is in each block

@@ -1,6 +1,6 @@
 """The interface of a store, which keeps the state of a node.
 
-A store keeps blocks of the journal (`_speedups.journal`), in order, each whole or not at all, and does not
+A store keeps blocks of the journal (`_speedups/session/journal.pyx`), in order, each whole or not at all, and does not
 read them. `commit` never waits: it takes a block, and `confirm` is called on the loop's thread when the block is as
 durable as the store promises. Acknowledgements are sent after that and not before (guarantee G1).
 """
@@ -8,8 +8,8 @@ durable as the store promises. Acknowledgements are sent after that and not befo
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
-from _speedups.log.message_log import MessageLog
-from broker.errors import StoreFailure
+from ..._speedups.log.message_log import MessageLog
+from ..errors import StoreFailure
 
 
 class Store(ABC):

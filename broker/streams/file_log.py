@@ -6,12 +6,12 @@ ones from the files.
 
 import asyncio
 
-from broker.storage.log_files import LogEntry
-from broker.storage.log_segments import LogReader
-from broker.storage.sqlite import SqliteStore
-from broker.streams.message_log import Entry, LogAway, MessageLog
-from broker.streams.since import Place
-from broker.streams.tail import Tail
+from ..storage.log_files import LogEntry
+from ..storage.log_segments import LogReader
+from ..storage.sqlite import SqliteStore
+from .message_log import Entry, LogAway, MessageLog
+from .since import Place
+from .tail import Tail
 
 READERS = 4  # threads that read at a time
 PIECE_BYTES = 1 << 20  # that one of them reads, at most, but one entry

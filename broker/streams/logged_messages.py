@@ -7,11 +7,11 @@ of messages".
 import asyncio
 from collections.abc import Callable
 
-from _speedups.log.message_log import MessageLog
-from broker.config.schema import AnalyticsConfig
-from broker.core import tenants
-from broker.core.data_plane import DataPlane
-from broker.storage.store import LogStore
+from ..._speedups.log.message_log import MessageLog
+from ..config.schema import AnalyticsConfig
+from ..core import tenants
+from ..core.data_plane import DataPlane
+from ..storage.store import LogStore
 
 WAIT_SECONDS = 0.02  # that messages of QoS 0 wait for more, so that a quiet node doesn't write one entry for each
 

@@ -5,8 +5,8 @@ Each log keeps its own order. Between nodes the order follows their clocks.
 
 from collections import deque
 
-from broker.streams.message_log import Entry, MessageLog
-from broker.streams.since import Place, Start
+from .message_log import Entry, MessageLog
+from .since import Place, Start
 
 PIECE_ENTRIES = 256
 PIECE_BYTES = 1 << 19

@@ -4,15 +4,15 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from _speedups.codec.topics import matches
-from _speedups.log.log_source import DamagedLog, LogSource, check
-from _speedups.session.session import Session
-from broker import logs
-from broker.core.data_plane import DataPlane, report
-from broker.core.subscription_options import MAXIMUM_QOS, RETAIN_AS_PUBLISHED
-from broker.streams.merge import Merge
-from broker.streams.message_log import Entry, LogAway, MessageLog
-from broker.streams.since import Place, Start
+from ..._speedups.codec.topics import matches
+from ..._speedups.log.log_source import DamagedLog, LogSource, check
+from ..._speedups.session.session import Session
+from .. import logs
+from ..core.data_plane import DataPlane, report
+from ..core.subscription_options import MAXIMUM_QOS, RETAIN_AS_PUBLISHED
+from .merge import Merge
+from .message_log import Entry, LogAway, MessageLog
+from .since import Place, Start
 
 RETRY_SECONDS = 0.5  # until a log that could not be read is read again
 CACHED_TOPICS = 10_000

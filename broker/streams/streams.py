@@ -11,13 +11,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from _speedups.session.session import Session
-from broker.core.data_plane import DataPlane
-from broker.core.hidden_messages import HiddenMessages
-from broker.core.session_expiry import kept_seconds
-from broker.streams.message_log import MessageLog
-from broker.streams.since import Start, parse_since, split_stream
-from broker.streams.stream import Stream
+from ..._speedups.session.session import Session
+from ..core.data_plane import DataPlane
+from ..core.hidden_messages import HiddenMessages
+from ..core.session_expiry import kept_seconds
+from .message_log import MessageLog
+from .since import Start, parse_since, split_stream
+from .stream import Stream
 
 Stored = dict[str, dict[str, Any]]  # topic filter of a stream -> where it goes on, as JSON
 

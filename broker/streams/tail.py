@@ -2,8 +2,8 @@
 
 from collections import deque
 
-from broker.streams.message_log import Entry
-from broker.streams.since import Place
+from .message_log import Entry
+from .since import Place
 
 KEPT_BYTES = 4 << 20  # of the newest entries of each log
 

@@ -7,7 +7,7 @@ FlockError
 └── DataLoss      messages that were to be read are no longer in a log
 """
 
-from broker.errors import FlockError
+from ...broker.errors import FlockError
 
 
 class OptionError(FlockError):

@@ -2,10 +2,10 @@
 
 import re
 
-from broker.errors import FlockError
+from ...broker.errors import FlockError
 
-# An exception of ours in a Python worker arrives as text: `cluster.analytics.errors.DataLoss: message; hint`.
-OURS = re.compile(r"^(?:Caused by: )?(?:[\w.]*: )*(?:cluster|broker)\.[\w.]*errors\.\w+: (.*)$", re.MULTILINE)
+# An exception of ours in a Python worker arrives as text: `flockmq.cluster.analytics.errors.DataLoss: message; hint`.
+OURS = re.compile(r"^(?:Caused by: )?(?:[\w.]*: )*flockmq\.[\w.]*errors\.\w+: (.*)$", re.MULTILINE)
 PYTHON = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
 CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?([\w$]+): (.+)$", re.MULTILINE)
 

@@ -18,23 +18,23 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from broker import logs
-from broker.commands.parser import Parser
-from broker.errors import FlockError, UsageError
-from cluster.analytics import job_options, session
-from cluster.analytics.faults import told
-from cluster.analytics.job_options import EXAMPLES, Options
-from cluster.analytics.log.connection import Connection
-from cluster.analytics.log.heartbeats import Heartbeats
-from cluster.analytics.log.jobs import Job as Entry
-from cluster.analytics.log.log import Logs
-from cluster.analytics.log.offsets import parse_offsets, positions
-from cluster.analytics.options import parse_options
-from cluster.analytics.output.batches import Batches
-from cluster.analytics.output.checkpoint_lock import CheckpointLock
-from cluster.analytics.output.live import Live
-from cluster.analytics.output.version import Report
-from cluster.analytics.source import register
+from flockmq.broker import logs
+from flockmq.broker.commands.parser import Parser
+from flockmq.broker.errors import FlockError, UsageError
+from flockmq.cluster.analytics import job_options, session
+from flockmq.cluster.analytics.faults import told
+from flockmq.cluster.analytics.job_options import EXAMPLES, Options
+from flockmq.cluster.analytics.log.connection import Connection
+from flockmq.cluster.analytics.log.heartbeats import Heartbeats
+from flockmq.cluster.analytics.log.jobs import Job as Entry
+from flockmq.cluster.analytics.log.log import Logs
+from flockmq.cluster.analytics.log.offsets import parse_offsets, positions
+from flockmq.cluster.analytics.options import parse_options
+from flockmq.cluster.analytics.output.batches import Batches
+from flockmq.cluster.analytics.output.checkpoint_lock import CheckpointLock
+from flockmq.cluster.analytics.output.live import Live
+from flockmq.cluster.analytics.output.version import Report
+from flockmq.cluster.analytics.source import register
 
 LOOK = 0.5  # seconds between two checks of the query
 log = logs.get("flockmq.analytics")

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.commands.parser import Parser
-from broker.config.redis_url import RedisUrl, masked
-from broker.errors import UsageError
-from cluster.analytics import durations
-from cluster.analytics.log.properties import parse_columns
-from cluster.analytics.options import parse_size
-from cluster.analytics.tables import RESULTS
-from cluster.analytics.topic_filter import check_topic_filter
+from ...broker.commands.parser import Parser
+from ...broker.config.redis_url import RedisUrl, masked
+from ...broker.errors import UsageError
+from . import durations
+from .log.properties import parse_columns
+from .options import parse_size
+from .tables import RESULTS
+from .topic_filter import check_topic_filter
 
 PREFIX = "mq:"
 GROUPS = {"top": ("top_clients", "top_topics")}

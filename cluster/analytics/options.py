@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
-from broker.config.redis_url import masked
-from cluster.analytics.errors import OptionError
-from cluster.analytics.log.properties import PropertyColumn, parse_columns
-from cluster.analytics.position import Position
-from cluster.analytics.times import parse_time
-from cluster.analytics.topic_filter import check_topic_filter
-from cluster.redis.clients import PREFIX, RedisAddress
+from ...broker.config.redis_url import masked
+from ..redis.clients import PREFIX, RedisAddress
+from .errors import OptionError
+from .log.properties import PropertyColumn, parse_columns
+from .position import Position
+from .times import parse_time
+from .topic_filter import check_topic_filter
 
 MIB = 1 << 20
 UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}

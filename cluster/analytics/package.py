@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
-from broker.errors import FlockError
+from ...broker.errors import FlockError
 
 OURS = ("broker", "cluster")
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]  # of the folders in OURS
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date in a zip file
 SUFFIXES = {".py", ".html", ".properties"}
 
@@ -26,7 +26,8 @@ def build() -> bytes:
     Raises:
         FlockError: redis-py is not installed, or the analytics need a compiled module.
     """
-    files = {str(PurePosixPath(path.relative_to(ROOT))): path for path in _ours()} | _redis()
+    ours = {str(PurePosixPath("flockmq", path.relative_to(ROOT))): path for path in _ours()}
+    files = {"flockmq/__init__.py": _place("flockmq") / "__init__.py"} | ours | _redis()
     output = io.BytesIO()
     with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, path in sorted(files.items()):
@@ -52,20 +53,25 @@ def _ours() -> set[Path]:
     return files
 
 
-def imported(path: Path) -> Iterator[str]:
-    """The modules of FlockMQ that a file imports, and possibly names in them."""
+def imported(path: Path, root: Path = ROOT) -> Iterator[str]:
+    """The modules of FlockMQ that a file imports, and possibly names in them: without `flockmq.`, from `root` on."""
+    package = path.relative_to(root).parent.parts
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
+            parent = ["flockmq", *package][: len(package) + 2 - node.level] if node.level else []
+            module = ".".join([*parent, *([node.module] if node.module else [])])
             names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
         for name in names:
-            if name.partition(".")[0] == "_speedups":
+            top, _, rest = name.partition(".")
+            if top != "flockmq":
+                continue
+            if rest.partition(".")[0] == "_speedups":
                 raise FlockError(f"{path.name} needs {name}, which is compiled and can't be in a zip file")
-            if name.partition(".")[0] in OURS:
-                yield name
+            if rest.partition(".")[0] in OURS:
+                yield rest
 
 
 def _module_files(module: str) -> Iterator[Path]:
@@ -80,8 +86,13 @@ def _module_files(module: str) -> Iterator[Path]:
 
 
 def _redis() -> dict[str, Path]:
-    spec = find_spec("redis")
-    if spec is None or spec.origin is None:
-        raise FlockError("the library redis is missing", "pip install 'flockmq[analytics]'")
-    place = Path(spec.origin).parent
+    place = _place("redis")
     return {str(PurePosixPath("redis", path.relative_to(place))): path for path in place.rglob("*.py")}
+
+
+def _place(package: str) -> Path:
+    """The folder of a package that can be imported."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise FlockError(f"the library {package} is missing", "pip install 'flockmq[analytics]'")
+    return Path(spec.origin).parent

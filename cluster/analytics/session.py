@@ -14,8 +14,8 @@ from typing import TextIO
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from broker import logs
-from broker.errors import FlockError
+from ...broker import logs
+from ...broker.errors import FlockError
 
 LOG4J = Path(__file__).with_name("log4j2.properties")
 JAVA = 17  # the minimum for Spark 4

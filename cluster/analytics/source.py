@@ -1,6 +1,6 @@
 """The data source `flockmq` for Spark: a row per message in the nodes' logs, as a stream or as a batch.
 
-    from cluster.analytics.source import register
+    from flockmq.cluster.analytics.source import register
     register(spark)
     spark.readStream.format("flockmq").option("redis", "redis://HOST:PORT").load()
 
@@ -19,19 +19,19 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from cluster.analytics.errors import OptionError
-from cluster.analytics.log.block import Selection
-from cluster.analytics.log.connection import Connection
-from cluster.analytics.log.jobs import Job
-from cluster.analytics.log.log import Logs
-from cluster.analytics.log.losses import Losses
-from cluster.analytics.log.offsets import Offsets, format_offsets, parse_offsets, positions
-from cluster.analytics.log.planning import Planner, Range
-from cluster.analytics.log.reading import RangeReader
-from cluster.analytics.options import SourceOptions, parse_options
-from cluster.analytics.position import Position
-from cluster.analytics.schema import MESSAGES
-from cluster.analytics.topic_filter import TopicFilters
+from .errors import OptionError
+from .log.block import Selection
+from .log.connection import Connection
+from .log.jobs import Job
+from .log.log import Logs
+from .log.losses import Losses
+from .log.offsets import Offsets, format_offsets, parse_offsets, positions
+from .log.planning import Planner, Range
+from .log.reading import RangeReader
+from .options import SourceOptions, parse_options
+from .position import Position
+from .schema import MESSAGES
+from .topic_filter import TopicFilters
 
 REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
 HEARTBEAT = 60.0  # seconds; after these a job without progress registers again

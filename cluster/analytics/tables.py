@@ -4,7 +4,7 @@ Every column of every result is defined here only. A window's row is written whe
 the window (a node's log was far behind) add another row for it, so that sums stay right.
 """
 
-from cluster.analytics.schema import MESSAGES
+from .schema import MESSAGES
 
 WINDOW = "window_start timestamp, window_end timestamp"
 TABLES = {

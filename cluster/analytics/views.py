@@ -3,10 +3,10 @@
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from broker.errors import FlockError
-from cluster.analytics.compute.rows import NUMBER_MAX, number
-from cluster.analytics.output.files import Files
-from cluster.analytics.tables import TABLES
+from ...broker.errors import FlockError
+from .compute.rows import NUMBER_MAX, number
+from .output.files import Files
+from .tables import TABLES
 
 
 def views(spark: SparkSession, directory: str) -> None:
@@ -43,7 +43,7 @@ def nothing(spark: SparkSession, name: str) -> DataFrame:
 
 def log_view(spark: SparkSession, options: dict[str, str | None]) -> None:
     """The logs as `messages`."""
-    from cluster.analytics.source import register
+    from .source import register
 
     register(spark)
     given = {name: value for name, value in options.items() if value is not None}

@@ -2,8 +2,8 @@
 
 from importlib import import_module
 
-from broker.commands.parser import Parser
-from broker.errors import UsageError
+from ...broker.commands.parser import Parser
+from ...broker.errors import UsageError
 
 COMMANDS = {
     "run": "the Spark job: live statistics of all messages, as Parquet files and on $SYS/analytics/#",
@@ -22,7 +22,7 @@ def run(arguments: list[str]) -> int:
     """Run the command; returns the exit status."""
     if arguments and arguments[0] in COMMANDS:
         try:
-            return int(import_module(f"cluster.analytics.commands.{arguments[0]}").run(arguments[1:]))
+            return int(import_module(f"flockmq.cluster.analytics.commands.{arguments[0]}").run(arguments[1:]))
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] in ("cluster", "broker", "_speedups"):
                 raise

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.commands.output import print_json, size, table, text
-from broker.commands.parser import Parser
-from cluster.commands import logged
-from cluster.commands.connection import Cluster, add_redis_options, connected
+from ...broker.commands.output import print_json, size, table, text
+from ...broker.commands.parser import Parser
+from . import logged
+from .connection import Cluster, add_redis_options, connected
 
 if TYPE_CHECKING:
     import redis
@@ -77,7 +77,7 @@ def run(arguments: list[str]) -> int:
 
 def read(cluster: Cluster, seconds: float) -> dict[str, Any]:
     """The whole status, as JSON can hold it."""
-    from cluster.redis.durability import inspect
+    from ..redis.durability import inspect
 
     client, keys = cluster.client, cluster.keys
     prefix = keys.prefix.decode()

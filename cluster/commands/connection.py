@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.commands.parser import Parser
-from broker.config.load import load
-from broker.config.schema import ClusterConfig
-from broker.errors import FlockError, UsageError
-from cluster.redis.keys import Keys
+from ...broker.commands.parser import Parser
+from ...broker.config.load import load
+from ...broker.config.schema import ClusterConfig
+from ...broker.errors import FlockError, UsageError
+from ..redis.keys import Keys
 
 if TYPE_CHECKING:
     import redis
@@ -51,7 +51,7 @@ def connected(args: Namespace) -> Iterator[Cluster]:
     try:
         import redis
 
-        from cluster.redis.clients import RedisAddress
+        from ..redis.clients import RedisAddress
     except ModuleNotFoundError as error:
         raise UsageError(f"the library {error.name} is missing", "pip install 'flockmq[cluster]'") from error
     address = RedisAddress.parse(settings.redis, settings.prefix)

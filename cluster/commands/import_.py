@@ -4,14 +4,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from broker.commands.parser import Parser
-from broker.config.load import load
-from broker.config.mosquitto import OPENS, translate
-from broker.errors import UsageError
-from cluster.commands.imported_files import reports
-from cluster.commands.migrate import add_options, add_source_options, move
-from cluster.migration.mosquitto_file import MAGIC
-from cluster.migration.places import MOSQUITTO
+from ...broker.commands.parser import Parser
+from ...broker.config.load import load
+from ...broker.config.mosquitto import OPENS, translate
+from ...broker.errors import UsageError
+from ..migration.mosquitto_file import MAGIC
+from ..migration.places import MOSQUITTO
+from .imported_files import reports
+from .migrate import add_options, add_source_options, move
 
 EXAMPLES = """\
   flockmq import /etc/mosquitto/mosquitto.conf > flockmq.toml

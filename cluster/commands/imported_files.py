@@ -4,11 +4,11 @@ import ssl
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from broker.auth.acl_file import AclFile, read_text
-from broker.auth.password_file import read_users
-from broker.config.mosquitto import Loss
-from broker.config.schema import Config
-from broker.errors import ConfigError, reason_of
+from ...broker.auth.acl_file import AclFile, read_text
+from ...broker.auth.password_file import read_users
+from ...broker.config.mosquitto import Loss
+from ...broker.config.schema import Config
+from ...broker.errors import ConfigError, reason_of
 
 Look = Callable[[str], Iterator[str]]  # the contents of a file, then the faults of its lines
 

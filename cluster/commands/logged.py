@@ -5,8 +5,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.commands.output import size, table, text
-from cluster.redis.keys import Keys
+from ...broker.commands.output import size, table, text
+from ..redis.keys import Keys
 
 if TYPE_CHECKING:
     import redis

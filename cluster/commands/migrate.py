@@ -4,13 +4,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from broker.commands.parser import Parser
-from broker.config.load import load
-from broker.config.redis_url import masked
-from broker.config.schema import Config
-from broker.errors import FlockError, UsageError
-from cluster.migration.migration import migrate, restore
-from cluster.migration.places import MOSQUITTO, SQLITE, MosquittoFile, Place, SqlitePlace, is_mosquitto, is_sqlite
+from ...broker.commands.parser import Parser
+from ...broker.config.load import load
+from ...broker.config.redis_url import masked
+from ...broker.config.schema import Config
+from ...broker.errors import FlockError, UsageError
+from ..migration.migration import migrate, restore
+from ..migration.places import MOSQUITTO, SQLITE, MosquittoFile, Place, SqlitePlace, is_mosquitto, is_sqlite
 
 EXAMPLES = """\
   flockmq migrate sqlite:flockmq.db redis://10.0.0.5:6379       # from one node to a cluster
@@ -102,8 +102,8 @@ def place(text: str, config: Config) -> Place:
     if is_sqlite(text):
         return SqlitePlace(Path(text.removeprefix(SQLITE)), config)
     try:
-        from cluster.migration.redis_place import RedisPlace
-        from cluster.redis.clients import RedisAddress
+        from ..migration.redis_place import RedisPlace
+        from ..redis.clients import RedisAddress
     except ModuleNotFoundError as error:
         raise UsageError(f"the library {error.name} is missing", "pip install 'flockmq[cluster]'") from error
     try:

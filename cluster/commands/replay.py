@@ -13,29 +13,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from broker.commands.client_flags import (
+from ...broker.commands.client_flags import (
     check_topic_filter,
     check_topic_name,
     encoded,
     number,
     warn,
 )
-from broker.commands.client_tls_flags import add_certificate_options, names_certificates, tls_context
-from broker.commands.parser import Parser
-from broker.config.broker_url import PORTS, SECURE, WEB, WEB_PATH, port_of
-from broker.config.load import load
-from broker.errors import ClientError, ConnectRefusedError, FlockError, UsageError
-from cluster.commands.connection import add_redis_options, connected
+from ...broker.commands.client_tls_flags import add_certificate_options, names_certificates, tls_context
+from ...broker.commands.parser import Parser
+from ...broker.config.broker_url import PORTS, SECURE, WEB, WEB_PATH, port_of
+from ...broker.config.load import load
+from ...broker.errors import ClientError, ConnectRefusedError, FlockError, UsageError
+from .connection import add_redis_options, connected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from broker.client.client import Client
-    from broker.client.options import Options
-    from cluster.analytics.log.log import Logs
-    from cluster.replay.file_log import FileLogs
-    from cluster.replay.player import Manner, Progress
-    from cluster.replay.recording import Recording
+    from ...broker.client.client import Client
+    from ...broker.client.options import Options
+    from ..analytics.log.log import Logs
+    from ..replay.file_log import FileLogs
+    from ..replay.player import Manner, Progress
+    from ..replay.recording import Recording
 
 TO = "mqtt://127.0.0.1:1883"
 SPEED = re.compile(r"(\d+(?:\.\d+)?)x?", re.ASCII)
@@ -65,8 +65,8 @@ def run(arguments: list[str]) -> int:
     check(args)
     options = client_options(args)
     with opened(args) as logs:
-        from cluster.replay import listing
-        from cluster.replay.recording import Recording
+        from ..replay import listing
+        from ..replay.recording import Recording
 
         recording = Recording(logs, selection(args), warn)
         if args.count:
@@ -80,7 +80,7 @@ def run(arguments: list[str]) -> int:
 def opened(args: Namespace) -> "Iterator[Logs | FileLogs]":
     """The logs that the arguments or the configuration name: in Redis, or beside the store of a node without Redis."""
     if (folder := log_folder(args)) is not None:
-        from cluster.replay.file_log import FileLogs
+        from ..replay.file_log import FileLogs
 
         try:
             yield FileLogs(folder)
@@ -90,9 +90,9 @@ def opened(args: Namespace) -> "Iterator[Logs | FileLogs]":
             raise FlockError(f"{error.filename} can't be read: {error.strerror}") from error
         return
     with connected(args) as cluster:
-        from cluster.analytics.log.connection import Connection
-        from cluster.analytics.log.log import Logs
-        from cluster.redis.clients import RedisAddress
+        from ..analytics.log.connection import Connection
+        from ..analytics.log.log import Logs
+        from ..redis.clients import RedisAddress
 
         with Connection(RedisAddress.parse(cluster.config.redis, cluster.config.prefix), PATIENCE) as connection:
             yield Logs(connection)
@@ -100,7 +100,7 @@ def opened(args: Namespace) -> "Iterator[Logs | FileLogs]":
 
 def log_folder(args: Namespace) -> Path | None:
     """The folder of the log of a node without Redis; None: the logs are in Redis. Raises UsageError."""
-    from broker.storage.log_segments import folder_of
+    from ...broker.storage.log_segments import folder_of
 
     if args.redis is not None and args.store is not None:
         raise UsageError("--redis and --store exclude each other")
@@ -171,8 +171,8 @@ def check(args: Namespace) -> None:
 
 def selection(args: Namespace) -> Any:
     """The selection of messages. Raises UsageError."""
-    from cluster.analytics.times import LOCAL, format_time, parse_time
-    from cluster.replay.recording import Selection
+    from ..analytics.times import LOCAL, format_time, parse_time
+    from ..replay.recording import Selection
 
     now = time.time()
     times = {}
@@ -190,8 +190,8 @@ def selection(args: Namespace) -> Any:
 
 def manner(args: Namespace) -> "Manner":
     """The manner of publishing. Raises UsageError."""
-    from cluster.analytics.times import SECOND, parse_duration
-    from cluster.replay.player import Manner
+    from ..analytics.times import SECOND, parse_duration
+    from ..replay.player import Manner
 
     found = SPEED.fullmatch(args.speed)
     if args.speed != "max" and not (found and 0 < float(found[1]) <= 1e6):
@@ -214,7 +214,7 @@ def manner(args: Namespace) -> "Manner":
 
 def client_options(args: Namespace) -> "Options":
     """The target broker, and the client's identity. Raises UsageError."""
-    from broker.client.options import Options
+    from ...broker.client.options import Options
 
     manner(args)  # reports errors before any work begins
     expected = "expected mqtt://[USER:PASSWORD@]HOST[:PORT], or mqtts://, ws://, wss://"
@@ -251,7 +251,7 @@ def client_options(args: Namespace) -> "Options":
 @contextlib.asynccontextmanager
 async def connected_client(options: "Options") -> "AsyncIterator[Client]":
     """A client at level 5; at level 4 if the broker does not speak it. Raises ConnectError and its kinds."""
-    from broker.client.client import Client
+    from ...broker.client.client import Client
 
     client = Client(options)
     try:
@@ -269,8 +269,8 @@ async def connected_client(options: "Options") -> "AsyncIterator[Client]":
 
 async def publish(recording: "Recording", args: Namespace, options: "Options") -> int:
     """Publish everything, with progress and a summary; returns the exit status."""
-    from cluster.replay.player import GRACE, Player, Progress
-    from cluster.replay.summary import resume_hint, summarize
+    from ..replay.player import GRACE, Player, Progress
+    from ..replay.summary import resume_hint, summarize
 
     began, progress = time.monotonic(), Progress()
     signals: list[int] = []
@@ -307,7 +307,7 @@ async def publish(recording: "Recording", args: Namespace, options: "Options") -
 
 async def watch(work: "asyncio.Future[None]", progress: "Progress", recording: "Recording") -> None:
     """Print the progress until the work is done, if standard error is a terminal."""
-    from cluster.replay.summary import progress_line
+    from ..replay.summary import progress_line
 
     is_terminal = sys.stderr.isatty()
     shown, before, at = 0, 0, time.monotonic()

@@ -7,10 +7,10 @@ import os
 import time
 from typing import Any
 
-from broker.commands.output import print_json, size, table, text
-from broker.commands.parser import Parser
-from broker.errors import FlockError
-from cluster.commands.connection import Cluster, add_redis_options, connected
+from ...broker.commands.output import print_json, size, table, text
+from ...broker.commands.parser import Parser
+from ...broker.errors import FlockError
+from .connection import Cluster, add_redis_options, connected
 
 EXAMPLES = """\
   flockmq session show pump-17 --redis redis://10.0.0.5:6379

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from _speedups.base.msgpack import pack
-from broker.auth.cluster_users import User
-from broker.auth.password_file import NAMES, USERNAME, read_users
-from broker.auth.rules import parse_rule
-from broker.commands.output import print_json, table, text
-from broker.commands.parser import Parser
-from broker.commands.passwd import add_scram_options, ask_credentials, warn
-from broker.errors import FlockError, UsageError
-from cluster.commands.connection import Cluster, add_redis_options, connected
+from ..._speedups.base.msgpack import pack
+from ...broker.auth.cluster_users import User
+from ...broker.auth.password_file import NAMES, USERNAME, read_users
+from ...broker.auth.rules import parse_rule
+from ...broker.commands.output import print_json, table, text
+from ...broker.commands.parser import Parser
+from ...broker.commands.passwd import add_scram_options, ask_credentials, warn
+from ...broker.errors import FlockError, UsageError
+from .connection import Cluster, add_redis_options, connected
 
 EXAMPLES = """\
   flockmq users add pump-17                          # asks for the password, or reads a line of standard input

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from cluster.peers.node_link import NodeLink
-from cluster.redis.link import Reply, ignore
-from cluster.replication.snapshot import pairs
-from cluster.sessions.wills import Wills
+from ..peers.node_link import NodeLink
+from ..redis.link import Reply, ignore
+from ..replication.snapshot import pairs
+from ..sessions.wills import Wills
 
 CLEANUP_SECONDS = 5.0
 AT_ONCE = 1000  # sessions per call

@@ -6,10 +6,10 @@ last value with its own clock.
 
 import time
 
-from _speedups.session.journal import Journal
-from broker import logs
-from cluster.peers.node_link import NodeLink
-from cluster.redis.link import Reply
+from ..._speedups.session.journal import Journal
+from ...broker import logs
+from ..peers.node_link import NodeLink
+from ..redis.link import Reply
 
 DRIFT_MS = 1  # for each reply
 LOGGED_MS = 60_000  # time without a node that the log names

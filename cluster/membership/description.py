@@ -3,9 +3,9 @@
 import os
 import socket
 
-from broker.core.data_plane import DataPlane
-from broker.version import version
-from cluster.peers.liveness import process_name
+from ...broker.core.data_plane import DataPlane
+from ...broker.version import version
+from ..peers.liveness import process_name
 
 
 def describe_node(plane: DataPlane, name: str) -> dict[str, str | int]:

@@ -4,17 +4,17 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from broker import logs
-from cluster.membership.cleanup import Cleanup
-from cluster.membership.clock import ClusterClock
-from cluster.membership.lease import Lease
-from cluster.peers.liveness import is_gone
-from cluster.peers.members import Members
-from cluster.peers.node_link import NodeLink
-from cluster.redis.link import GONE, LOST_DATA, LinkLost, Reply, ReplyError, ignore
-from cluster.replication.changes import Changes
-from cluster.replication.snapshot import pairs
-from cluster.sessions.wills import Wills
+from ...broker import logs
+from ..peers.liveness import is_gone
+from ..peers.members import Members
+from ..peers.node_link import NodeLink
+from ..redis.link import GONE, LOST_DATA, LinkLost, Reply, ReplyError, ignore
+from ..replication.changes import Changes
+from ..replication.snapshot import pairs
+from ..sessions.wills import Wills
+from .cleanup import Cleanup
+from .clock import ClusterClock
+from .lease import Lease
 
 HEARTBEATS_PER_LEASE = 4
 MOST_SECONDS = 1.5  # between heartbeats: the clock of the cluster goes on for 3 s by itself (CLUSTER.md, The clock)

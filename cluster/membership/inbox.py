@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from _speedups.base.msgpack import DamagedMessage, unpack
-from _speedups.cluster.arrivals import arrive
-from _speedups.session.subscriber import SessionKind
-from broker import logs
-from broker.core.data_plane import DataPlane
-from cluster.peers import wire
-from cluster.peers.node_link import NodeLink
-from cluster.replication.replica import Replica
+from ..._speedups.base.msgpack import DamagedMessage, unpack
+from ..._speedups.cluster.arrivals import arrive
+from ..._speedups.session.subscriber import SessionKind
+from ...broker import logs
+from ...broker.core.data_plane import DataPlane
+from ..peers import wire
+from ..peers.node_link import NodeLink
+from ..replication.replica import Replica
 
 log = logs.get("flockmq.cluster")
 

@@ -3,20 +3,20 @@
 import time
 from collections.abc import Callable
 
-from cluster.membership.clock import ClusterClock
-from cluster.membership.heartbeat import Heartbeat
-from cluster.membership.lease import Lease
-from cluster.message_log import LoggedMessages
-from cluster.peers import wire
-from cluster.peers.liveness import is_gone
-from cluster.peers.node_link import NodeLink
-from cluster.redis.connector import Refused
-from cluster.redis.keys import ARRIVING, MOVED
-from cluster.redis.link import LinkError, LinkLost
-from cluster.redis.store import RedisStore
-from cluster.replication.replica import Replica
-from cluster.replication.snapshot import pairs
-from cluster.sessions.wills import Wills
+from ..message_log import LoggedMessages
+from ..peers import wire
+from ..peers.liveness import is_gone
+from ..peers.node_link import NodeLink
+from ..redis.connector import Refused
+from ..redis.keys import ARRIVING, MOVED
+from ..redis.link import LinkError, LinkLost
+from ..redis.store import RedisStore
+from ..replication.replica import Replica
+from ..replication.snapshot import pairs
+from ..sessions.wills import Wills
+from .clock import ClusterClock
+from .heartbeat import Heartbeat
+from .lease import Lease
 
 
 class Joining:

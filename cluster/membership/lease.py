@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from _speedups.net.reactor import Reactor
-from broker import logs
-from cluster.peers.node_link import NodeLink
-from cluster.redis.link import Reply
+from ..._speedups.net.reactor import Reactor
+from ...broker import logs
+from ..peers.node_link import NodeLink
+from ..redis.link import Reply
 
 USED = 0.9  # of the lease: after that the node counts itself as expired, before others do
 PACE = 2.5  # seconds after a heartbeat: before a turn that begins later the clock of the cluster is set

@@ -7,24 +7,24 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from broker import logs
-from broker.core.data_plane import DataPlane
-from broker.errors import reason_of
-from cluster.membership.clock import ClusterClock
-from cluster.membership.lease import Lease
-from cluster.message_log import LoggedMessages
-from cluster.peers import wire
-from cluster.peers.node_link import NodeLink
-from cluster.redis.append_only_file import rewrite_after_restart
-from cluster.redis.link import GONE, LOST_DATA, LinkError, LinkLost
-from cluster.redis.store import RedisStore
-from cluster.replication.replica import Replica
-from cluster.replication.snapshot import Behind
-from cluster.sessions.claim import Claims
-from cluster.sessions.leases import Leases
-from cluster.sessions.reclaim import Reclaim
-from cluster.sessions.takeover import TakeOver
-from cluster.sessions.unfinished import Unfinished
+from ...broker import logs
+from ...broker.core.data_plane import DataPlane
+from ...broker.errors import reason_of
+from ..message_log import LoggedMessages
+from ..peers import wire
+from ..peers.node_link import NodeLink
+from ..redis.append_only_file import rewrite_after_restart
+from ..redis.link import GONE, LOST_DATA, LinkError, LinkLost
+from ..redis.store import RedisStore
+from ..replication.replica import Replica
+from ..replication.snapshot import Behind
+from ..sessions.claim import Claims
+from ..sessions.leases import Leases
+from ..sessions.reclaim import Reclaim
+from ..sessions.takeover import TakeOver
+from ..sessions.unfinished import Unfinished
+from .clock import ClusterClock
+from .lease import Lease
 
 BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5)  # between attempts to reach Redis, plus or minus a half
 ATTEMPTS_PER_LOG_LINE = 20

@@ -5,8 +5,8 @@ from typing import Any
 
 import redis
 
-from broker.errors import FlockError
-from cluster.redis.durability import inspect
+from ...broker.errors import FlockError
+from ..redis.durability import inspect
 
 WAIT_MILLISECONDS = 10_000  # for replicas
 FSYNC_SECONDS = 2.0  # after which Redis has synced its append-only file, if it does so every second

@@ -13,8 +13,8 @@ killed between steps 2 and 3 left both places closed to nodes; repeated, it does
 import secrets
 from collections.abc import Callable
 
-from broker.errors import FlockError
-from cluster.migration.places import Mark, Place, Source, Stage
+from ...broker.errors import FlockError
+from .places import Mark, Place, Source, Stage
 
 NOTHING = "nothing to move"
 

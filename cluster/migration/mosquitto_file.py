@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from _speedups.codec.properties import check_properties, decode_block, encode_block
-from _speedups.codec.topics import InvalidTopic, validate_topic_filter, validate_topic_name
-from broker.core.subscription_options import STORED_OPTIONS
+from ..._speedups.codec.properties import check_properties, decode_block, encode_block
+from ..._speedups.codec.topics import InvalidTopic, validate_topic_filter, validate_topic_name
+from ...broker.core.subscription_options import STORED_OPTIONS
 
 MAGIC = b"\x00\xb5\x00mosquitto db"
 VERSIONS = range(3, 7)

@@ -6,11 +6,11 @@ likewise, so those in flight keep theirs; those that wait, whose identifiers no 
 
 from collections.abc import Iterator
 
-from _speedups.codec.topics import is_shared
-from broker.config.schema import Config
-from broker.core.session_expiry import NEVER, limited
-from broker.core.subscription_options import MAXIMUM_QOS
-from cluster.migration.mosquitto_file import (
+from ..._speedups.codec.topics import is_shared
+from ...broker.config.schema import Config
+from ...broker.core.session_expiry import NEVER, limited
+from ...broker.core.subscription_options import MAXIMUM_QOS
+from .mosquitto_file import (
     QUEUED,
     RESEND_PUBCOMP,
     RESEND_PUBREL,
@@ -22,8 +22,8 @@ from cluster.migration.mosquitto_file import (
     StoredClient,
     StoredSubscription,
 )
-from cluster.migration.mosquitto_file import StoredMessage as FileMessage
-from cluster.migration.state import (
+from .mosquitto_file import StoredMessage as FileMessage
+from .state import (
     Queued,
     State,
     StoredDelayed,

@@ -11,14 +11,14 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.config.schema import Config
-from broker.errors import FlockError
-from broker.storage import sqlite_file
-from broker.storage.confirmed_note import ConfirmedNote
-from cluster.migration.mosquitto_file import CutFile, DamagedFile, chunks
-from cluster.migration.mosquitto_state import MosquittoState
-from cluster.migration.sqlite_state import RecordWriter, SqliteState
-from cluster.migration.state import Moved, State
+from ...broker.config.schema import Config
+from ...broker.errors import FlockError
+from ...broker.storage import sqlite_file
+from ...broker.storage.confirmed_note import ConfirmedNote
+from .mosquitto_file import CutFile, DamagedFile, chunks
+from .mosquitto_state import MosquittoState
+from .sqlite_state import RecordWriter, SqliteState
+from .state import Moved, State
 
 SQLITE, MOSQUITTO = "sqlite:", "mosquitto:"  # before the path of a file
 

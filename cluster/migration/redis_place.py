@@ -7,15 +7,15 @@ from typing import Any
 
 import redis
 
-from broker.config.schema import Config
-from broker.errors import FlockError
-from cluster.migration.durable import make_durable
-from cluster.migration.places import Mark, Place, Stage
-from cluster.migration.redis_state import AT_ONCE, ENTRIES, KeyWriter, RedisState
-from cluster.migration.state import Moved, State
-from cluster.peers.liveness import is_gone
-from cluster.redis.clients import RedisAddress
-from cluster.redis.keys import ARRIVING, LAYOUT, MOVED
+from ...broker.config.schema import Config
+from ...broker.errors import FlockError
+from ..peers.liveness import is_gone
+from ..redis.clients import RedisAddress
+from ..redis.keys import ARRIVING, LAYOUT, MOVED
+from .durable import make_durable
+from .places import Mark, Place, Stage
+from .redis_state import AT_ONCE, ENTRIES, KeyWriter, RedisState
+from .state import Moved, State
 
 TIMEOUT = 60.0  # seconds for a reply: a pipeline of large messages takes a while
 PAUSE = 0.1  # seconds between two looks at heartbeats

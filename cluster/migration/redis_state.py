@@ -9,12 +9,20 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from _speedups.cluster.message_codec import decode_entry, decode_message, encode_entry, encode_message, split_progress
-from _speedups.codec.topics import is_shared, split_tenant
-from broker.config.schema import Config
-from broker.core.session_expiry import NEVER
-from broker.core.will import Will
-from cluster.migration.state import (
+from ..._speedups.cluster.message_codec import (
+    decode_entry,
+    decode_message,
+    encode_entry,
+    encode_message,
+    split_progress,
+)
+from ..._speedups.codec.topics import is_shared, split_tenant
+from ...broker.config.schema import Config
+from ...broker.core.session_expiry import NEVER
+from ...broker.core.will import Will
+from ..redis.keys import Keys
+from ..sessions.wills import decode_will, encode_will
+from .state import (
     Moved,
     Queued,
     Share,
@@ -27,8 +35,6 @@ from cluster.migration.state import (
     Waiting,
     wall_clock,
 )
-from cluster.redis.keys import Keys
-from cluster.sessions.wills import decode_will, encode_will
 
 Client = Any  # a redis.Redis whose replies are bytes: its types also allow text
 AT_ONCE = 200  # sessions in one pipeline

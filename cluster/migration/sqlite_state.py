@@ -8,12 +8,12 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from _speedups.cluster.message_codec import topic_key
-from _speedups.codec.topics import is_shared
-from _speedups.session.journal import DamagedBlock, block_of, records
-from broker.core.will import Will
-from broker.errors import StoreError
-from cluster.migration.state import (
+from ..._speedups.cluster.message_codec import topic_key
+from ..._speedups.codec.topics import is_shared
+from ..._speedups.session.journal import DamagedBlock, block_of, records
+from ...broker.core.will import Will
+from ...broker.errors import StoreError
+from .state import (
     Moved,
     Queued,
     Share,

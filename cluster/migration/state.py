@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker.core.will import Will
+from ...broker.core.will import Will
 
 
 class StoredMessage(NamedTuple):

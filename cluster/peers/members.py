@@ -7,12 +7,12 @@ replies from Redis itself. So no two clocks are compared, and no node is declare
 import time
 from collections.abc import Callable, Iterator
 
-from _speedups.cluster.batches import Batches, Progress
-from _speedups.cluster.peer import Peer
-from _speedups.session.turn import COUNTERS, Turn
-from broker.core.data_plane import DataPlane
-from cluster.peers import wire
-from cluster.peers.node_link import NodeLink
+from ..._speedups.cluster.batches import Batches, Progress
+from ..._speedups.cluster.peer import Peer
+from ..._speedups.session.turn import COUNTERS, Turn
+from ...broker.core.data_plane import DataPlane
+from . import wire
+from .node_link import NodeLink
 
 MAX_UNCONFIRMED = 16 * 1024 * 1024  # bytes of QoS 0 on their way to a node
 HOLD_SECONDS = 2.0  # after which sending to a silent node is tried again

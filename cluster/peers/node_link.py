@@ -4,10 +4,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from _speedups.net.reactor import Reactor
-from cluster.redis.connector import Connector
-from cluster.redis.keys import Keys
-from cluster.redis.link import Link, Reply
+from ..._speedups.net.reactor import Reactor
+from ..redis.connector import Connector
+from ..redis.keys import Keys
+from ..redis.link import Link, Reply
 
 
 class NodeLink:

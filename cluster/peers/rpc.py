@@ -7,11 +7,11 @@ import asyncio
 import itertools
 import json
 
-from broker.core.calls import Arguments, RpcMethods, RpcReply, call, gather
-from broker.core.data_plane import DataPlane
-from cluster.peers import wire
-from cluster.peers.members import Members
-from cluster.peers.node_link import NodeLink
+from ...broker.core.calls import Arguments, RpcMethods, RpcReply, call, gather
+from ...broker.core.data_plane import DataPlane
+from . import wire
+from .members import Members
+from .node_link import NodeLink
 
 MAX_REPLY = 1 << 20  # bytes of a reply: Redis closes a connection with too much pending output
 LEFT = RpcReply(None, "the node has left")

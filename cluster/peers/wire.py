@@ -10,7 +10,7 @@ by itself, as Redis has them; then `false` is in their places.
 import struct
 from typing import Any
 
-from _speedups.base.msgpack import DamagedMessage, pack, unpack
+from ..._speedups.base.msgpack import DamagedMessage, pack, unpack
 
 LOGGED, QOS_0 = b"L", b"Q"
 NUMBER = struct.Struct("<Q")
@@ -59,7 +59,7 @@ def ask(node: bytes, number: int, method: str, arguments: str) -> bytes:
 
 
 def answer(node: bytes, number: int, reply: str) -> bytes:
-    """The node's reply to a call of the receiver: JSON of `broker.core.calls.RpcReply`."""
+    """The node's reply to a call of the receiver: JSON of `flockmq.broker.core.calls.RpcReply`."""
     return pack([b"answer", node, number, reply])
 
 

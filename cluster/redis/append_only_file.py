@@ -6,8 +6,8 @@ that MULTI. Redis reports no error at that start; the next start applies the cut
 after it, although its messages were sent again and stored once more. A rewrite replaces the file by the data in memory.
 """
 
-from broker import logs
-from cluster.redis.link import Link, LinkLost, Reply, ReplyError, is_forbidden
+from ...broker import logs
+from .link import Link, LinkLost, Reply, ReplyError, is_forbidden
 
 log = logs.get("flockmq.cluster")
 

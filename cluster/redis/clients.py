@@ -1,7 +1,7 @@
 """From a Redis URL to connections: clients of redis-py for commands; address and TLS for the link.
 
-Maps the fields of a URL (`broker.config.redis_url`) to a client's arguments. No client retries a command: whether a
-retry is safe depends on the caller.
+Maps the fields of a URL (`flockmq.broker.config.redis_url`) to a client's arguments. No client retries a command:
+whether a retry is safe depends on the caller.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from broker.config.redis_url import RedisUrl
-from cluster.redis.keys import Keys
-from cluster.redis.slot_owner import (
+from ...broker.config.redis_url import RedisUrl
+from .keys import Keys
+from .slot_owner import (
     SECONDS,
     AsyncFollowing,
     AsyncFollowingTls,

@@ -9,10 +9,10 @@ from typing import Any
 
 import redis
 
-from broker import logs
-from cluster.redis.clients import RedisAddress
-from cluster.redis.keys import LIBRARY
-from cluster.redis.link import Link, LinkError, LinkLost
+from ...broker import logs
+from .clients import RedisAddress
+from .keys import LIBRARY
+from .link import Link, LinkError, LinkLost
 
 log = logs.get("flockmq.cluster")
 

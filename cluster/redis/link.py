@@ -14,9 +14,9 @@ import ssl
 from collections.abc import Callable
 from typing import Any, cast
 
-from _speedups.cluster.link import LinkLost, RedisConnection, ignore
-from _speedups.cluster.resp import ReplyError
-from _speedups.net.reactor import Reactor
+from ..._speedups.cluster.link import LinkLost, RedisConnection, ignore
+from ..._speedups.cluster.resp import ReplyError
+from ..._speedups.net.reactor import Reactor
 
 __all__ = ["Link", "LinkError", "LinkLost", "Reply", "ReplyError", "Then", "ignore", "is_forbidden"]
 

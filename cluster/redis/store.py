@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from _speedups.cluster.block import Block
-from _speedups.log.message_log import MessageLog
-from _speedups.session.session import Session
-from broker import logs
-from broker.storage.store import LogStore
-from cluster.redis.keys import Keys
-from cluster.redis.link import GONE, LOST_DATA, Link, LinkLost, Reply, ReplyError, ignore
-from cluster.redis.log_bounds import LogBounds
+from ..._speedups.cluster.block import Block
+from ..._speedups.log.message_log import MessageLog
+from ..._speedups.session.session import Session
+from ...broker import logs
+from ...broker.storage.store import LogStore
+from .keys import Keys
+from .link import GONE, LOST_DATA, Link, LinkLost, Reply, ReplyError, ignore
+from .log_bounds import LogBounds
 
 RETRY_SECONDS = 0.3
 WAIT_MILLISECONDS = 1000  # for replicas, per WAIT

@@ -1,11 +1,11 @@
-"""The log of messages of a node alone, in files, as a replay reads it. `cluster.analytics.log.log` is that of Redis."""
+"""The log of messages of a node alone, in files, as a replay reads it. `analytics/log/log.py` reads that of Redis."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from broker.storage.log_segments import LogReader, frames, read_id, segments
-from cluster.analytics.log.log import Entry, Gap, KnownLog
-from cluster.analytics.position import START, Position
+from ...broker.storage.log_segments import LogReader, frames, read_id, segments
+from ..analytics.log.log import Entry, Gap, KnownLog
+from ..analytics.position import START, Position
 
 PIECE_COUNT, PIECE_BYTES = 4096, 2 << 20
 NAME = "node"  # of a node alone

@@ -4,12 +4,12 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 
-from broker import logs
-from broker.commands.output import print_json, size, table
-from cluster.analytics.times import format_time, iso
-from cluster.replay.player import envelope
-from cluster.replay.recording import Logged, Recording
-from cluster.replay.summary import tell_lacking
+from ...broker import logs
+from ...broker.commands.output import print_json, size, table
+from ..analytics.times import format_time, iso
+from .player import envelope
+from .recording import Logged, Recording
+from .summary import tell_lacking
 
 
 def count(recording: Recording, *, as_json: bool) -> int:

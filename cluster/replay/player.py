@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from _speedups.codec.errors import InvalidPacket
-from _speedups.codec.properties import decode_block
-from broker.client.client import Client
-from broker.commands.output_format import json_properties
-from broker.errors import ConnectionLostError
-from cluster.analytics.errors import BlockError
-from cluster.analytics.times import SECOND, iso
-from cluster.replay.recording import Logged
+from ..._speedups.codec.errors import InvalidPacket
+from ..._speedups.codec.properties import decode_block
+from ...broker.client.client import Client
+from ...broker.commands.output_format import json_properties
+from ...broker.errors import ConnectionLostError
+from ..analytics.errors import BlockError
+from ..analytics.times import SECOND, iso
+from .recording import Logged
 
 GRACE = 5.0  # seconds for acknowledgements after Ctrl-C
 TOPIC_MAX = 65_535  # bytes of a topic name

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from _speedups.codec.topics import matches
-from broker.errors import FlockError
-from cluster.analytics.log.log import Entry, Gap, KnownLog, Log, Logs
-from cluster.analytics.times import SECOND, format_time
-from cluster.replay import rows
-from cluster.replay.file_log import FileLog, FileLogs
+from ..._speedups.codec.topics import matches
+from ...broker.errors import FlockError
+from ..analytics.log.log import Entry, Gap, KnownLog, Log, Logs
+from ..analytics.times import SECOND, format_time
+from . import rows
+from .file_log import FileLog, FileLogs
 
 LATE = 5 * SECOND  # a block is closed shortly after its messages were accepted
 CHUNK = 256  # messages handed over at a time

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
-from cluster.analytics.errors import BlockError
-from cluster.analytics.log.header import DUP, QOS, RETAIN, Column, Columns, find_columns, parse_header
+from ..analytics.errors import BlockError
+from ..analytics.log.header import DUP, QOS, RETAIN, Column, Columns, find_columns, parse_header
 
 KINDS = [(flags & QOS, bool(flags & RETAIN), bool(flags & DUP)) for flags in range(256)]
 Wanted = Callable[[str], bool]

@@ -2,11 +2,11 @@
 
 import time
 
-from broker.commands.client_flags import warn
-from broker.commands.output import print_json
-from cluster.analytics.times import iso
-from cluster.replay.player import Progress
-from cluster.replay.recording import Recording
+from ...broker.commands.client_flags import warn
+from ...broker.commands.output import print_json
+from ..analytics.times import iso
+from .player import Progress
+from .recording import Recording
 
 
 def resume_hint(progress: Progress) -> str:

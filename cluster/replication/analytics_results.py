@@ -1,8 +1,8 @@
 """Results of analytics jobs: retained messages below $SYS/analytics/, which every node publishes to its own clients."""
 
-from _speedups.codec.topics import InvalidTopic, validate_topic_name
-from _speedups.routing.router import Router
-from broker import logs
+from ..._speedups.codec.topics import InvalidTopic, validate_topic_name
+from ..._speedups.routing.router import Router
+from ...broker import logs
 
 ROOT = b"$SYS/analytics/"
 

@@ -3,9 +3,9 @@
 from collections import deque
 from collections.abc import Callable
 
-from _speedups.cluster.journal import ClusterJournal
-from _speedups.session.turn import Turn
-from cluster.peers.node_link import NodeLink
+from ..._speedups.cluster.journal import ClusterJournal
+from ..._speedups.session.turn import Turn
+from ..peers.node_link import NodeLink
 
 
 class Barrier:

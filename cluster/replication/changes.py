@@ -22,12 +22,12 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from _speedups.cluster.message_codec import decode_message
-from _speedups.session.subscriber import SessionKind
-from broker.core.data_plane import DataPlane
-from broker.core.group_settings import settings_of
-from cluster.peers.members import Members
-from cluster.replication.routes import options_of
+from ..._speedups.cluster.message_codec import decode_message
+from ..._speedups.session.subscriber import SessionKind
+from ...broker.core.data_plane import DataPlane
+from ...broker.core.group_settings import settings_of
+from ..peers.members import Members
+from .routes import options_of
 
 
 class Changes:

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from _speedups.session.turn import COUNTERS
-from broker import logs
-from broker.config.declared_group import DeclaredGroup, differences
-from broker.core.data_plane import DataPlane
-from broker.errors import NotNow
-from cluster.peers.node_link import NodeLink
-from cluster.redis.link import GONE, LinkError, LinkLost, Reply, ReplyError
-from cluster.replication.barrier import Barrier
+from ..._speedups.session.turn import COUNTERS
+from ...broker import logs
+from ...broker.config.declared_group import DeclaredGroup, differences
+from ...broker.core.data_plane import DataPlane
+from ...broker.errors import NotNow
+from ..peers.node_link import NodeLink
+from ..redis.link import GONE, LinkError, LinkLost, Reply, ReplyError
+from .barrier import Barrier
 
 SHARED_DISCARDED = COUNTERS.index("shared_discarded")
 

@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-from cluster.peers.members import Members
-from cluster.replication.analytics_results import AnalyticsResults
-from cluster.replication.barrier import Barrier
-from cluster.replication.changes import Changes
-from cluster.replication.snapshot import SnapshotReader
-from cluster.replication.users import Users
+from ..peers.members import Members
+from .analytics_results import AnalyticsResults
+from .barrier import Barrier
+from .changes import Changes
+from .snapshot import SnapshotReader
+from .users import Users
 
 
 class Replica(NamedTuple):

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import log2
 
-from _speedups.cluster.journal import ClusterJournal
-from _speedups.cluster.peer import Way
-from _speedups.codec.topics import is_shared
-from broker.core.subscription_options import MAXIMUM_QOS
+from ..._speedups.cluster.journal import ClusterJournal
+from ..._speedups.cluster.peer import Way
+from ..._speedups.codec.topics import is_shared
+from ...broker.core.subscription_options import MAXIMUM_QOS
 
 # Bits of a route. As an option of the other node's subscription, the first one is Retain As Published.
 ONLY_PERSISTENT = 8  # only persistent sessions have the filter

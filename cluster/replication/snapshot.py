@@ -7,14 +7,14 @@ link is one.
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
-from _speedups.base.msgpack import unpack
-from _speedups.cluster.arrivals import arrive
-from _speedups.session.session import Session
-from broker.core.data_plane import DataPlane
-from cluster.peers.members import Member
-from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkError, LinkLost, Reply, ReplyError
-from cluster.replication.changes import Changes, mark_of
+from ..._speedups.base.msgpack import unpack
+from ..._speedups.cluster.arrivals import arrive
+from ..._speedups.session.session import Session
+from ...broker.core.data_plane import DataPlane
+from ..peers.members import Member
+from ..peers.node_link import NodeLink
+from ..redis.link import LinkError, LinkLost, Reply, ReplyError
+from .changes import Changes, mark_of
 
 AT_ONCE = 1000  # items per piece
 CHANGES_AT_ONCE = SESSIONS_AT_ONCE = 200  # of larger items

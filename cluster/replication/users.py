@@ -8,9 +8,9 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 
-from broker.auth.cluster_users import Away
-from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkLost, Reply, ReplyError
+from ...broker.auth.cluster_users import Away
+from ..peers.node_link import NodeLink
+from ..redis.link import LinkLost, Reply, ReplyError
 
 MAX_CACHED = 100_000  # users without a connection; those with one stay
 AT_ONCE = 500  # users read with one command

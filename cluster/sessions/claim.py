@@ -6,11 +6,11 @@ A CONNECT claims its session with one function call. Redis gives the claim an *e
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from _speedups.codec.packets import Connect
-from _speedups.net.connection import Connection
-from _speedups.session.session import Session
-from _speedups.session.subscriber import SessionKind
-from broker.coordination.admission import Admission
+from ..._speedups.codec.packets import Connect
+from ..._speedups.net.connection import Connection
+from ..._speedups.session.session import Session
+from ..._speedups.session.subscriber import SessionKind
+from ...broker.coordination.admission import Admission
 
 
 @dataclass(eq=False)

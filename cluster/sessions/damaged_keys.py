@@ -7,10 +7,10 @@ group is kept until its key is repaired or deleted.
 import time
 from collections.abc import Callable
 
-from _speedups.protocol import close_reasons
-from broker import logs
-from cluster.redis.link import is_forbidden
-from cluster.sessions.claim import Claims
+from ..._speedups.protocol import close_reasons
+from ...broker import logs
+from ..redis.link import is_forbidden
+from .claim import Claims
 
 COMPLAIN_SECONDS = 30.0  # between log lines about a key
 MAX_KEYS = 1000  # about which this node remembers that it complained

@@ -5,12 +5,12 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 
-from _speedups.session.tenant import Tenant
-from broker.coordination.coordinator import Delayed
-from broker.core.data_plane import DataPlane
-from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkError, LinkLost, Reply
-from cluster.sessions.wills import Wills
+from ..._speedups.session.tenant import Tenant
+from ...broker.coordination.coordinator import Delayed
+from ...broker.core.data_plane import DataPlane
+from ..peers.node_link import NodeLink
+from ..redis.link import LinkError, LinkLost, Reply
+from .wills import Wills
 
 AT_ONCE = 200  # messages that Redis hands to a node in one call
 LOOK_SECONDS = 1.0

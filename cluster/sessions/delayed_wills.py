@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncIterator, Callable
 
-from broker.core.will import Will
-from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkError, LinkLost
-from cluster.sessions.wills import decode_will
+from ...broker.core.will import Will
+from ..peers.node_link import NodeLink
+from ..redis.link import LinkError, LinkLost
+from .wills import decode_will
 
 STEP = 1000  # entries read at a time: other clients of Redis must not wait
 

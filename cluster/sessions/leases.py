@@ -3,16 +3,16 @@
 import time
 from typing import Any
 
-from _speedups.cluster.arrivals import arrive, leased
-from _speedups.cluster.group import ClusterGroup, given
-from _speedups.cluster.journal import ClusterJournal
-from _speedups.session.subscriber import SessionKind
-from broker.config.schema import Config
-from broker.core.data_plane import DataPlane
-from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkLost, Reply, ReplyError, ignore
-from cluster.redis.store import RedisStore
-from cluster.sessions.claim import Claims
+from ..._speedups.cluster.arrivals import arrive, leased
+from ..._speedups.cluster.group import ClusterGroup, given
+from ..._speedups.cluster.journal import ClusterJournal
+from ..._speedups.session.subscriber import SessionKind
+from ...broker.config.schema import Config
+from ...broker.core.data_plane import DataPlane
+from ..peers.node_link import NodeLink
+from ..redis.link import LinkLost, Reply, ReplyError, ignore
+from ..redis.store import RedisStore
+from .claim import Claims
 
 LATE_SECONDS = 5.0  # after which Redis has executed every call of an ended connection
 

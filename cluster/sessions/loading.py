@@ -4,15 +4,15 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from _speedups.cluster.arrivals import arrive
-from _speedups.cluster.message_codec import decode_message, split_progress
-from _speedups.protocol import close_reasons
-from _speedups.session.session import Session
-from _speedups.session.session_store import Restored
-from broker import logs
-from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkLost, Reply, ReplyError
-from cluster.sessions.claim import Claim
+from ..._speedups.cluster.arrivals import arrive
+from ..._speedups.cluster.message_codec import decode_message, split_progress
+from ..._speedups.protocol import close_reasons
+from ..._speedups.session.session import Session
+from ..._speedups.session.session_store import Restored
+from ...broker import logs
+from ..peers.node_link import NodeLink
+from ..redis.link import LinkLost, Reply, ReplyError
+from .claim import Claim
 
 AT_ONCE = 500  # queued messages read with one call
 WITH_HELD_WILL = 1

@@ -2,12 +2,12 @@
 
 from functools import partial
 
-from _speedups.protocol import close_reasons
-from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkLost, Reply, ReplyError
-from cluster.sessions.claim import Claim, Claims
-from cluster.sessions.takeover import TakeOver
-from cluster.sessions.wills import Wills
+from ..._speedups.protocol import close_reasons
+from ..peers.node_link import NodeLink
+from ..redis.link import LinkLost, Reply, ReplyError
+from .claim import Claim, Claims
+from .takeover import TakeOver
+from .wills import Wills
 
 AT_ONCE = 1000  # claims read with one call
 

@@ -1,14 +1,14 @@
 """Subscriptions in a cluster: of persistent sessions they are changes for all nodes, of clean ones routes."""
 
-from _speedups.cluster.journal import ClusterJournal
-from _speedups.codec.topics import filter_weight
-from _speedups.net.connection import Connection
-from _speedups.session.session import Session
-from _speedups.session.subscriber import SessionKind
-from broker.core.data_plane import DataPlane
-from broker.core.subscription_options import STORED_OPTIONS
-from cluster.replication.routes import Routes
-from cluster.sessions.claim import Claim, Claims
+from ..._speedups.cluster.journal import ClusterJournal
+from ..._speedups.codec.topics import filter_weight
+from ..._speedups.net.connection import Connection
+from ..._speedups.session.session import Session
+from ..._speedups.session.subscriber import SessionKind
+from ...broker.core.data_plane import DataPlane
+from ...broker.core.subscription_options import STORED_OPTIONS
+from ..replication.routes import Routes
+from .claim import Claim, Claims
 
 
 class Subscribing:

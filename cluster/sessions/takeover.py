@@ -9,28 +9,28 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from _speedups.cluster.arrivals import unfinished
-from _speedups.cluster.journal import ClusterJournal
-from _speedups.codec.packets import Connect
-from _speedups.net.connection import Connection
-from _speedups.protocol import close_reasons
-from _speedups.session.session import Session
-from _speedups.session.subscriber import SessionKind
-from _speedups.session.turn import COUNTERS
-from broker import logs
-from broker.auth.authenticator import ReasonCode
-from broker.coordination.admission import Admission
-from broker.core import will
-from broker.core.data_plane import DataPlane
-from broker.core.session_expiry import interval_of
-from cluster.peers.node_link import NodeLink
-from cluster.redis.link import GONE, LinkLost, Reply, ReplyError
-from cluster.replication.barrier import Barrier
-from cluster.replication.routes import Routes
-from cluster.sessions.claim import Claim, Claims
-from cluster.sessions.loading import Loading
-from cluster.sessions.unfinished import Unfinished
-from cluster.sessions.wills import Wills, encode_will
+from ..._speedups.cluster.arrivals import unfinished
+from ..._speedups.cluster.journal import ClusterJournal
+from ..._speedups.codec.packets import Connect
+from ..._speedups.net.connection import Connection
+from ..._speedups.protocol import close_reasons
+from ..._speedups.session.session import Session
+from ..._speedups.session.subscriber import SessionKind
+from ..._speedups.session.turn import COUNTERS
+from ...broker import logs
+from ...broker.auth.authenticator import ReasonCode
+from ...broker.coordination.admission import Admission
+from ...broker.core import will
+from ...broker.core.data_plane import DataPlane
+from ...broker.core.session_expiry import interval_of
+from ..peers.node_link import NodeLink
+from ..redis.link import GONE, LinkLost, Reply, ReplyError
+from ..replication.barrier import Barrier
+from ..replication.routes import Routes
+from .claim import Claim, Claims
+from .loading import Loading
+from .unfinished import Unfinished
+from .wills import Wills, encode_will
 
 TAKEOVERS = COUNTERS.index("takeovers")
 FREE_FIGHTS = 4  # take-overs in quick succession before the new connection has to wait

@@ -7,10 +7,10 @@ other queues, with which it judges its own.
 
 from functools import partial
 
-from _speedups.session.tenant import Tenant
-from _speedups.session.turn import Turn
-from cluster.peers.node_link import NodeLink
-from cluster.redis.link import Reply
+from ..._speedups.session.tenant import Tenant
+from ..._speedups.session.turn import Turn
+from ..peers.node_link import NodeLink
+from ..redis.link import Reply
 
 REPORT_SECONDS = 1.0
 

@@ -8,13 +8,13 @@ repetition, and drops it; so Redis gets back the messages that are not completed
 from collections.abc import Iterator
 from functools import partial
 
-from _speedups.base.msgpack import pack
-from _speedups.cluster.arrivals import unfinished
-from _speedups.session.session import Session
-from broker import logs
-from broker.core.data_plane import DataPlane
-from cluster.peers.node_link import NodeLink
-from cluster.sessions.claim import Claims
+from ..._speedups.base.msgpack import pack
+from ..._speedups.cluster.arrivals import unfinished
+from ..._speedups.session.session import Session
+from ...broker import logs
+from ...broker.core.data_plane import DataPlane
+from ..peers.node_link import NodeLink
+from .claim import Claims
 
 AT_ONCE = 200  # sessions in a call ...
 AT_ONCE_BYTES = 524_288  # ... unless their messages are large

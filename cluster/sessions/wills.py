@@ -3,15 +3,15 @@
 from collections.abc import Awaitable
 from functools import partial
 
-from _speedups.cluster.journal import ClusterJournal
-from _speedups.cluster.message_codec import decode_message, encode_message, split_progress
-from _speedups.session.counters import DELAYED_PUBLISHED
-from broker.auth.cluster_users import Away
-from broker.core import will
-from broker.core.data_plane import DataPlane
-from cluster.peers.node_link import NodeLink
-from cluster.redis.link import Reply
-from cluster.sessions.claim import Claims
+from ..._speedups.cluster.journal import ClusterJournal
+from ..._speedups.cluster.message_codec import decode_message, encode_message, split_progress
+from ..._speedups.session.counters import DELAYED_PUBLISHED
+from ...broker.auth.cluster_users import Away
+from ...broker.core import will
+from ...broker.core.data_plane import DataPlane
+from ..peers.node_link import NodeLink
+from ..redis.link import Reply
+from .claim import Claims
 
 HAS_DELAY, DELAY_SIZE = 0x40, 4  # before the message: this byte, and the delay in seconds
 SEPARATOR = b"\0"  # no client id has it: the author of the will follows

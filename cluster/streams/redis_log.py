@@ -11,10 +11,10 @@ import json
 import time
 from typing import Any
 
-from broker.streams.message_log import Entry, LogAway, MessageLog
-from broker.streams.since import Place
-from broker.streams.tail import Tail
-from cluster.redis.clients import FAILURES, RedisAddress
+from ...broker.streams.message_log import Entry, LogAway, MessageLog
+from ...broker.streams.since import Place
+from ...broker.streams.tail import Tail
+from ..redis.clients import FAILURES, RedisAddress
 
 FIELD = b"b"
 WAIT_MS = 500  # that one XREAD waits, so that new logs are found

@@ -14,12 +14,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from loadtest.commands.bench_report import Progress, as_json, describe
-from loadtest.commands.parser import Parser
-from loadtest.generator.cost import Figures, ProcessMeter
-from loadtest.generator.multiprocess import own_topics, run_in
-from loadtest.generator.port_owner import listening_pids
-from loadtest.generator.runs import (
+from ..generator.cost import Figures, ProcessMeter
+from ..generator.multiprocess import own_topics, run_in
+from ..generator.port_owner import listening_pids
+from ..generator.runs import (
     LoadError,
     Watch,
     connect_load,
@@ -28,8 +26,10 @@ from loadtest.generator.runs import (
     publish_load,
     take_over_load,
 )
-from loadtest.generator.settings import ALIASES
-from loadtest.generator.target import IdleLoad, Load, ReconnectLoad, TakeOverLoad, Target, Workload
+from ..generator.settings import ALIASES
+from ..generator.target import IdleLoad, Load, ReconnectLoad, TakeOverLoad, Target, Workload
+from .bench_report import Progress, as_json, describe
+from .parser import Parser
 
 T = TypeVar("T", int, float)
 EXAMPLES = """\

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from loadtest.generator.cost import Figures
-from loadtest.generator.latency import QUANTILES
-from loadtest.generator.port_owner import process_name
+from ..generator.cost import Figures
+from ..generator.latency import QUANTILES
+from ..generator.port_owner import process_name
 
 BAR = 24  # characters
 CLEAR = "\r\x1b[K"

@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import randrange
 
-from loadtest.commands.parser import Parser
-from loadtest.prove.node import Node, ProveError
-from loadtest.prove.presets import PRESETS
-from loadtest.prove.report import as_html, as_json, as_text
-from loadtest.prove.run import FAULTS, Plan, prove
+from ..prove.node import Node, ProveError
+from ..prove.presets import PRESETS
+from ..prove.report import as_html, as_json, as_text
+from ..prove.run import FAULTS, Plan, prove
+from .parser import Parser
 
 FOUND = 3
 EXAMPLES = """\

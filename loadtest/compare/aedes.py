@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from loadtest.compare.brokers import ROOT, BrokerError
+from .brokers import ROOT, BrokerError
 
 SOURCE = Path(__file__).resolve().parent / "peers" / "aedes"
 BUILD = ROOT / "build" / "aedes"

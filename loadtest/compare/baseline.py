@@ -1,4 +1,4 @@
-"""`python -m loadtest.compare.baseline PORT`: serve the baseline relay on 127.0.0.1 until interrupted."""
+"""`python -m flockmq.loadtest.compare.baseline PORT`: serve the baseline relay on 127.0.0.1 until interrupted."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import contextlib
 import resource
 import signal
 
-from loadtest.compare.relay import Relay
+from .relay import Relay
 
 
 def main() -> None:
     """Raise the open-file limit and relay."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.compare.baseline", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m flockmq.loadtest.compare.baseline", description=__doc__)
     parser.add_argument("port", type=int, metavar="PORT")
     port = parser.parse_args().port
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -1,4 +1,4 @@
-"""`python -m loadtest.bench`: FlockMQ compared with other brokers, one node and several, as Markdown with goals.
+"""`python -m flockmq.loadtest.bench`: FlockMQ compared with other brokers, as Markdown with goals.
 
 A run starts a fresh broker, loads it and stops it. Rounds alternate between the brokers (A B C A B C ...). The tables
 hold medians: of each broker's figures, and of the ratios within a round.
@@ -19,15 +19,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from loadtest.compare import aedes, micro
-from loadtest.compare.brokers import ROOT, BrokerError, mosquitto_version, placed, start
-from loadtest.compare.cluster import PLACES, redis_version, start_cluster
-from loadtest.compare.cluster_scenarios import CLUSTER, LOGS
-from loadtest.compare.scenarios import SINGLE, Goal, Row, Scenario, Table
-from loadtest.generator.cost import Figures
-from loadtest.generator.runs import LoadError, connect_load, find_faults, hold_connections, publish_load, take_over_load
-from loadtest.generator.target import IdleLoad, Load, ReconnectLoad, TakeOverLoad, Target, WillsLoad, Workload
-from loadtest.generator.wills import delayed_wills_load
+from ..generator.cost import Figures
+from ..generator.runs import LoadError, connect_load, find_faults, hold_connections, publish_load, take_over_load
+from ..generator.target import IdleLoad, Load, ReconnectLoad, TakeOverLoad, Target, WillsLoad, Workload
+from ..generator.wills import delayed_wills_load
+from . import aedes, micro
+from .brokers import ROOT, BrokerError, mosquitto_version, placed, start
+from .cluster import PLACES, redis_version, start_cluster
+from .cluster_scenarios import CLUSTER, LOGS
+from .scenarios import SINGLE, Goal, Row, Scenario, Table
 
 SCENARIOS = (*SINGLE, *CLUSTER, *LOGS)
 RUNS: dict[str, tuple[Callable[[Target, Any], Figures], type[Load]]] = {
@@ -305,7 +305,7 @@ def _is_wanted(name: str, only: list[str]) -> bool:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m flockmq.loadtest.bench", description=__doc__)
     names = [*ALIASES, *(scenario.name for scenario in SCENARIOS), "micro"]
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each run")

@@ -142,7 +142,7 @@ def free_port() -> int:
 
 
 def _flockmq(port: int, store: str, directory: Path) -> list[str]:
-    command = [sys.executable, "-m", "broker.cli", "serve", "--listen", f"127.0.0.1:{port}", "--store"]
+    command = [sys.executable, "-m", "flockmq.broker.cli", "serve", "--listen", f"127.0.0.1:{port}", "--store"]
     if store == "memory":
         return [*command, "memory"]
     return [*command, f"sqlite:{directory / 'flockmq.db'}", "--sync", store.removeprefix("sqlite-")]
@@ -178,7 +178,7 @@ def _flashmq(port: int, store: str, directory: Path) -> list[str]:
 
 
 def _baseline(port: int, store: str, directory: Path) -> list[str]:
-    return [sys.executable, "-m", "loadtest.compare.baseline", str(port)]
+    return [sys.executable, "-m", "flockmq.loadtest.compare.baseline", str(port)]
 
 
 COMMANDS: dict[str, Callable[[int, str, Path], list[str]]] = {

@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from loadtest.compare import aedes
-from loadtest.compare.brokers import (
+from ..generator.cost import Groups, wake_ups
+from . import aedes
+from .brokers import (
     BrokerError,
     Process,
     accepts_clients,
@@ -24,7 +25,6 @@ from loadtest.compare.brokers import (
     start_on_free_port,
     wait_until_ready,
 )
-from loadtest.generator.cost import Groups, wake_ups
 
 NAMES = ("a", "b", "c", "d")
 # The append-only file is synced once a second, and never rewritten: that process would not be measured.
@@ -132,7 +132,7 @@ def redis_command(port: int, directory: Path, **options: str) -> list[str]:
 
 def _flockmq(port: int, redis_port: int, name: str) -> list[str]:
     where = ["--redis", f"redis://127.0.0.1:{redis_port}/0", "--node-name", name, "--listen", f"127.0.0.1:{port}"]
-    return [sys.executable, "-m", "broker.cli", "serve", *where]
+    return [sys.executable, "-m", "flockmq.broker.cli", "serve", *where]
 
 
 def _aedes(port: int, redis_port: int, name: str) -> list[str]:

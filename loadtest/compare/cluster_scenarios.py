@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadtest.compare.scenarios import PAIRS, Goal, Row, Scenario, Table
+from .scenarios import PAIRS, Goal, Row, Scenario, Table
 
 ACROSS, WITHIN, AEDES = "A to B", "within A", "Aedes A to B"
 IDLE, LOGGED = "at 1 msg/s", "logged"

@@ -1,4 +1,4 @@
-"""`python -m loadtest.growth`: the cost of a message while a FlockMQ grows, as Markdown and as a plot.
+"""`python -m flockmq.loadtest.growth`: the cost of a message while a FlockMQ grows, as Markdown and as a plot.
 
 Each point is a fresh broker. Points of a line alternate over the rounds, so that a slow moment of the machine does not
 hit one of them alone; figures are medians of the rounds.
@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from _speedups.codec.decode import Decoder
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connect, Packet, Pingreq, Publish, Subscribe
-from loadtest.compare.benchmark import choose_cores, describe_machine
-from loadtest.compare.brokers import placed, start
-from loadtest.compare.cluster import start_cluster
-from loadtest.compare.growth_plot import Panel, plot
-from loadtest.generator.runs import find_faults, publish_load
-from loadtest.generator.target import Target, Workload
+from ..._speedups.codec.decode import Decoder
+from ..._speedups.codec.encode import encode
+from ..._speedups.codec.packets import Connect, Packet, Pingreq, Publish, Subscribe
+from ..generator.runs import find_faults, publish_load
+from ..generator.target import Target, Workload
+from .benchmark import choose_cores, describe_machine
+from .brokers import placed, start
+from .cluster import start_cluster
+from .growth_plot import Panel, plot
 
 FILTERS_PER_PACKET = 1000
 FILTERS_PER_CLIENT = 50_000  # below limits.max_subscriptions
@@ -43,7 +43,7 @@ class Growth:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print the tables, write the plot; returns 0."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.growth", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m flockmq.loadtest.growth", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
     parser.add_argument("--quick", action="store_true", help="one round of half a second, two numbers each")

@@ -1,7 +1,8 @@
 """Micro-benchmarks of the compiled modules, in one process and without a socket.
 
 A row of `MICROS` is a name, a unit, a function that prepares and measures, and a goal. The function imports its
-modules; a row without its modules is skipped, with the reason. `python -m loadtest.compare.micro` prints all rows.
+modules; a row without its modules is skipped, with the reason. `python -m flockmq.loadtest.compare.micro` prints all
+rows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from importlib import import_module
 from statistics import median
 from typing import Any
 
-from loadtest.generator.cost import ProcessMeter
+from ..generator.cost import ProcessMeter
 
 REPEATS = 7
 TOPIC_NAME = "site/17/dev/203/m4"
@@ -66,31 +67,33 @@ def _time(operation: Callable[[], object], calls: int) -> float:
 
 
 def _decode_publish(seconds: float) -> float:
-    publish = import_module("_speedups.codec.packets").Publish(TOPIC_NAME, PAYLOAD)
-    data = import_module("_speedups.codec.encode").encode(publish) * 100
-    decoder = import_module("_speedups.codec.decode").Decoder()
+    publish = import_module("flockmq._speedups.codec.packets").Publish(TOPIC_NAME, PAYLOAD)
+    data = import_module("flockmq._speedups.codec.encode").encode(publish) * 100
+    decoder = import_module("flockmq._speedups.codec.decode").Decoder()
     return time_ns(lambda: decoder.feed(data), seconds, 100)
 
 
 def _encode_publish(seconds: float) -> float:
-    packet = import_module("_speedups.codec.packets").Publish(TOPIC_NAME, PAYLOAD)
-    encode = import_module("_speedups.codec.encode").encode
+    packet = import_module("flockmq._speedups.codec.packets").Publish(TOPIC_NAME, PAYLOAD)
+    encode = import_module("flockmq._speedups.codec.encode").encode
     return time_ns(lambda: encode(packet), seconds)
 
 
 def _match_one(seconds: float) -> float:
-    matches = import_module("_speedups.codec.topics").matches
+    matches = import_module("flockmq._speedups.codec.topics").matches
     return time_ns(lambda: matches("site/+/dev/203/#", TOPIC_NAME), seconds)
 
 
 def _validate_topic_name(seconds: float) -> float:
-    validate = import_module("_speedups.codec.topics").validate_topic_name
+    validate = import_module("flockmq._speedups.codec.topics").validate_topic_name
     return time_ns(lambda: validate(TOPIC_NAME), seconds)
 
 
 def _router() -> Any:
     """Return a router without a store."""
-    turn = import_module("_speedups.session.turn").Turn(import_module("_speedups.session.journal").Journal())
+    turn = import_module("flockmq._speedups.session.turn").Turn(
+        import_module("flockmq._speedups.session.journal").Journal()
+    )
     turn.set_limits(
         max_packet_size=1 << 20,
         max_topic_levels=200,
@@ -102,13 +105,13 @@ def _router() -> Any:
         max_outgoing_bytes=1 << 22,
         max_uncommitted_bytes=1 << 25,
     )
-    return import_module("_speedups.routing.router").Router(turn)
+    return import_module("flockmq._speedups.routing.router").Router(turn)
 
 
 def _session(router: Any, number: int) -> Any:
     """Return a clean session."""
     client_id = f"micro-{number}".encode()
-    return import_module("_speedups.session.session").Session(router.turn, number, client_id, persistent=False)
+    return import_module("flockmq._speedups.session.session").Session(router.turn, number, client_id, persistent=False)
 
 
 @cache
@@ -150,7 +153,7 @@ def _tree_match(seconds: float) -> float:
 
 def _fan_out(seconds: float) -> float:
     router = _router()
-    channels = [import_module("_speedups.protocol.channel").Channel(router, None) for _ in range(RECEIVERS)]
+    channels = [import_module("flockmq._speedups.protocol.channel").Channel(router, None) for _ in range(RECEIVERS)]
     for number, channel in enumerate(channels):
         session = _session(router, number)
         channel.accept(session, 4, 0)

@@ -12,7 +12,7 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 from posix.unistd cimport close, read
 
-from _speedups.codec.tables cimport (
+from ..._speedups.codec.tables cimport (
     CONNACK,
     CONNECT,
     DISCONNECT,
@@ -22,7 +22,7 @@ from _speedups.codec.tables cimport (
     SUBACK,
     SUBSCRIBE,
 )
-from loadtest.generator.wire cimport get_frame, get_uint16
+from ..generator.wire cimport get_frame, get_uint16
 
 import socket
 

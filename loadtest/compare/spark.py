@@ -1,4 +1,4 @@
-"""`python -m loadtest.analytics`: the cost of reading the log of messages with Spark, compared with Parquet files.
+"""`python -m flockmq.loadtest.analytics`: the cost of reading the log of messages with Spark, beside Parquet files.
 
 A real node logs messages of a generator into a real Redis. Then a Spark on two cores reads them several times, as a
 stream of batches, into nothing (noop) and into Parquet files. The first round warms Java up and is not counted. Goals
@@ -21,12 +21,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from loadtest.compare.brokers import BrokerError, accepts_clients, run_process, start_on_free_port, wait_until_ready
-from loadtest.compare.cluster import redis_command, redis_replies
-from loadtest.generator.runs import LoadError, publish_load
-from loadtest.generator.target import Target, Workload
+from ..generator.runs import LoadError, publish_load
+from ..generator.target import Target, Workload
+from .brokers import BrokerError, accepts_clients, run_process, start_on_free_port, wait_until_ready
+from .cluster import redis_command, redis_replies
 
-REGISTER = "cluster.analytics.source:register"
+REGISTER = "flockmq.cluster.analytics.source:register"
 RUNS = ("log-noop", "log-parquet", "files-noop", "files-parquet")
 GOALS = {"log-noop": 1_000_000, "log-parquet": 400_000}
 CLIENTS = 200  # publishers, each with a topic of its own
@@ -92,7 +92,7 @@ def redis(directory: Path) -> Iterator[int]:
 def _fill(redis_port: int, messages: int, payload: int, directory: Path) -> Figures:
     """Have a node log messages, as fast as it accepts them."""
     settings = {"topics": "#", "log_bytes": LOG_BYTES, "max_waiting_bytes": WAITING_BYTES}
-    command = [sys.executable, "-m", "broker.cli", "serve"]
+    command = [sys.executable, "-m", "flockmq.broker.cli", "serve"]
     command += ["--redis", f"redis://127.0.0.1:{redis_port}/0", "--node-name", "a"]
     command += [word for name, value in settings.items() for word in ("--set", f"analytics.{name}={value}")]
     load = Workload(
@@ -118,7 +118,7 @@ def _fill(redis_port: int, messages: int, payload: int, directory: Path) -> Figu
 
 def _query(redis_port: int, runs: list[str], trigger_bytes: str, directory: Path) -> list[Figures]:
     where = ["--redis", f"redis://127.0.0.1:{redis_port}", "--directory", str(directory)]
-    command = [sys.executable, "-m", "loadtest.compare.spark_query", "--register", REGISTER, *where]
+    command = [sys.executable, "-m", "flockmq.loadtest.compare.spark_query", "--register", REGISTER, *where]
     command += ["--trigger-bytes", trigger_bytes, *runs]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -148,7 +148,7 @@ def render(report: Figures) -> str:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.analytics", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m flockmq.loadtest.analytics", description=__doc__)
     parser.add_argument("--messages", type=int, default=4_000_000)
     parser.add_argument("--payload", type=int, default=64, help="bytes of each, at least 32")
     parser.add_argument("--trigger-bytes", default="256m", help="maxBytesPerTrigger")

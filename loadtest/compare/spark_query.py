@@ -1,7 +1,7 @@
 """Runs Spark queries on the log of messages, one after the other in one session; prints their costs as JSON.
 
-A separate program, started by `loadtest.compare.spark`. Its command line names the broker's source, which is therefore
-no import of this package.
+A separate program, started by `flockmq.loadtest.compare.spark`. Its command line names the broker's source, which is
+therefore no import of this package.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 def main() -> int:
     """Run the queries of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.compare.spark_query")
+    parser = argparse.ArgumentParser(prog="python -m flockmq.loadtest.compare.spark_query")
     parser.add_argument("--register", required=True, help="MODULE:FUNCTION that registers the format with a session")
     parser.add_argument("--redis", required=True)
     parser.add_argument("--directory", type=Path, required=True, help="for output")

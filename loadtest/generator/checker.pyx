@@ -3,7 +3,7 @@
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
-from loadtest.generator.checker cimport DUPLICATE, IN_ORDER, REORDERED, STALE, Stream, observe
+from .checker cimport DUPLICATE, IN_ORDER, REORDERED, STALE, Stream, observe
 
 
 def check_sequence(numbers, uint64_t sent):

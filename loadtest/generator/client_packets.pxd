@@ -3,12 +3,12 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from _speedups.base.cursor cimport varint_size
-from _speedups.codec.publish cimport PUBLISH_QOS_0, publish_remaining, write_publish
-from _speedups.codec.tables cimport CONNECT, PUBLISH, SUBSCRIBE
-from loadtest.generator.connection cimport SUBSCRIBER, Connection
-from loadtest.generator.shapes cimport TOPIC_SIZE, Shape, put_filter, put_topic
-from loadtest.generator.wire cimport get_uint16, put_bytes, put_decimal, put_length, put_uint16
+from ..._speedups.base.cursor cimport varint_size
+from ..._speedups.codec.publish cimport PUBLISH_QOS_0, publish_remaining, write_publish
+from ..._speedups.codec.tables cimport CONNECT, PUBLISH, SUBSCRIBE
+from .connection cimport SUBSCRIBER, Connection
+from .shapes cimport TOPIC_SIZE, Shape, put_filter, put_topic
+from .wire cimport get_uint16, put_bytes, put_decimal, put_length, put_uint16
 
 cdef enum:
     SESSION_EXPIRY_INTERVAL = 0x11

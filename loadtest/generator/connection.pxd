@@ -10,9 +10,9 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset, strerror, strlen
 from posix.unistd cimport close
 
-from _speedups.net.openssl cimport SSL_CTX
-from loadtest.generator.checker cimport Stream
-from loadtest.generator.transport cimport (
+from ..._speedups.net.openssl cimport SSL_CTX
+from .checker cimport Stream
+from .transport cimport (
     MAX_FRAME_HEAD,
     Transport,
     put_head,
@@ -20,7 +20,7 @@ from loadtest.generator.transport cimport (
     transport_open,
     transport_send,
 )
-from loadtest.generator.wire cimport monotonic_ns
+from .wire cimport monotonic_ns
 
 cdef extern from "<sys/socket.h>" nogil:
     enum: AF_INET

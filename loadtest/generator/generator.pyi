@@ -1,6 +1,6 @@
 from typing import Final
 
-from loadtest.generator.settings import Settings
+from .settings import Settings
 
 CONNECTING: Final[int]
 PUBLISHING: Final[int]

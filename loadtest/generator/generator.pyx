@@ -13,7 +13,7 @@ from libc.string cimport memcpy, memset
 from posix.time cimport timespec
 from posix.unistd cimport close, read
 
-from _speedups.codec.tables cimport (
+from ..._speedups.codec.tables cimport (
     CONNACK,
     DISCONNECT,
     PINGRESP,
@@ -24,7 +24,7 @@ from _speedups.codec.tables cimport (
     PUBREL,
     SUBACK,
 )
-from _speedups.net.openssl cimport (
+from ..._speedups.net.openssl cimport (
     SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER,
     SSL_MODE_ENABLE_PARTIAL_WRITE,
     SSL_CTX_free,
@@ -33,8 +33,8 @@ from _speedups.net.openssl cimport (
     SSL_CTX_set_read_ahead,
     TLS_client_method,
 )
-from loadtest.generator.checker cimport Stream
-from loadtest.generator.client_packets cimport (
+from .checker cimport Stream
+from .client_packets cimport (
     ALIAS_SIZE,
     CONNECT_SIZE,
     FILTERS_PER_PACKET,
@@ -47,7 +47,7 @@ from loadtest.generator.client_packets cimport (
     put_connect,
     put_subscribe,
 )
-from loadtest.generator.connection cimport (
+from .connection cimport (
     AF_INET,
     AWAIT_CONNACK,
     AWAIT_SUBACK,
@@ -87,10 +87,10 @@ from loadtest.generator.connection cimport (
     watch,
     write,
 )
-from loadtest.generator.members cimport Members, free_members, prepare_members, release_identifier, serve_members
-from loadtest.generator.publishing cimport Publishing, activate, outstanding, prepare_publisher, publish
-from loadtest.generator.receiving cimport BUCKETS, Receiving, add_latency, handle_acknowledgement, handle_publish, reply
-from loadtest.generator.shapes cimport (
+from .members cimport Members, free_members, prepare_members, release_identifier, serve_members
+from .publishing cimport Publishing, activate, outstanding, prepare_publisher, publish
+from .receiving cimport BUCKETS, Receiving, add_latency, handle_acknowledgement, handle_publish, reply
+from .shapes cimport (
     FANOUT,
     METRICS,
     PAIRS,
@@ -102,17 +102,17 @@ from loadtest.generator.shapes cimport (
     free_shape,
     set_prefix,
 )
-from loadtest.generator.takeover cimport (
+from .takeover cimport (
     TIME_LIMIT,
     TakeOvers,
     begin_take_overs,
     check_take_overs,
     is_taken_over,
 )
-from loadtest.generator.transport cimport raw_read, unframe
-from loadtest.generator.wire cimport get_frame, get_uint16, monotonic_ns, put_bytes, put_length, put_uint16
+from .transport cimport raw_read, unframe
+from .wire cimport get_frame, get_uint16, monotonic_ns, put_bytes, put_length, put_uint16
 
-from loadtest.generator.settings import SHAPES
+from .settings import SHAPES
 
 cdef extern from "<sys/timerfd.h>" nogil:
     enum: TFD_CLOEXEC

@@ -11,8 +11,8 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
-from _speedups.codec.tables cimport PUBACK, PUBREC
-from loadtest.generator.connection cimport (
+from ..._speedups.codec.tables cimport PUBACK, PUBREC
+from .connection cimport (
     READY,
     SOL_SOCKET,
     Connection,
@@ -22,7 +22,7 @@ from loadtest.generator.connection cimport (
     setsockopt,
     write,
 )
-from loadtest.generator.wire cimport put_uint16
+from .wire cimport put_uint16
 
 cdef extern from "<sys/socket.h>" nogil:
     enum: SO_LINGER

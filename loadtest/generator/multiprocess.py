@@ -13,10 +13,10 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from loadtest.generator.cost import Figures
-from loadtest.generator.latency import Latencies
-from loadtest.generator.runs import LoadError, Watch
-from loadtest.generator.target import Load, Target, Workload
+from .cost import Figures
+from .latency import Latencies
+from .runs import LoadError, Watch
+from .target import Load, Target, Workload
 
 Run = Callable[[Target, Any, Watch], Figures]  # a function of `runs` and its kind of load
 SAME = ("shape", "qos")  # in all processes

@@ -3,10 +3,10 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc
 
-from loadtest.generator.client_packets cimport PayloadHeader, put_message
-from loadtest.generator.connection cimport READY, Connection, Network, write
-from loadtest.generator.shapes cimport Shape, deliveries, pick_topic
-from loadtest.generator.wire cimport monotonic_ns
+from .client_packets cimport PayloadHeader, put_message
+from .connection cimport READY, Connection, Network, write
+from .shapes cimport Shape, deliveries, pick_topic
+from .wire cimport monotonic_ns
 
 cdef enum:
     WRITES_PER_TURN = 8         # of one publisher, before the next one's turn

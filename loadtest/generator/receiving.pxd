@@ -3,12 +3,12 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from _speedups.base.cursor cimport Cursor, read_varint, varint_size
-from _speedups.codec.tables cimport PUBACK, PUBREC, PUBREL
-from loadtest.generator.checker cimport DUPLICATE, IN_ORDER, Stream, observe
-from loadtest.generator.client_packets cimport ALIAS_SIZE, PayloadHeader
-from loadtest.generator.connection cimport Connection, Network
-from loadtest.generator.members cimport (
+from ..._speedups.base.cursor cimport Cursor, read_varint, varint_size
+from ..._speedups.codec.tables cimport PUBACK, PUBREC, PUBREL
+from .checker cimport DUPLICATE, IN_ORDER, Stream, observe
+from .client_packets cimport ALIAS_SIZE, PayloadHeader
+from .connection cimport Connection, Network
+from .members cimport (
     AGAIN_AFTER_CUT,
     FIRST,
     Members,
@@ -16,8 +16,8 @@ from loadtest.generator.members cimport (
     is_resent,
     note_receiver,
 )
-from loadtest.generator.shapes cimport Shape, is_subscribed
-from loadtest.generator.wire cimport get_uint16, put_uint16
+from .shapes cimport Shape, is_subscribed
+from .wire cimport get_uint16, put_uint16
 
 cdef extern from *:
     int __builtin_clzll(unsigned long long value) noexcept nogil

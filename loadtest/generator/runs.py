@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from loadtest.generator.cost import Cost, Figures, ProcessMeter
-from loadtest.generator.generator import (
+from .cost import Cost, Figures, ProcessMeter
+from .generator import (
     CONNECTING,
     DRAINING,
     HOLDING,
@@ -23,10 +23,10 @@ from loadtest.generator.generator import (
     TAKING_OVER,
     Generator,
 )
-from loadtest.generator.latency import Latencies
-from loadtest.generator.settings import Settings
-from loadtest.generator.skew import Skew
-from loadtest.generator.target import IdleLoad, ReconnectLoad, TakeOverLoad, Target, Workload
+from .latency import Latencies
+from .settings import Settings
+from .skew import Skew
+from .target import IdleLoad, ReconnectLoad, TakeOverLoad, Target, Workload
 
 SURPLUS = 0.05  # seconds after the last delivery for messages that come once more
 RETURN = 0.5  # seconds for dying members to return and to receive their messages again

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address
 
-from loadtest.generator.target import NO_MESSAGES, Target, Workload
+from .target import NO_MESSAGES, Target, Workload
 
 SHAPES = ("pairs", "fanout", "fanin", "wild", "shared")  # in the order of the constants in shapes.pxd
 ALIASES = ("", "in", "out", "both")

@@ -5,7 +5,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from loadtest.generator.wire cimport put_bytes, put_decimal
+from .wire cimport put_bytes, put_decimal
 
 
 cdef enum:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from loadtest.generator.cost import Figures
-from loadtest.generator.target import Workload
+from .cost import Figures
+from .target import Workload
 
 INTERVAL = 1.0  # seconds of one figure
 

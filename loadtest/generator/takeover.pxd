@@ -2,8 +2,8 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from loadtest.generator.connection cimport OPENING, READY, Connection, Network, dial, fail
-from loadtest.generator.wire cimport monotonic_ns
+from .connection cimport OPENING, READY, Connection, Network, dial, fail
+from .wire cimport monotonic_ns
 
 cdef enum:
     TIME_LIMIT = 5              # s for one take-over, or for connect, CONNACK and disconnect

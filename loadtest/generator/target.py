@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadtest.generator.cost import Counts, Groups
+from .cost import Counts, Groups
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcmp, memmove, strlen
 from posix.unistd cimport read
 
-from _speedups.net.openssl cimport (
+from ..._speedups.net.openssl cimport (
     SSL,
     SSL_CTX,
     SSL_ERROR_WANT_READ,

@@ -10,11 +10,11 @@ import struct
 import time
 from typing import Any
 
-from _speedups.codec.decode import Decoder
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connack, Connect, Packet, Publish, Suback, Subscribe
-from loadtest.generator.cost import Figures
-from loadtest.generator.target import Target, WillsLoad
+from ..._speedups.codec.decode import Decoder
+from ..._speedups.codec.encode import encode
+from ..._speedups.codec.packets import Connack, Connect, Packet, Publish, Suback, Subscribe
+from .cost import Figures
+from .target import Target, WillsLoad
 
 EXPIRY_SECONDS = 3600  # of the sessions, so that the delay of a will decides
 PROBE_SECONDS = 0.002  # between two probes

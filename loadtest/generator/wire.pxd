@@ -5,7 +5,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from _speedups.base.cursor cimport Cursor, read_header, write_u16, write_varint
+from ..._speedups.base.cursor cimport Cursor, read_header, write_u16, write_varint
 
 
 cdef inline uint64_t monotonic_ns() noexcept nogil:

@@ -6,8 +6,8 @@
 from collections import Counter, defaultdict
 from collections.abc import Set
 
-from _speedups.codec.topics import is_shared
-from loadtest.prove.history import (
+from ..._speedups.codec.topics import is_shared
+from .history import (
     Acknowledged,
     Connected,
     Connecting,
@@ -20,7 +20,7 @@ from loadtest.prove.history import (
     Taken,
     Unexpected,
 )
-from loadtest.prove.topics import matches
+from .topics import matches
 
 RULES = {
     "I0": "Packets are those that the standard allows, and properties arrive as they were sent",

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-from _speedups.codec.decode import Decoder
-from _speedups.codec.encode import encode
-from _speedups.codec.errors import MalformedPacket
-from _speedups.codec.packets import (
+from ..._speedups.codec.decode import Decoder
+from ..._speedups.codec.encode import encode
+from ..._speedups.codec.errors import MalformedPacket
+from ..._speedups.codec.packets import (
     Connack,
     Connect,
     Disconnect,
@@ -28,7 +28,7 @@ from _speedups.codec.packets import (
     Suback,
     Subscribe,
 )
-from loadtest.prove.history import (
+from .history import (
     Acknowledged,
     Connected,
     Connecting,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from loadtest.prove import checker
-from loadtest.prove.client import Fleet, RecordedClient
-from loadtest.prove.history import History
+from . import checker
+from .client import Fleet, RecordedClient
+from .history import History
 
 WINDOW = 30  # unacknowledged messages of a publisher
 MakeClient = Callable[..., RecordedClient]

@@ -11,7 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from loadtest.prove.tcp_proxy import TcpProxy
+from .tcp_proxy import TcpProxy
 
 STOP_SECONDS = 10.0
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from loadtest.compare.brokers import find_mosquitto, free_port
-from loadtest.prove.node import Node, ProveError
+from ..compare.brokers import find_mosquitto, free_port
+from .node import Node, ProveError
 
 CLUSTER_NODES = 3
 MOSQUITTO = """\
@@ -58,7 +58,7 @@ def flockmq_cluster(folder: Path, stack: ExitStack) -> list[Node]:
 
 def _flockmq_node(name: str, folder: Path, *options: str) -> Node:
     port = free_port()
-    command = [sys.executable, "-m", "broker.cli", "serve", "--listen", f"127.0.0.1:{port}", *options]
+    command = [sys.executable, "-m", "flockmq.broker.cli", "serve", "--listen", f"127.0.0.1:{port}", *options]
     return Node(name, shlex.join(command), ("127.0.0.1", port), folder / f"{name}.log")
 
 

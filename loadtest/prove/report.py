@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from loadtest.prove.checker import RULES, shown
-from loadtest.prove.history import (
+from .checker import RULES, shown
+from .history import (
     Connected,
     Connecting,
     Delivered,
@@ -21,7 +21,7 @@ from loadtest.prove.history import (
     Subscribed,
     Taken,
 )
-from loadtest.prove.run import Proof
+from .run import Proof
 
 STORIES = 3  # findings of a rule that have their history in the report
 STORY_EVENTS = 40

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from _speedups.codec.packets import Publish
-from loadtest.prove import checker
-from loadtest.prove.client import Fleet, RecordedClient
-from loadtest.prove.history import Fault, History, Published
-from loadtest.prove.load import Load
-from loadtest.prove.node import Node, ProveError
+from ..._speedups.codec.packets import Publish
+from . import checker
+from .client import Fleet, RecordedClient
+from .history import Fault, History, Published
+from .load import Load
+from .node import Node, ProveError
 
 FAULTS = ("kill", "pause", "cut", "stall")
 CONNECT_SECONDS = 2.0  # until CONNACK; a node that stands still keeps the other clients waiting no longer

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 import gevent
 from gevent.event import Event
 
-from _speedups.codec.packets import Publish
-from _speedups.protocol.client_events import (
+from ..._speedups.codec.packets import Publish
+from ..._speedups.protocol.client_events import (
     FIRST_ERROR,
     Accepted,
     Acknowledged,
@@ -29,10 +29,10 @@ from _speedups.protocol.client_events import (
     Refused,
     Subscribed,
 )
-from _speedups.protocol.client_session import ClientSession, ConnectOptions
-from loadtest.swarm.connection import Address, Connection
-from loadtest.swarm.payload_header import mark_resent
-from loadtest.swarm.timer import Timer
+from ..._speedups.protocol.client_session import ClientSession, ConnectOptions
+from .connection import Address, Connection
+from .payload_header import mark_resent
+from .timer import Timer
 
 FIRST_DELAY = 0.1  # seconds before a retry; doubled each time
 MAX_DELAY = 5.0

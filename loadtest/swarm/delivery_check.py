@@ -15,10 +15,10 @@ import logging
 from collections.abc import Callable, Iterable
 from itertools import count
 
-from _speedups.codec.packets import Publish
-from _speedups.codec.topics import matches
-from loadtest.swarm import payload_header
-from loadtest.swarm.streams import LOST, NOT_ACKNOWLEDGED, SESSION_LOST, Published, Seen, Summary
+from ..._speedups.codec.packets import Publish
+from ..._speedups.codec.topics import matches
+from . import payload_header
+from .streams import LOST, NOT_ACKNOWLEDGED, SESSION_LOST, Published, Seen, Summary
 
 MAX_LOGGED = 10  # pairs of subscriber and stream whose losses are logged
 _log = logging.getLogger(__name__)

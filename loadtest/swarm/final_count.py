@@ -16,9 +16,9 @@ import gevent
 from locust.env import Environment
 from locust.runners import STATE_RUNNING, STATE_SPAWNING, MasterRunner, Runner, WorkerRunner
 
-from loadtest.swarm.shared_work import Outcome, Report, outcomes, packed
-from loadtest.swarm.streams import DUPLICATE, LOST, TWICE, Summary
-from loadtest.swarm.swarm import TYPE, Swarm
+from .shared_work import Outcome, Report, outcomes, packed
+from .streams import DUPLICATE, LOST, TWICE, Summary
+from .swarm import TYPE, Swarm
 
 QUIET, PUBLISHED, EXPECTED, CHECKED = ("flockmq-quiet", "flockmq-published", "flockmq-expected", "flockmq-checked")
 ASK, WORK = ("flockmq-ask", "flockmq-work")

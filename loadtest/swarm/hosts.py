@@ -7,7 +7,7 @@ import socket
 from itertools import islice
 from urllib.parse import urlsplit
 
-from loadtest.swarm.connection import Address
+from .connection import Address
 
 PORT = 1883
 DEFAULT = "mqtt://127.0.0.1:1883"

@@ -18,14 +18,14 @@ from locust import runners, stats
 from locust.env import Environment
 from locust.runners import STATE_INIT, STATE_STOPPED, MasterRunner, WorkerRunner
 
-from loadtest.swarm import hosts, options, users
-from loadtest.swarm.client_numbers import ClientNumbers
-from loadtest.swarm.final_count import FinalCount
-from loadtest.swarm.scenario import Scenario, ScenarioError, parse, read
-from loadtest.swarm.shape import FlashCrowd
-from loadtest.swarm.swarm import Swarm, new_run_name
-from loadtest.swarm.thresholds import judge, summary, with_changes
-from loadtest.swarm.user import MqttUser
+from . import hosts, options, users
+from .client_numbers import ClientNumbers
+from .final_count import FinalCount
+from .scenario import Scenario, ScenarioError, parse, read
+from .shape import FlashCrowd
+from .swarm import Swarm, new_run_name
+from .thresholds import judge, summary, with_changes
+from .user import MqttUser
 
 STORM = "flockmq-storm"
 USER_CLASSES: tuple[type[MqttUser], ...] = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from typing import Any
 
-from loadtest.swarm import credentials, hosts
-from loadtest.swarm.scenario import Scenario, ScenarioError, Thresholds, names, parse, read
-from loadtest.swarm.thresholds import with_changes
+from . import credentials, hosts
+from .scenario import Scenario, ScenarioError, Thresholds, names, parse, read
+from .thresholds import with_changes
 
 
 def add_to(parser: Any) -> None:

@@ -12,7 +12,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from loadtest.swarm.values import (
+from .values import (
     a_list,
     boolean,
     latencies,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from locust import LoadTestShape
 from locust.runners import Runner
 
-from loadtest.swarm.scenario import Storm
+from .scenario import Storm
 
 
 class FlashCrowd(LoadTestShape):

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from _speedups.codec.topics import matches
-from loadtest.swarm import payload_header
-from loadtest.swarm.streams import Summary
+from ..._speedups.codec.topics import matches
+from . import payload_header
+from .streams import Summary
 
 
 class Report(NamedTuple):

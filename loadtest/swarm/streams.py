@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from loadtest.swarm.payload_header import MACHINE
+from .payload_header import MACHINE
 
 LOST = "lost"
 DUPLICATE = "duplicate"

@@ -12,13 +12,13 @@ import gevent
 from gevent.event import Event
 from locust.env import Environment
 
-from loadtest.swarm import credentials, hosts
-from loadtest.swarm.client import Client, Network
-from loadtest.swarm.client_numbers import ClientNumbers
-from loadtest.swarm.delivery_check import DeliveryCheck
-from loadtest.swarm.scenario import Scenario
-from loadtest.swarm.shared_work import SharedWork
-from loadtest.swarm.timer import Timer
+from . import credentials, hosts
+from .client import Client, Network
+from .client_numbers import ClientNumbers
+from .delivery_check import DeliveryCheck
+from .scenario import Scenario
+from .shared_work import SharedWork
+from .timer import Timer
 
 TYPE = "MQTT"  # of all our events in locust's tables
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from locust.stats import RequestStats
 
-from loadtest.swarm.scenario import Scenario, ScenarioError, Thresholds
-from loadtest.swarm.streams import DUPLICATE, LOST, NOT_ACKNOWLEDGED, OUT_OF_ORDER, SESSION_LOST, TWICE
-from loadtest.swarm.swarm import TYPE
-from loadtest.swarm.values import LATENCY, latencies, limit
+from .scenario import Scenario, ScenarioError, Thresholds
+from .streams import DUPLICATE, LOST, NOT_ACKNOWLEDGED, OUT_OF_ORDER, SESSION_LOST, TWICE
+from .swarm import TYPE
+from .values import LATENCY, latencies, limit
 
 # The first words of failures, by threshold.
 WORDS: Mapping[str, tuple[str, ...]] = {

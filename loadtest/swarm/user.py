@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 
 from locust import User, constant
 
-from _speedups.codec.packets import Publish
-from _speedups.protocol.client_session import ConnectOptions, Will
-from loadtest.swarm import payload_header
-from loadtest.swarm.client import Client
-from loadtest.swarm.delivery_check import Subscriber
-from loadtest.swarm.scenario import Group
-from loadtest.swarm.streams import Published
-from loadtest.swarm.swarm import Swarm
+from ..._speedups.codec.packets import Publish
+from ..._speedups.protocol.client_session import ConnectOptions, Will
+from . import payload_header
+from .client import Client
+from .delivery_check import Subscriber
+from .scenario import Group
+from .streams import Published
+from .swarm import Swarm
 
 FOREVER = 1e6  # seconds
 

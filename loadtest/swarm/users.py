@@ -8,9 +8,9 @@ import time
 import gevent
 from locust import task
 
-from _speedups.codec.packets import Publish
-from loadtest.swarm import payload_header
-from loadtest.swarm.scenario import (
+from ..._speedups.codec.packets import Publish
+from . import payload_header
+from .scenario import (
     ChurnGroup,
     CommanderGroup,
     DashboardGroup,
@@ -18,7 +18,7 @@ from loadtest.swarm.scenario import (
     SensorGroup,
     WorkerGroup,
 )
-from loadtest.swarm.user import FOREVER, MqttUser
+from .user import FOREVER, MqttUser
 
 
 def pick(mix: dict[int, float]) -> int:

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from _speedups.codec.topics import InvalidTopic, validate_topic_filter, validate_topic_name
-from loadtest.swarm import payload_header
+from ..._speedups.codec.topics import InvalidTopic, validate_topic_filter, validate_topic_name
+from . import payload_header
 
 PLACES = {"root": "load/0", "site": 0, "client": "sensor-0", "index": 0}  # placeholders of topics, with an example
 LATENCY = re.compile(r"(.+?) p(\d+(?:\.\d+)?)")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cluster.analytics.source import register
+from flockmq.cluster.analytics.source import register
 from tests.analytics.quick_spark import quick_spark
 from tests.analytics.standalone import StandaloneSpark
 

@@ -23,7 +23,17 @@ class JobProcess:
 
     def __init__(self, url: str, output: Path, arguments: list[str], log: Path) -> None:
         self.log = log
-        command = [sys.executable, "-m", "broker.cli", "analytics", "run", "--redis", url, "--output", str(output)]
+        command = [
+            sys.executable,
+            "-m",
+            "flockmq.broker.cli",
+            "analytics",
+            "run",
+            "--redis",
+            url,
+            "--output",
+            str(output),
+        ]
         with open(log, "wb") as stream:
             self.process = subprocess.Popen(
                 [*command, "--master", "local[2]", *arguments],

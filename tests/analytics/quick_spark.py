@@ -92,7 +92,7 @@ def do_a_little_of_everything() -> None:
     from pyspark.sql import SparkSession  # late: only the process that makes the archive needs it
     from pyspark.sql import functions as F  # noqa: N812
 
-    from cluster.analytics.source import register
+    from flockmq.cluster.analytics.source import register
 
     builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "1")
     spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()

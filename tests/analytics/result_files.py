@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cluster.analytics.tables import TABLES, time_of
+from flockmq.cluster.analytics.tables import TABLES, time_of
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cluster.analytics.commands.sql import cell
-from cluster.analytics.options import OPTIONS, SourceOptions, parse_size
-from cluster.analytics.tables import TABLES
-from cluster.analytics.views import views
+from flockmq.cluster.analytics.commands.sql import cell
+from flockmq.cluster.analytics.options import OPTIONS, SourceOptions, parse_size
+from flockmq.cluster.analytics.tables import TABLES
+from flockmq.cluster.analytics.views import views
 from tests.analytics.result_files import Fleet, write
 from tests.analytics.written_logs import WrittenLog, row
 from tests.harness import nursery
@@ -78,7 +78,7 @@ def test_a_command_has_these_flags(command: str) -> None:
     words = command.split()
     name = words[1:3] if words[1] == "analytics" else words[1:2]
     help_ = nursery.run(
-        [sys.executable, "-m", "broker.cli", *name, "--help"], capture_output=True, text=True, env=environment()
+        [sys.executable, "-m", "flockmq.broker.cli", *name, "--help"], capture_output=True, text=True, env=environment()
     )
     assert help_.returncode == 0, help_.stderr
     flags = set(re.findall(r"(?<!\S)(--?[a-zA-Z][\w-]*)", re.sub(r"'[^']*'|\"[^\"]*\"", "", command)))

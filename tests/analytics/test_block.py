@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from _speedups.codec.properties import encode_block
-from cluster.analytics.errors import BlockError
-from cluster.analytics.log.block import SCHEMA, Selection, record_batch
-from cluster.analytics.log.header import find_columns, parse_header
-from cluster.analytics.log.properties import parse_columns
-from cluster.analytics.topic_filter import TopicFilters
+from flockmq._speedups.codec.properties import encode_block
+from flockmq.cluster.analytics.errors import BlockError
+from flockmq.cluster.analytics.log.block import SCHEMA, Selection, record_batch
+from flockmq.cluster.analytics.log.header import find_columns, parse_header
+from flockmq.cluster.analytics.log.properties import parse_columns
+from flockmq.cluster.analytics.topic_filter import TopicFilters
 from tests.analytics.log_rows import rows
 from tests.model.log_block import HEADER, Row, decode, encode
 

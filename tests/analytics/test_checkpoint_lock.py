@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from broker.errors import FlockError
-from cluster.analytics.output import checkpoint_lock
-from cluster.analytics.output.checkpoint_lock import CheckpointLock
-from cluster.redis.clients import RedisAddress
+from flockmq.broker.errors import FlockError
+from flockmq.cluster.analytics.output import checkpoint_lock
+from flockmq.cluster.analytics.output.checkpoint_lock import CheckpointLock
+from flockmq.cluster.redis.clients import RedisAddress
 from tests.harness.broker_process import until
 from tests.harness.redis_process import RedisProcess
 

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from cluster.analytics.job_options import Options
-from cluster.analytics.output.batches import Batches
-from cluster.analytics.schema import MESSAGES
-from cluster.analytics.views import views
+from flockmq.cluster.analytics.job_options import Options
+from flockmq.cluster.analytics.output.batches import Batches
+from flockmq.cluster.analytics.schema import MESSAGES
+from flockmq.cluster.analytics.views import views
 from tests.analytics.test_exactly_once import Killed, die_at, plain
 from tests.analytics.test_results import MINUTE, fleet, rows
 

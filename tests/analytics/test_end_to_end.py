@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.dataset
 import pytest
 
-from _speedups.codec.packets import Publish
+from flockmq._speedups.codec.packets import Publish
 from tests.analytics.job_process import JobProcess
 from tests.conftest import StartCluster
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad, wait

@@ -13,11 +13,11 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.errors import UsageError
-from cluster.analytics.job_options import Options
-from cluster.analytics.output.batches import Batches
-from cluster.analytics.output.files import Files
-from cluster.analytics.schema import MESSAGES
+from flockmq.broker.errors import UsageError
+from flockmq.cluster.analytics.job_options import Options
+from flockmq.cluster.analytics.output.batches import Batches
+from flockmq.cluster.analytics.output.files import Files
+from flockmq.cluster.analytics.schema import MESSAGES
 from tests.analytics.job_process import JobProcess
 from tests.analytics.log_writer import LogWriter
 from tests.analytics.test_results import fleet, rows

@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow.dataset
 import pytest
 
-from broker.commands.parser import Parser
-from broker.errors import FlockError, UsageError
-from cluster.analytics import job, job_options
-from cluster.analytics.faults import told
-from cluster.analytics.tables import RESULTS
-from cluster.redis.connector import function_library
+from flockmq.broker.commands.parser import Parser
+from flockmq.broker.errors import FlockError, UsageError
+from flockmq.cluster.analytics import job, job_options
+from flockmq.cluster.analytics.faults import told
+from flockmq.cluster.analytics.tables import RESULTS
+from flockmq.cluster.redis.connector import function_library
 from tests.analytics.job_process import JobProcess
 from tests.analytics.log_writer import LogWriter
 from tests.harness.deadline import DEADLINE
@@ -129,7 +129,7 @@ def test_missing_options_are_named() -> None:
     [
         (
             "[STREAM_FAILED] x\nTraceback (most recent call last):\n  File ...\n"
-            "cluster.analytics.errors.DataLoss: 10 bytes are missing; keep more\n\nJVM stacktrace:\njava.lang.X",
+            "flockmq.cluster.analytics.errors.DataLoss: 10 bytes are missing; keep more\n\nJVM stacktrace:\njava.X",
             "10 bytes are missing; keep more",
         ),
         (

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import Row
 
-from cluster.analytics.output.live import Live, escaped
-from cluster.redis.connector import function_library
+from flockmq.cluster.analytics.output.live import Live, escaped
+from flockmq.cluster.redis.connector import function_library
 from tests.harness.redis_process import RedisProcess
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC).astimezone().replace(tzinfo=None)  # as Spark gives it

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from cluster.analytics.errors import BlockError, RedisAway
-from cluster.analytics.log import log as log_module
-from cluster.analytics.log.connection import Connection
-from cluster.analytics.log.log import Entry, Gap, Log, Logs
-from cluster.analytics.position import START, Position
-from cluster.redis.clients import RedisAddress
+from flockmq.cluster.analytics.errors import BlockError, RedisAway
+from flockmq.cluster.analytics.log import log as log_module
+from flockmq.cluster.analytics.log.connection import Connection
+from flockmq.cluster.analytics.log.log import Entry, Gap, Log, Logs
+from flockmq.cluster.analytics.position import START, Position
+from flockmq.cluster.redis.clients import RedisAddress
 from tests.analytics.log_writer import BEGAN, LogWriter
 from tests.conftest import StartRedis
 from tests.harness.redis_process import RedisProcess, Sentinels

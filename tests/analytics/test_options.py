@@ -2,11 +2,11 @@
 
 import pytest
 
-from cluster.analytics.errors import OptionError
-from cluster.analytics.log.properties import PropertyColumn
-from cluster.analytics.options import MIB, parse_options, parse_size
-from cluster.analytics.position import Position
-from cluster.analytics.times import format_time, parse_time
+from flockmq.cluster.analytics.errors import OptionError
+from flockmq.cluster.analytics.log.properties import PropertyColumn
+from flockmq.cluster.analytics.options import MIB, parse_options, parse_size
+from flockmq.cluster.analytics.position import Position
+from flockmq.cluster.analytics.times import format_time, parse_time
 
 REDIS = {"redis": "redis://:sesame@h:1"}
 

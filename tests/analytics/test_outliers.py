@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from cluster.analytics.compute import outliers, values
-from cluster.analytics.compute.filters import pattern
-from cluster.analytics.topic_filter import matches
+from flockmq.cluster.analytics.compute import outliers, values
+from flockmq.cluster.analytics.compute.filters import pattern
+from flockmq.cluster.analytics.topic_filter import matches
 
 NUMBERS = "node string, at bigint, window bigint, client_id string, topic string, field string, value double"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli import main
-from broker.errors import FlockError
-from cluster.analytics.package import imported
+from flockmq.broker.cli import main
+from flockmq.broker.errors import FlockError
+from flockmq.cluster.analytics.package import imported
 from tests.analytics.log_writer import LogWriter
 from tests.analytics.standalone import StandaloneSpark
 from tests.harness.deadline import DEADLINE
@@ -19,11 +19,11 @@ from tests.harness.redis_process import RedisProcess
 SCRIPT = """
 import json, sys
 from pyspark.sql import SparkSession
-from cluster.analytics.source import register
+from flockmq.cluster.analytics.source import register
 
 def places(_):
-    import cluster.analytics.log.block, redis
-    return [(cluster.__file__, redis.__file__)]
+    import flockmq.cluster.analytics.log.block, redis
+    return [(flockmq.cluster.__file__, redis.__file__)]
 
 url, place = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
@@ -55,17 +55,18 @@ def test_it_has_all_that_is_imported_and_nothing_compiled(package: Path) -> None
         names = archive.namelist()
         assert archive.testzip() is None
     assert {
-        "cluster/analytics/source.py",
-        "broker/config/redis_url.py",
-        "cluster/redis/clients.py",
+        "flockmq/cluster/analytics/source.py",
+        "flockmq/broker/config/redis_url.py",
+        "flockmq/cluster/redis/clients.py",
         "redis/client.py",
     } <= {*names}
     assert all(name.endswith((".py", ".html", ".properties")) for name in names)
-    assert not [name for name in names if name.startswith(("_speedups", "cluster/analytics/commands"))]
+    assert not [name for name in names if name.startswith(("flockmq/_speedups", "flockmq/cluster/analytics/commands"))]
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import cluster.analytics.log, cluster.analytics.options, redis\n"
-        "assert all(sys.argv[1] in sys.modules[name].__file__ for name in ('cluster', 'redis', 'broker'))"
+        "import flockmq.cluster.analytics.log, flockmq.cluster.analytics.options, redis\n"
+        "names = ('flockmq.cluster', 'redis', 'flockmq.broker')\n"
+        "assert all(sys.argv[1] in sys.modules[name].__file__ for name in names)"
     )
     base = getattr(sys, "_base_executable", sys.executable)
     subprocess.run([base, "-I", "-c", code, str(package)], check=True, timeout=DEADLINE)
@@ -78,9 +79,9 @@ def test_the_same_sources_make_the_same_bytes(package: Path, tmp_path: Path) -> 
 
 
 def test_what_is_compiled_is_told(tmp_path: Path) -> None:
-    (tmp_path / "x.py").write_text("from _speedups.packets import Connect\n")
-    with pytest.raises(FlockError, match=r"x\.py needs _speedups.*compiled"):
-        list(imported(tmp_path / "x.py"))
+    (tmp_path / "x.py").write_text("from flockmq._speedups.packets import Connect\n")
+    with pytest.raises(FlockError, match=r"x\.py needs flockmq\._speedups.*compiled"):
+        list(imported(tmp_path / "x.py", tmp_path))
 
 
 def test_a_place_that_can_not_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

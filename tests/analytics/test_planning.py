@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.analytics.errors import DataLoss, OptionError, RedisAway
-from cluster.analytics.log.jobs import STALE_SECONDS
-from cluster.analytics.log.offsets import Offsets, format_offsets, parse_offsets
-from cluster.analytics.log.planning import Planner, Range
-from cluster.analytics.options import SourceOptions, parse_options
-from cluster.analytics.position import Position
-from cluster.analytics.source import StreamDriver, read_range
+from flockmq.cluster.analytics.errors import DataLoss, OptionError, RedisAway
+from flockmq.cluster.analytics.log.jobs import STALE_SECONDS
+from flockmq.cluster.analytics.log.offsets import Offsets, format_offsets, parse_offsets
+from flockmq.cluster.analytics.log.planning import Planner, Range
+from flockmq.cluster.analytics.options import SourceOptions, parse_options
+from flockmq.cluster.analytics.position import Position
+from flockmq.cluster.analytics.source import StreamDriver, read_range
 from tests.analytics.log_writer import BEGAN, LogWriter
 from tests.harness.redis_process import RedisProcess
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import Publish
-from _speedups.codec.properties import encode_block
-from broker.cli import main
-from broker.client.client import Client
-from broker.client.options import Options
-from cluster.analytics.times import iso
+from flockmq._speedups.codec.packets import Publish
+from flockmq._speedups.codec.properties import encode_block
+from flockmq.broker.cli import main
+from flockmq.broker.client.client import Client
+from flockmq.broker.client.options import Options
+from flockmq.cluster.analytics.times import iso
 from tests.analytics.written_logs import WrittenLog, row
 from tests.conftest import StartCluster
 from tests.harness.broker_process import BrokerProcess, environment, until
@@ -62,7 +62,7 @@ Replay = Callable[..., Told]
 def replay_of(url: str, *arguments: str) -> Told:
     """Run the command in a process of its own."""
     result = subprocess.run(
-        [sys.executable, "-m", "broker.cli", "replay", "--redis", url, *arguments],
+        [sys.executable, "-m", "flockmq.broker.cli", "replay", "--redis", url, *arguments],
         capture_output=True,
         env=environment(),
         timeout=DEADLINE,
@@ -528,7 +528,7 @@ def test_refused_messages_are_counted(redis_server: RedisProcess, target: Broker
 
 def started(url: str, *arguments: str, **popen: Any) -> "subprocess.Popen[bytes]":
     """The command, running."""
-    command = [sys.executable, "-m", "broker.cli", "replay", "--redis", url, *arguments]
+    command = [sys.executable, "-m", "flockmq.broker.cli", "replay", "--redis", url, *arguments]
     return subprocess.Popen(command, env=environment(), **popen)
 
 
@@ -635,7 +635,7 @@ def test_memory_does_not_grow_with_the_range(redis_server: RedisProcess) -> None
     for index in range(1200):
         log.write([row(T0 + index * 1000, payload=bytes(200_000))])  # 240 MB
     code = (
-        "import re, sys; from broker.cli import main\n"
+        "import re, sys; from flockmq.broker.cli import main\n"
         "status = main(sys.argv[1:])\n"
         "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1], file=sys.stderr)\n"
         "sys.exit(status)"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.analytics.errors import BlockError
-from cluster.analytics.log.header import parse_header
-from cluster.replay import rows
+from flockmq.cluster.analytics.errors import BlockError
+from flockmq.cluster.analytics.log.header import parse_header
+from flockmq.cluster.replay import rows
 from tests.analytics.log_rows import rows as messages
 from tests.model import log_block
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from broker.cli import main
-from cluster.analytics.times import format_time
+from flockmq.broker.cli import main
+from flockmq.cluster.analytics.times import format_time
 from tests.analytics.result_files import MINUTE, SECOND, T0, Fleet, Tables, schema, write
 from tests.harness.broker_process import until
 from tests.harness.chromium import Chromium

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cluster.analytics.job_options import Options
-from cluster.analytics.output.batches import Batches
-from cluster.analytics.schema import MESSAGES
-from cluster.analytics.tables import TABLES
+from flockmq.cluster.analytics.job_options import Options
+from flockmq.cluster.analytics.output.batches import Batches
+from flockmq.cluster.analytics.schema import MESSAGES
+from flockmq.cluster.analytics.tables import TABLES
 from tests.analytics import job_model as model
 from tests.analytics.job_model import Message
 

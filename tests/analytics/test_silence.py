@@ -2,8 +2,8 @@
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cluster.analytics.compute import silence
-from cluster.analytics.job_options import Options
+from flockmq.cluster.analytics.compute import silence
+from flockmq.cluster.analytics.job_options import Options
 
 SECOND = 1_000_000
 

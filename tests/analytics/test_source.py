@@ -15,8 +15,8 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from _speedups.codec.properties import encode_block
-from cluster.analytics.schema import MESSAGES
+from flockmq._speedups.codec.properties import encode_block
+from flockmq.cluster.analytics.schema import MESSAGES
 from tests.analytics.log_writer import LogWriter
 from tests.conftest import StartRedis
 from tests.harness.deadline import DEADLINE
@@ -242,7 +242,7 @@ PROGRAM = """
 import os, sys
 os.environ["PYSPARK_PYTHON"] = sys.executable
 from pyspark.sql import SparkSession
-from cluster.analytics.source import register
+from flockmq.cluster.analytics.source import register
 url, place = sys.argv[1:]
 spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.errors import FlockError, UsageError
-from cluster.analytics.commands import sql
-from cluster.analytics.job_options import Options
-from cluster.analytics.output.batches import Batches
-from cluster.analytics.schema import MESSAGES
+from flockmq.broker.errors import FlockError, UsageError
+from flockmq.cluster.analytics.commands import sql
+from flockmq.cluster.analytics.job_options import Options
+from flockmq.cluster.analytics.output.batches import Batches
+from flockmq.cluster.analytics.schema import MESSAGES
 from tests.analytics.log_writer import LogWriter
 from tests.analytics.test_results import fleet, rows
 from tests.harness.deadline import DEADLINE
@@ -178,7 +178,7 @@ def test_the_logs_themselves(
 def flockmq(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """The command, as a process."""
     return subprocess.run(
-        [sys.executable, "-m", "broker.cli", "analytics", "sql", *arguments],
+        [sys.executable, "-m", "flockmq.broker.cli", "analytics", "sql", *arguments],
         capture_output=True,
         text=True,
         timeout=DEADLINE,

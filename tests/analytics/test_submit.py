@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pyarrow.dataset
 
-from broker.cli import main
-from cluster.analytics import job
-from cluster.redis.connector import function_library
+from flockmq.broker.cli import main
+from flockmq.cluster.analytics import job
+from flockmq.cluster.redis.connector import function_library
 from tests.analytics.log_writer import LogWriter
 from tests.analytics.standalone import StandaloneSpark
 from tests.harness.redis_process import RedisProcess

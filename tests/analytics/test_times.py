@@ -7,7 +7,15 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from cluster.analytics.times import EXPECTED, EXPECTED_DURATION, SECOND, format_time, iso, parse_duration, parse_time
+from flockmq.cluster.analytics.times import (
+    EXPECTED,
+    EXPECTED_DURATION,
+    SECOND,
+    format_time,
+    iso,
+    parse_duration,
+    parse_time,
+)
 
 BERLIN_WINTER = timezone(timedelta(hours=1))
 NOON = 1_769_860_800  # 2026-01-31T12:00:00Z
@@ -89,7 +97,7 @@ def test_now_is_the_clocks_time_unless_given() -> None:
 
 def test_without_a_zone_it_is_the_machines_local_time_summer_and_winter() -> None:
     code = (
-        "from cluster.analytics.times import LOCAL, iso, parse_time\n"
+        "from flockmq.cluster.analytics.times import LOCAL, iso, parse_time\n"
         "print(*(iso(parse_time(text, zone=LOCAL)) for text in ('2026-01-31 08:00', '2026-07-31 08:00')))"
     )
     result = subprocess.run(

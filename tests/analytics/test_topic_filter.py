@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.analytics.topic_filter import TopicFilters, check_topic_filter, matches
+from flockmq.cluster.analytics.topic_filter import TopicFilters, check_topic_filter, matches
 from tests.model import topics as model
 
 names = st.lists(st.sampled_from(["", "a", "b", "$x"]), min_size=1, max_size=4).map("/".join).filter(bool)

@@ -1,4 +1,7 @@
-"""Which module imports which, read from the sources: `TYPE_CHECKING`, functions' own imports and `cimport` included."""
+"""Which module imports which, read from the sources: `TYPE_CHECKING`, functions' own imports and `cimport` included.
+
+Modules have their names within the repository: `broker.node` is installed as `flockmq.broker.node`.
+"""
 
 import ast
 import re
@@ -21,23 +24,33 @@ def module_of(path: Path, root: Path = ROOT) -> str:
 
 def named(path: Path, module: str) -> set[str]:
     """Dotted names that a file imports: `from a import b` gives `a.b`."""
+    return {name.removeprefix("flockmq.") for name in _named(path, module)}
+
+
+def _named(path: Path, module: str) -> set[str]:
     text = path.read_text("utf-8")
     found: set[str] = set()
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+
+    def absolute(level: int, name: str) -> str:
+        parent = package[: len(package) - level + 1] if level else []
+        return ".".join([*parent, *([name] if name else [])])
+
     if path.suffix in {".pyx", ".pxd"}:
-        for package, names, modules in CYTHON.findall(text):
+        for source, names, modules in CYTHON.findall(text):
             words = [
                 word.split()[0] for word in re.sub(r"[()\\]|#[^\n]*", " ", names or modules).split(",") if word.strip()
             ]
-            found |= {f"{package}.{word}" if package else word for word in words}
+            name = source.lstrip(".")
+            place = absolute(len(source) - len(name), name)
+            found |= {f"{place}.{word}" if place else word for word in words}
         return found
-    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            parent = package[: len(package) - node.level + 1] if node.level else []
-            place = ".".join([*parent, *([node.module] if node.module else [])])
-            found |= {f"{place}.{alias.name}" for alias in node.names}
+            place = absolute(node.level, node.module or "")
+            found |= {f"{place}.{alias.name}" if place else alias.name for alias in node.names}
     return found
 
 

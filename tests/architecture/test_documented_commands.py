@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from broker.cli import COMMANDS, main, run
-from broker.config.keys import KEYS
-from broker.errors import UsageError
+from flockmq.broker.cli import COMMANDS, main, run
+from flockmq.broker.config.keys import KEYS
+from flockmq.broker.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "deploy/docs").glob("*.md")]

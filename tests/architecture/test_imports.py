@@ -1,12 +1,15 @@
 """Imports point one way: from a layer to those that stand above it here, never back, never in a circle."""
 
+import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from flockmq.broker.config.keys import KEYS
 from tests.architecture.imports import ROOT, Imports, circles, named, read
 from tests.harness.deadline import DEADLINE
 
@@ -156,12 +159,14 @@ def test_tests_stand_on_the_harness() -> None:
 
 def test_the_check_sees_an_import(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from cluster.bus import Bus\n"
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from flockmq.cluster.bus import Bus\n"
         "def f():\n    from . import b\n"
     )
-    (tmp_path / "b.pyx").write_text("from broker.node cimport (Node,\n    Other as O)\ncimport x.y, z\n")
+    (tmp_path / "b.pyx").write_text(
+        "from flockmq.broker.node cimport (Node,\n    Other as O)\ncimport x.y, z\nfrom ..q cimport C\n"
+    )
     assert named(tmp_path / "a.py", "p.a") >= {"cluster.bus.Bus", "p.b"}
-    assert named(tmp_path / "b.pyx", "p.b") == {"broker.node.Node", "broker.node.Other", "x.y", "z"}
+    assert named(tmp_path / "b.pyx", "p.b") == {"broker.node.Node", "broker.node.Other", "x.y", "z", "q.C"}
     package = tmp_path / "p"
     package.mkdir()
     for name, imported in (("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")):
@@ -177,7 +182,7 @@ def test_only_the_configuration_reads_the_environment() -> None:
 
 def test_broker_needs_no_cluster_library() -> None:
     code = (
-        "import sys, broker.node, broker.cli\n"
+        "import sys, flockmq.broker.node, flockmq.broker.cli\n"
         "assert not {'redis', 'pyspark', 'locust', 'pytest', 'aiohttp'} & {name.split('.')[0] for name in sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=DEADLINE)
@@ -185,7 +190,42 @@ def test_broker_needs_no_cluster_library() -> None:
 
 def test_a_node_does_not_import_the_analytics() -> None:
     code = (
-        "import sys, cluster.coordinator\n"
-        "assert not [name for name in sys.modules if name.startswith('cluster.analytics')]"
+        "import sys, flockmq.cluster.coordinator\n"
+        "assert not [name for name in sys.modules if name.startswith('flockmq.cluster.analytics')]"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=DEADLINE)
+
+
+# ---- the names under which modules are installed ----
+
+OURS = "broker|cluster|_speedups|loadtest"
+# An import statement, also one in a text, and a name in quotes: `broker.cli`, without `flockmq.` before it.
+BARE_IMPORT = re.compile(rf"(?:^|[\"'`;]|\\n)[ \t]*(?:from|c?import)[ \t]+((?:{OURS})(?:\.\w+)*)(?=[ \t,;\n\\])", re.M)
+QUOTED = re.compile(rf"[\"'`]((?:{OURS})(?:\.\w+)+)")
+FOREIGN = "deploy/test_packages.py"  # makes a user's project with modules of these names
+READ = {".py", ".pyi", ".pyx", ".pxd", ".md", ".toml", ".yml", ".sh"}
+
+
+def bare_names(text: str, modules: Iterable[str]) -> set[str]:
+    """The names of our modules in a text that begin with the folder: as they are not installed."""
+    named = {name for name in QUOTED.findall(text) if ".".join(name.split(".")[:3]) in modules}
+    return {*BARE_IMPORT.findall(text), *named}
+
+
+def test_modules_have_the_names_under_which_they_are_installed() -> None:
+    """A user's `broker.py` is another module; and a bare name would load a second copy of ours."""
+    modules = all_imports().keys() - KEYS.keys()
+    found = {}
+    for folder in (*PACKAGES, "deploy", ".github"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in READ and "node_modules" not in path.parts and path.parent.name != "architecture":
+                names = bare_names(path.read_text("utf-8"), modules)
+                found.update({str(path.relative_to(ROOT)): names} if names else {})
+    assert found.keys() <= {f"tests/{FOREIGN}"}, found
+
+
+def test_the_check_sees_a_bare_name() -> None:
+    text = "import broker\nfrom cluster.redis import link\nx = '_speedups.net.tls', 'cluster.lease'\n"
+    modules = {"_speedups.net.tls", "cluster.redis"}
+    assert bare_names(text, modules) == {"broker", "cluster.redis", "_speedups.net.tls"}
+    assert not bare_names("from flockmq.broker import node\nimport flockmq.cluster\nbroker.node.x", modules)

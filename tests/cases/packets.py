@@ -5,8 +5,8 @@ Decode, encode, truncation, splitting, model comparison, fuzz seeds and benchmar
 
 from typing import Any, NamedTuple
 
-from _speedups.codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
-from _speedups.codec.packets import (
+from flockmq._speedups.codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
+from flockmq._speedups.codec.packets import (
     Auth,
     Connack,
     Connect,
@@ -24,7 +24,7 @@ from _speedups.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
-from _speedups.codec.tables import PROPERTIES
+from flockmq._speedups.codec.tables import PROPERTIES
 
 
 class Case(NamedTuple):

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("_speedups.codec.packets")
+pytest.importorskip("flockmq._speedups.codec.packets")
 
-from _speedups.codec import packets
-from _speedups.codec.decode import Decoder
-from _speedups.codec.encode import encode
-from _speedups.protocol.client_session import Will
-from broker.cli import main
-from broker.client.client import Client
-from broker.client.options import Options
-from broker.errors import ClientError, ConnectError, ConnectionLostError, ConnectRefusedError
+from flockmq._speedups.codec import packets
+from flockmq._speedups.codec.decode import Decoder
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.protocol.client_session import Will
+from flockmq.broker.cli import main
+from flockmq.broker.client.client import Client
+from flockmq.broker.client.options import Options
+from flockmq.broker.errors import ClientError, ConnectError, ConnectionLostError, ConnectRefusedError
 from tests.harness import nursery
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.deadline import DEADLINE
@@ -513,7 +513,7 @@ def test_what_nobody_takes_is_not_read() -> None:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "broker.cli", *arguments]
+    return [sys.executable, "-m", "flockmq.broker.cli", *arguments]
 
 
 class Sub:

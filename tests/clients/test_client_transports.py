@@ -49,7 +49,7 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return nursery.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment())
 
 
-FLOCKMQ = (sys.executable, "-m", "broker.cli")
+FLOCKMQ = (sys.executable, "-m", "flockmq.broker.cli")
 
 
 @pytest.mark.parametrize("program", ["mosquitto", "flockmq"])

@@ -56,7 +56,7 @@ def first_line(stream: "IO[bytes] | None") -> bytes:
 
 MAKERS: dict[str, Callable[[], Commands | None]] = {
     "flockmq": lambda: Commands(
-        [sys.executable, "-m", "broker.cli", "pub"], [sys.executable, "-m", "broker.cli", "sub"]
+        [sys.executable, "-m", "flockmq.broker.cli", "pub"], [sys.executable, "-m", "flockmq.broker.cli", "sub"]
     ),
     "mosquitto": lambda: (
         Commands(["mosquitto_pub"], ["mosquitto_sub"])

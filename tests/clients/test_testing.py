@@ -6,11 +6,11 @@ import threading
 from pathlib import Path
 
 import pytest
+
+from flockmq._speedups.codec.packets import Publish
+from flockmq.broker.errors import ConfigError, ListenError
 from flockmq.hooks import Client, Credentials, Hooks, Identity, Message, ReasonCode, Verdict
 from flockmq.testing import Broker
-
-from _speedups.codec.packets import Publish
-from broker.errors import ConfigError, ListenError
 from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
 

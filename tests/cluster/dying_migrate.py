@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from broker.cli import main
-from broker.storage import sqlite_file
-from cluster.migration.places import SqlitePlace
-from cluster.migration.redis_place import RedisPlace
-from cluster.migration.redis_state import KeyWriter
+from flockmq.broker.cli import main
+from flockmq.broker.storage import sqlite_file
+from flockmq.cluster.migration.places import SqlitePlace
+from flockmq.cluster.migration.redis_place import RedisPlace
+from flockmq.cluster.migration.redis_state import KeyWriter
 
 STEPS: list[tuple[Any, str]] = [
     (SqlitePlace, "set_mark"),

@@ -3,7 +3,7 @@
 import itertools
 from typing import Any
 
-from _speedups.codec.packets import (
+from flockmq._speedups.codec.packets import (
     Connack,
     Connect,
     Disconnect,

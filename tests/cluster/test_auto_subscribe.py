@@ -1,6 +1,6 @@
 """Subscriptions of the configuration, of sessions that move between nodes."""
 
-from _speedups.codec.packets import Packet, Puback, Publish, Unsubscribe
+from flockmq._speedups.codec.packets import Packet, Puback, Publish, Unsubscribe
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.socket_client import SocketClient

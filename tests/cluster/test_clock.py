@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from _speedups.cluster.journal import ClusterJournal
-from _speedups.codec.packets import Puback, Publish
-from cluster.membership import clock
-from cluster.membership.clock import ClusterClock
+from flockmq._speedups.cluster.journal import ClusterJournal
+from flockmq._speedups.codec.packets import Puback, Publish
+from flockmq.cluster.membership import clock
+from flockmq.cluster.membership.clock import ClusterClock
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.function_caller import Caller

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish
+from flockmq._speedups.codec.packets import Puback, Publish
 from tests.conftest import StartCluster
 from tests.harness import nursery
 from tests.harness.broker_process import environment
@@ -29,7 +29,7 @@ def cluster(start_cluster: StartCluster) -> ClusterProcess:
 def follow(cluster: ClusterProcess, node: str, *arguments: str) -> Iterator[Iterator[dict[str, Any]]]:
     """The steps that `flockmq trace --json` prints at a node, from the moment at which all nodes follow."""
     url = cluster[node].wait_for_log(READY)["listen"]
-    command = [sys.executable, "-m", "broker.cli", "trace", "--url", url, "--json", *arguments]
+    command = [sys.executable, "-m", "flockmq.broker.cli", "trace", "--url", url, "--json", *arguments]
     with nursery.start(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     ) as process:
@@ -106,7 +106,7 @@ def test_what_a_client_publishes_is_found_at_other_nodes(cluster: ClusterProcess
 )
 def test_what_is_wrong_is_told_in_a_line(cluster: ClusterProcess, arguments: tuple[str, ...], reason: str) -> None:
     url = cluster["a"].wait_for_log(READY)["listen"]
-    command = [sys.executable, "-m", "broker.cli", "trace", "--url", url, *arguments]
+    command = [sys.executable, "-m", "flockmq.broker.cli", "trace", "--url", url, *arguments]
     done = nursery.run(command, capture_output=True, text=True, env=environment(), timeout=DEADLINE)
     assert reason in done.stderr
     assert done.stderr.count("\n") == 1

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from broker.cli import main
-from cluster.redis.connector import function_library
+from flockmq.broker.cli import main
+from flockmq.cluster.redis.connector import function_library
 from tests.harness.broker_process import environment
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
@@ -136,7 +136,7 @@ def test_status_waits_no_longer_than_needed(tell: Callable[..., Told]) -> None:
 def test_memory_of_many_sessions_is_a_sample(
     redis_server: RedisProcess, tell: Callable[..., Told], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cluster.commands import cluster
+    from flockmq.cluster.commands import cluster
 
     monkeypatch.setattr(cluster, "SAMPLE", 500)
     with redis_server.client().pipeline() as pipe:
@@ -293,7 +293,7 @@ def test_no_redis_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 def test_the_library_is_missing() -> None:
     code = (
         "import sys; sys.modules['redis'] = None\n"
-        "from broker.cli import main\n"
+        "from flockmq.broker.cli import main\n"
         "sys.exit(main(['cluster', '--help']) or main(['cluster', 'status', '--redis', 'redis://localhost']))"
     )
     done = subprocess.run(

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import redis
 
-from _speedups.base.msgpack import pack
-from _speedups.codec.packets import Puback, Publish, Pubrec, Suback, Subscribe
+from flockmq._speedups.base.msgpack import pack
+from flockmq._speedups.codec.packets import Puback, Publish, Pubrec, Suback, Subscribe
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess

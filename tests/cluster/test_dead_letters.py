@@ -2,9 +2,9 @@
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish, Pubrec, Pubrel
-from _speedups.codec.reason_codes import ReasonCode
-from broker.core import dead_letters
+from flockmq._speedups.codec.packets import Puback, Publish, Pubrec, Pubrel
+from flockmq._speedups.codec.reason_codes import ReasonCode
+from flockmq.broker.core import dead_letters
 from tests.cluster.test_declared_groups import declare
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until

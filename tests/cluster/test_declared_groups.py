@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish, Pubrec, Pubrel
+from flockmq._speedups.codec.packets import Puback, Publish, Pubrec, Pubrel
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterNode, ClusterProcess

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import uvloop
 
-from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
-from cluster.sessions.delayed_messages import DelayedMessages
+from flockmq._speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from flockmq.cluster.sessions.delayed_messages import DelayedMessages
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess

@@ -5,8 +5,18 @@ import itertools
 import pytest
 import redis
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe, Unsuback, Unsubscribe
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import (
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+)
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess

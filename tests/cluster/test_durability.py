@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from cluster.redis.clients import RedisAddress
-from cluster.redis.durability import Durability, Facts, describe, inspect
+from flockmq.cluster.redis.clients import RedisAddress
+from flockmq.cluster.redis.durability import Durability, Facts, describe, inspect
 from tests.harness.broker_process import until
 from tests.harness.redis_process import RedisProcess
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish, Suback, Subscribe, Unsubscribe
+from flockmq._speedups.codec.packets import Puback, Publish, Suback, Subscribe, Unsubscribe
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess

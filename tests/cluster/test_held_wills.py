@@ -2,8 +2,8 @@
 
 import pytest
 
-from broker.core.will import Will
-from cluster.sessions.wills import encode_will
+from flockmq.broker.core.will import Will
+from flockmq.cluster.sessions.wills import encode_will
 from tests.harness.function_caller import Caller
 
 DELAY = 100  # seconds

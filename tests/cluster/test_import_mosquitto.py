@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import (
+from flockmq._speedups.codec.packets import (
     Disconnect,
     Packet,
     Puback,
@@ -20,8 +20,8 @@ from _speedups.codec.packets import (
     Suback,
     Subscribe,
 )
-from broker.errors import StoreError
-from broker.storage import sqlite_file
+from flockmq.broker.errors import StoreError
+from flockmq.broker.storage import sqlite_file
 from tests.cluster.rich_state import AS_PUBLISHED, HOUR, PROPERTIES, leave, numbered
 from tests.cluster.test_migrate import same, stage_of, state_of
 from tests.cluster.test_mosquitto_file import rich, sessions_of
@@ -66,7 +66,7 @@ def run_import() -> Run:
     """Run the command; `fails`: a part of the error that it must report."""
 
     def run(*arguments: Any, fails: str = "", command: str = "import") -> "subprocess.CompletedProcess[str]":
-        line = [sys.executable, "-m", "broker.cli", command, *map(str, arguments)]
+        line = [sys.executable, "-m", "flockmq.broker.cli", command, *map(str, arguments)]
         done = nursery.run(line, capture_output=True, text=True, timeout=DEADLINE, env=environment())
         assert bool(done.returncode) == bool(fails), done.stderr
         assert fails in done.stderr

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import redis
 
-from _speedups.base.msgpack import pack, unpack
-from _speedups.cluster.message_codec import encode_entry, encode_message
-from cluster.redis.connector import function_library
+from flockmq._speedups.base.msgpack import pack, unpack
+from flockmq._speedups.cluster.message_codec import encode_entry, encode_message
+from flockmq.cluster.redis.connector import function_library
 from tests.harness.redis_process import RedisProcess
 
 GROUP = b"$share/g/t"

@@ -3,7 +3,7 @@
 import pytest
 import redis.crc
 
-from cluster.redis.keys import Keys
+from flockmq.cluster.redis.keys import Keys
 
 
 def test_one_redis() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from _speedups.base.msgpack import DamagedMessage, pack, unpack
-from _speedups.cluster.message_codec import decode_entry, encode_message
-from _speedups.codec.packets import Puback, Publish
-from cluster.peers import wire
+from flockmq._speedups.base.msgpack import DamagedMessage, pack, unpack
+from flockmq._speedups.cluster.message_codec import decode_entry, encode_message
+from flockmq._speedups.codec.packets import Puback, Publish
+from flockmq.cluster.peers import wire
 from tests.conftest import StartCluster
 from tests.harness.function_caller import counted_size
 from tests.harness.function_nodes import FunctionNodes

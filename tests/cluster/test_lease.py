@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from _speedups.codec.packets import Pingreq, Pingresp
-from cluster.membership.lease import PACE, STILL, USED, Lease
+from flockmq._speedups.codec.packets import Pingreq, Pingresp
+from flockmq.cluster.membership.lease import PACE, STILL, USED, Lease
 from tests.harness.inprocess import Client, Node
 
 

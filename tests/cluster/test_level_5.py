@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import Connack, Disconnect, Puback, Publish, Subscribe, Unsubscribe
-from _speedups.codec.reason_codes import ReasonCode
+from flockmq._speedups.codec.packets import Connack, Disconnect, Puback, Publish, Subscribe, Unsubscribe
+from flockmq._speedups.codec.reason_codes import ReasonCode
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.peers import liveness
-from cluster.peers.liveness import is_gone, process_name
+from flockmq.cluster.peers import liveness
+from flockmq.cluster.peers.liveness import is_gone, process_name
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from _speedups.base.msgpack import pack
-from cluster.peers.wire import LOGGED, batch_header
-from cluster.redis.connector import function_library
+from flockmq._speedups.base.msgpack import pack
+from flockmq.cluster.peers.wire import LOGGED, batch_header
+from flockmq.cluster.redis.connector import function_library
 from tests.cluster.test_redis_store import SlowLink
 from tests.harness.redis_process import RedisProcess
 

@@ -7,9 +7,9 @@ import msgpack
 import pytest
 import redis
 
-from _speedups.base.msgpack import pack, unpack
-from _speedups.cluster.message_codec import decode_entry, decode_message, encode_message
-from _speedups.codec.packets import Subscribe, Unsubscribe
+from flockmq._speedups.base.msgpack import pack, unpack
+from flockmq._speedups.cluster.message_codec import decode_entry, decode_message, encode_message
+from flockmq._speedups.codec.packets import Subscribe, Unsubscribe
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess

@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from _speedups.codec.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from _speedups.codec.properties import decode_block
-from _speedups.codec.reason_codes import ReasonCode
-from broker.cli import main
+from flockmq._speedups.codec.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from flockmq._speedups.codec.properties import decode_block
+from flockmq._speedups.codec.reason_codes import ReasonCode
+from flockmq.broker.cli import main
 from tests.conftest import StartCluster, StartLogging, StartRedis
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterNode, ClusterProcess

@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from _speedups.cluster.message_codec import encode_entry, encode_message, topic_key
-from _speedups.codec.packets import Publish
-from _speedups.session.journal import block_of, records
-from broker.cli import main
-from broker.config.load import load
-from broker.core.session_expiry import NEVER
-from broker.core.will import Will
-from broker.errors import FlockError
-from broker.storage import sqlite_file
-from cluster.migration.places import Mark, Stage
-from cluster.migration.redis_place import RedisPlace
-from cluster.migration.redis_state import RedisState
-from cluster.migration.sqlite_state import RecordWriter, SqliteState
-from cluster.migration.state import (
+from flockmq._speedups.cluster.message_codec import encode_entry, encode_message, topic_key
+from flockmq._speedups.codec.packets import Publish
+from flockmq._speedups.session.journal import block_of, records
+from flockmq.broker.cli import main
+from flockmq.broker.config.load import load
+from flockmq.broker.core.session_expiry import NEVER
+from flockmq.broker.core.will import Will
+from flockmq.broker.errors import FlockError
+from flockmq.broker.storage import sqlite_file
+from flockmq.cluster.migration.places import Mark, Stage
+from flockmq.cluster.migration.redis_place import RedisPlace
+from flockmq.cluster.migration.redis_state import RedisState
+from flockmq.cluster.migration.sqlite_state import RecordWriter, SqliteState
+from flockmq.cluster.migration.state import (
     Queued,
     Share,
     State,
@@ -37,8 +37,8 @@ from cluster.migration.state import (
     Waiting,
     wall_clock,
 )
-from cluster.redis.clients import RedisAddress
-from cluster.redis.keys import ARRIVING, MOVED, Keys
+from flockmq.cluster.redis.clients import RedisAddress
+from flockmq.cluster.redis.keys import ARRIVING, MOVED, Keys
 from tests.cluster.rich_state import CONFIG, SETTINGS, RichState
 from tests.conftest import StartCluster, StartRedis
 from tests.harness import nursery
@@ -85,7 +85,7 @@ def migrate(tmp_path: Path) -> Run:
     file.write_text(CONFIG)
 
     def run(*arguments: str, fails: str = "") -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "broker.cli", "migrate", *arguments, "--config", str(file)]
+        command = [sys.executable, "-m", "flockmq.broker.cli", "migrate", *arguments, "--config", str(file)]
         done = nursery.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment())
         assert done.returncode == bool(fails), done.stderr
         assert fails in done.stderr
@@ -577,7 +577,7 @@ def test_wrong_command_lines(arguments: list[str], said: str, capsys: pytest.Cap
 
 def refused(*arguments: str) -> str:
     """The line with which a node refuses to start."""
-    command = [sys.executable, "-m", "broker.cli", "serve", "--listen", "127.0.0.1:0", *arguments]
+    command = [sys.executable, "-m", "flockmq.broker.cli", "serve", "--listen", "127.0.0.1:0", *arguments]
     done = nursery.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment())
     assert done.returncode != 0
     return done.stderr.splitlines()[-1]

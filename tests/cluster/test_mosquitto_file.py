@@ -13,11 +13,11 @@ from struct import pack
 
 import pytest
 
-from broker.cli import main
-from broker.config.load import load
-from broker.core.session_expiry import NEVER
-from broker.storage import sqlite_file
-from cluster.migration.mosquitto_file import (
+from flockmq.broker.cli import main
+from flockmq.broker.config.load import load
+from flockmq.broker.core.session_expiry import NEVER
+from flockmq.broker.storage import sqlite_file
+from flockmq.cluster.migration.mosquitto_file import (
     MAGIC,
     CutFile,
     DamagedFile,
@@ -28,10 +28,10 @@ from cluster.migration.mosquitto_file import (
     StoredSubscription,
     chunks,
 )
-from cluster.migration.mosquitto_state import MosquittoState
-from cluster.migration.sqlite_state import SqliteState
-from cluster.migration.state import Queued, StoredSession, wall_clock
-from cluster.migration.state import StoredMessage as Message
+from flockmq.cluster.migration.mosquitto_state import MosquittoState
+from flockmq.cluster.migration.sqlite_state import SqliteState
+from flockmq.cluster.migration.state import Queued, StoredSession, wall_clock
+from flockmq.cluster.migration.state import StoredMessage as Message
 from tests.harness.broker_process import environment
 from tests.harness.deadline import DEADLINE
 from tests.harness.mosquitto_process import MosquittoProcess
@@ -414,7 +414,7 @@ def test_one_node_needs_no_library_of_redis(tmp_path: Path) -> None:
     path.write_bytes(rich(6).data)
     code = (
         "import sys; sys.modules['redis'] = None\n"
-        "from broker.cli import main\n"
+        "from flockmq.broker.cli import main\n"
         f"sys.exit(main(['import', {str(path)!r}, 'sqlite:{store}']))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE, env=environment())

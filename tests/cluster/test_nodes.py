@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Connack, Connect, Disconnect, Puback, Publish, Suback, Subscribe
+from flockmq._speedups.codec.packets import Connack, Connect, Disconnect, Puback, Publish, Suback, Subscribe
 from tests.harness.broker_process import SETTLERS, until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from _speedups.codec.packets import Puback, Publish
-from broker.cli import main
-from cluster.analytics.log.connection import Connection
-from cluster.analytics.log.log import Logs
-from cluster.redis.clients import RedisAddress
+from flockmq._speedups.codec.packets import Puback, Publish
+from flockmq.broker.cli import main
+from flockmq.cluster.analytics.log.connection import Connection
+from flockmq.cluster.analytics.log.log import Logs
+from flockmq.cluster.redis.clients import RedisAddress
 from tests.conftest import StartCluster, StartRedis
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess

@@ -2,11 +2,11 @@
 
 import pytest
 
-from _speedups.base.msgpack import pack
-from _speedups.cluster.message_codec import encode_message
-from broker.core.will import Will
-from cluster.redis.connector import function_library
-from cluster.sessions.wills import encode_will
+from flockmq._speedups.base.msgpack import pack
+from flockmq._speedups.cluster.message_codec import encode_message
+from flockmq.broker.core.will import Will
+from flockmq.cluster.redis.connector import function_library
+from flockmq.cluster.sessions.wills import encode_will
 from tests.harness.function_caller import Caller, counted_size
 
 

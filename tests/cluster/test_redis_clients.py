@@ -14,10 +14,10 @@ import pytest
 import redis
 import uvloop
 
-from _speedups.codec.packets import Publish
-from broker.streams.message_log import LogAway
-from cluster.redis.clients import RedisAddress
-from cluster.streams.redis_log import RedisLog
+from flockmq._speedups.codec.packets import Publish
+from flockmq.broker.streams.message_log import LogAway
+from flockmq.cluster.redis.clients import RedisAddress
+from flockmq.cluster.streams.redis_log import RedisLog
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE

@@ -10,13 +10,13 @@ from typing import Any
 import hiredis
 import pytest
 
-from _speedups.base.msgpack import pack
-from cluster.peers.wire import LOGGED, batch_header
-from cluster.redis.connector import function_library
-from cluster.redis.keys import Keys
-from cluster.redis.link import ReplyError
-from cluster.redis.log_bounds import LogBounds
-from cluster.redis.store import RETRY_SECONDS, RedisStore
+from flockmq._speedups.base.msgpack import pack
+from flockmq.cluster.peers.wire import LOGGED, batch_header
+from flockmq.cluster.redis.connector import function_library
+from flockmq.cluster.redis.keys import Keys
+from flockmq.cluster.redis.link import ReplyError
+from flockmq.cluster.redis.log_bounds import LogBounds
+from flockmq.cluster.redis.store import RETRY_SECONDS, RedisStore
 from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import RedisProcess
 

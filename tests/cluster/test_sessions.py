@@ -7,8 +7,18 @@ from functools import partial
 
 import pytest
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connack, Connect, Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+)
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess

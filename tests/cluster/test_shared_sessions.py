@@ -1,10 +1,10 @@
 """A persistent session of a cluster at the node that has its client: what arrives from Redis, and when."""
 
-from _speedups.cluster.arrivals import arrive, unfinished
-from _speedups.cluster.journal import ClusterJournal
-from _speedups.cluster.message_codec import encode_entry, encode_message
-from _speedups.session.session import Session
-from _speedups.session.turn import Turn
+from flockmq._speedups.cluster.arrivals import arrive, unfinished
+from flockmq._speedups.cluster.journal import ClusterJournal
+from flockmq._speedups.cluster.message_codec import encode_entry, encode_message
+from flockmq._speedups.session.session import Session
+from flockmq._speedups.session.turn import Turn
 
 
 def new_session() -> Session:

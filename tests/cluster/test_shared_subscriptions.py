@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import (
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import (
     Connect,
     Disconnect,
     Publish,

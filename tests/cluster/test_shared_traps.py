@@ -19,7 +19,7 @@ import re
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish, Suback, Subscribe, Unsuback, Unsubscribe
+from flockmq._speedups.codec.packets import Puback, Publish, Suback, Subscribe, Unsuback, Unsubscribe
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess

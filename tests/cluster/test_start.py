@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Publish
-from broker.config.schema import ClusterConfig, Config
-from cluster.coordinator import ClusterCoordinator
+from flockmq._speedups.codec.packets import Publish
+from flockmq.broker.config.schema import ClusterConfig, Config
+from flockmq.cluster.coordinator import ClusterCoordinator
 from tests.conftest import StartCluster, StartRedis
 from tests.harness import nursery
 from tests.harness.broker_process import environment, until
@@ -25,7 +25,7 @@ from tests.harness.socket_client import SocketClient
 def refused(directory: Path, url: str, *more: str) -> str:
     """What a node says that gives up."""
     ended = nursery.run(
-        [sys.executable, "-m", "broker.cli", "serve", "--listen", "127.0.0.1:0", "--redis", url, *more],
+        [sys.executable, "-m", "flockmq.broker.cli", "serve", "--listen", "127.0.0.1:0", "--redis", url, *more],
         cwd=directory,
         env=environment(),
         capture_output=True,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import redis
 
-from _speedups.base.msgpack import pack
-from _speedups.cluster.message_codec import encode_message
-from _speedups.codec.packets import Publish
-from cluster.redis.connector import function_library
+from flockmq._speedups.base.msgpack import pack
+from flockmq._speedups.cluster.message_codec import encode_message
+from flockmq._speedups.codec.packets import Publish
+from flockmq.cluster.redis.connector import function_library
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess, new_seed

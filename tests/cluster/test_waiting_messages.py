@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from _speedups.base.msgpack import pack
-from _speedups.cluster.message_codec import encode_message
-from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe
+from flockmq._speedups.base.msgpack import pack
+from flockmq._speedups.cluster.message_codec import encode_message
+from flockmq._speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connect, Disconnect, Puback, Publish, Subscribe
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Connect, Disconnect, Puback, Publish, Subscribe
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
-from broker.client.client import Client
-from broker.client.options import Options
+from flockmq.broker.client.client import Client
+from flockmq.broker.client.options import Options
 from tests.harness.deadline import DEADLINE
 
 

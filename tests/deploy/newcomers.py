@@ -4,7 +4,7 @@ import itertools
 import threading
 from typing import Any
 
-from _speedups.codec.packets import Connack
+from flockmq._speedups.codec.packets import Connack
 from tests.harness.broker_process import until
 from tests.harness.socket_client import SocketClient
 

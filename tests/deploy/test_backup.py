@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from _speedups.codec.packets import Puback, Publish
+from flockmq._speedups.codec.packets import Puback, Publish
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from _speedups.codec.packets import Publish
+from flockmq._speedups.codec.packets import Publish
 from tests.conftest import StartBalanced
 from tests.deploy.exchange import exchange
 from tests.deploy.newcomers import Newcomers

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.auth.password_file import read_users
+from flockmq.broker.auth.password_file import read_users
 from tests.harness.deadline import DEADLINE
 
 
@@ -17,14 +17,13 @@ def test_help_and_mistakes_load_nothing_heavy() -> None:
         "uvloop",
         "sqlite3",
         "importlib.metadata",
-        "broker.node",
-        "broker.client.client",
-        "_speedups.codec.packets",
+        "flockmq.broker.node",
+        "flockmq.broker.client.client",
+        "flockmq._speedups.codec.packets",
     }
     for arguments in (["--help"], ["serve", "--help"], ["check-config"], ["--listen", "x"]):
-        code = (
-            f"import sys; from broker.cli import main; main({arguments!r}); print(sorted(sys.modules), file=sys.stderr)"
-        )
+        code = f"import sys; from flockmq.broker.cli import main; main({arguments!r})\n"
+        code += "print(sorted(sys.modules), file=sys.stderr)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         loaded = set(eval(done.stderr.splitlines()[-1]))
         assert not heavy & loaded, arguments
@@ -32,7 +31,7 @@ def test_help_and_mistakes_load_nothing_heavy() -> None:
 
 def test_output_into_a_closed_pipe_is_quiet() -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "broker.cli", "sample-config"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "flockmq.broker.cli", "sample-config"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import Publish
+from flockmq._speedups.codec.packets import Publish
 from tests.deploy.debian_images import (
     NotPossible,
     WheelServer,

@@ -19,9 +19,9 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from _speedups.codec.packets import Publish
-from broker.admin.exporters.prometheus import LINK_FIGURES, LISTENER_FIGURES, listener_name
-from broker.metrics import METRICS
+from flockmq._speedups.codec.packets import Publish
+from flockmq.broker.admin.exporters.prometheus import LINK_FIGURES, LISTENER_FIGURES, listener_name
+from flockmq.broker.metrics import METRICS
 from tests.deploy.prometheus_process import PrometheusProcess
 from tests.deploy.test_alerts import alerts
 from tests.harness.broker_process import until

@@ -22,12 +22,12 @@ import pytest
 import redis
 import yaml
 
-from broker.auth import exposure
-from broker.auth.password_file import read_users
-from broker.auth.passwords import hash_password
-from broker.config.load import load
-from broker.config.schema import Config
-from cluster.coordinator import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
+from flockmq.broker.auth import exposure
+from flockmq.broker.auth.password_file import read_users
+from flockmq.broker.auth.passwords import hash_password
+from flockmq.broker.config.load import load
+from flockmq.broker.config.schema import Config
+from flockmq.cluster.coordinator import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
 from tests.harness.broker_process import environment, until
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
@@ -130,7 +130,7 @@ def test_the_command_line_takes_the_configuration(components: tuple[str, ...], t
     (tmp_path / "flockmq.toml").write_text(toml)
     assert container["args"] == ["serve", "--config", "/etc/flockmq/flockmq.toml"]
     done = subprocess.run(
-        [sys.executable, "-m", "broker.cli", "check-config", "--config", "flockmq.toml"],
+        [sys.executable, "-m", "flockmq.broker.cli", "check-config", "--config", "flockmq.toml"],
         cwd=tmp_path,
         env={**environment(), **settings(objects)},
         capture_output=True,

@@ -46,6 +46,7 @@ def test_make_dist(tmp_path: Path) -> None:
     check_sdist(sdist)
     check_wheel(wheel)
     serve_from(wheel, tmp_path)
+    check_foreign_names(tmp_path)
 
 
 def quick_compiler(directory: Path) -> dict[str, str]:
@@ -66,14 +67,16 @@ def check_wheel(wheel: Path) -> None:
         names = archive.namelist()
         metadata = Parser().parsestr(archive.read(next(n for n in names if n.endswith("METADATA"))).decode())
     assert not [name for name in names if name.endswith((".c", ".pyx")) or name.startswith(("tests", "deploy"))]
+    tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == {"flockmq"}
     needed = {
-        "broker/cli.py",
-        "broker/admin/page/index.html",
-        "cluster/redis/functions/common.lua",
-        "loadtest/locustfile.py",
+        "flockmq/broker/cli.py",
+        "flockmq/broker/admin/page/index.html",
+        "flockmq/cluster/redis/functions/common.lua",
+        "flockmq/loadtest/locustfile.py",
     }
     assert needed <= set(names)
-    assert any(re.fullmatch(r"_speedups/protocol/channel\..*\.so", name) for name in names)
+    assert any(re.fullmatch(r"flockmq/_speedups/protocol/channel\..*\.so", name) for name in names)
     assert set(metadata.get_all("Provides-Extra", [])) == EXTRAS
 
 
@@ -124,3 +127,22 @@ def serve_from(wheel: Path, tmp_path: Path) -> None:
     refused = run("flockmq", "serve", "--redis", "redis://127.0.0.1", check=False)
     assert refused.returncode == 2
     assert "pip install 'flockmq[cluster]'" in refused.stderr
+
+
+def check_foreign_names(tmp_path: Path) -> None:
+    """A project has a `broker.py` and a `cluster.py` of its own, and FlockMQ is installed beside its pytest."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "broker.py").write_text("NAME = 'mine'\n")
+    (project / "cluster.py").write_text("NAME = 'mine'\n")
+    (project / "test_mine.py").write_text(
+        "import broker, cluster\n\ndef test_names():\n    assert broker.NAME == cluster.NAME == 'mine'\n"
+        "\ndef test_fixture(flockmq_broker):\n    assert flockmq_broker.port and broker.NAME == 'mine'\n"
+    )
+    binaries = tmp_path / "venv" / "bin"
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("FLOCKMQ_", "PYTHON"))}
+    constraints = str(ROOT / "constraints.txt")
+    subprocess.run([binaries / "pip", "install", "--quiet", "-c", constraints, "pytest"], check=True, env=variables)
+    for start in ([binaries / "pytest"], [binaries / "python", "-m", "pytest"]):
+        done = subprocess.run([*start, "-q"], cwd=project, env=variables, capture_output=True, text=True, check=False)
+        assert "2 passed" in done.stdout, done.stdout + done.stderr

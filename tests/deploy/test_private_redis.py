@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import redis
 
-from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
-from cluster.redis.keys import ARRIVING
+from flockmq._speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from flockmq.cluster.redis.keys import ARRIVING
 from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
@@ -42,7 +42,7 @@ def start_workers(tmp_path: Path) -> Iterator[StartWorkers]:
 
 def serve(directory: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "broker.cli", "serve", "--listen", "127.0.0.1:0", *arguments],
+        [sys.executable, "-m", "flockmq.broker.cli", "serve", "--listen", "127.0.0.1:0", *arguments],
         capture_output=True,
         text=True,
         cwd=directory,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from cluster.redis.clients import RedisAddress
+from flockmq.cluster.redis.clients import RedisAddress
 from tests.harness.broker_process import ROOT, environment, until
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import StoreError
-from broker.storage.sqlite_file import connect, reported
+from flockmq.broker.errors import StoreError
+from flockmq.broker.storage.sqlite_file import connect, reported
 from tests.harness import nursery
 from tests.harness.broker_process import BrokerProcess, environment
 from tests.harness.deadline import DEADLINE
@@ -28,7 +28,7 @@ StartBroker = Callable[..., BrokerProcess]
 def refused(*arguments: str, cwd: Path | None = None) -> str:
     """The one line with which `serve` refuses these arguments."""
     done = nursery.run(
-        [sys.executable, "-m", "broker.cli", "serve", "--listen", "127.0.0.1:0", *arguments],
+        [sys.executable, "-m", "flockmq.broker.cli", "serve", "--listen", "127.0.0.1:0", *arguments],
         capture_output=True,
         text=True,
         timeout=DEADLINE,
@@ -183,7 +183,7 @@ def test_a_store_in_use(tmp_path: Path) -> None:
 
 def test_it_listens_on_loopback_only_unless_told(tmp_path: Path) -> None:
     """The default address; its port may be taken on this machine, which is then what it says."""
-    command = [sys.executable, "-m", "broker.cli", "check-config"]
+    command = [sys.executable, "-m", "flockmq.broker.cli", "check-config"]
     done = nursery.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment(), cwd=tmp_path)
     assert 'listen = ["localhost:1883"]' in done.stdout
 
@@ -271,7 +271,9 @@ def test_several_addresses(start_broker: StartBroker) -> None:
 
 
 def test_a_low_limit_of_open_files(tmp_path: Path) -> None:
-    serve = f"exec {sys.executable} -m broker.cli serve --store sqlite:{tmp_path}"  # a directory: it ends at once
+    serve = (
+        f"exec {sys.executable} -m flockmq.broker.cli serve --store sqlite:{tmp_path}"  # a directory: it ends at once
+    )
     for files, warned in ((300, True), (1024, False)):
         command = ["sh", "-c", f"ulimit -n {files}; {serve}"]
         done = nursery.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment())

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from broker.core.strangers import LINES
+from flockmq.broker.core.strangers import LINES
 from tests.harness.broker_process import BrokerProcess, environment
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
@@ -147,7 +147,8 @@ def test_the_process_ends_though_nobody_reads(kind: type[BrokerProcess], start: 
 
 
 def test_a_crash_is_told_after_the_lines_before_it(tmp_path: Path) -> None:
-    code = "import sys; from broker import standard_error as s; s.take(); print('before', file=sys.stderr); 1 / 0"
+    code = "import sys; from flockmq.broker import standard_error as s\n"
+    code += "s.take(); print('before', file=sys.stderr); 1 / 0"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment(), cwd=tmp_path, capture_output=True, timeout=DEADLINE
     )

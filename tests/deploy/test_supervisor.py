@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from broker import supervisor as workers
-from broker.child import LONG_LIFE, Child
-from broker.errors import ListenError
-from broker.listeners.bind import bind, host_name
+from flockmq.broker import supervisor as workers
+from flockmq.broker.child import LONG_LIFE, Child
+from flockmq.broker.errors import ListenError
+from flockmq.broker.listeners.bind import bind, host_name
 from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.certificates import Authority
 from tests.harness.deadline import DEADLINE
@@ -46,7 +46,7 @@ while True:
 """
 SUPERVISOR = """
 import json, sys
-from broker import child, logs, supervisor as workers
+from flockmq.broker import child, logs, supervisor as workers
 for name, value in json.loads(sys.argv[2]).items():
     setattr(child if hasattr(child, name) else workers, name, value)
 logs.configure("info", "json")
@@ -230,7 +230,7 @@ def test_a_reserved_port_is_for_sharing_only(host: str, hosts: list[str]) -> Non
 
 
 def test_host_name() -> None:
-    from broker.config.keys import KEYS
+    from flockmq.broker.config.keys import KEYS
 
     assert KEYS["cluster.node_name"].kind.read(host_name(), is_text=True)
 
@@ -240,7 +240,7 @@ def test_host_name() -> None:
 
 def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "broker.cli", "serve", *arguments],
+        [sys.executable, "-m", "flockmq.broker.cli", "serve", *arguments],
         capture_output=True,
         text=True,
         timeout=DEADLINE,

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from broker.listeners.listeners import BACKLOG
+from flockmq.broker.listeners.listeners import BACKLOG
 
 FILE = Path("deploy/sysctl/90-flockmq.conf").resolve()
 UNIT = Path("deploy/systemd/flockmq.service").resolve()

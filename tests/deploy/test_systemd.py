@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Publish
-from broker import sd_notify
-from cluster.coordinator import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
+from flockmq._speedups.codec.packets import Publish
+from flockmq.broker import sd_notify
+from flockmq.cluster.coordinator import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
 from tests.conftest import StartRedis
 from tests.deploy.systemd_process import PLACE, SystemdProcess, unavailable
 from tests.harness.broker_process import BrokerProcess, until
@@ -79,10 +79,10 @@ def start_systemd(tmp_path: Path) -> Iterator[StartSystemd]:
         (tmp_path / "flockmq.toml").write_text(f'listen = ["127.0.0.1:{port}"]\n')
         (tmp_path / "environment").write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
         python = f"{PLACE}/python/bin/{Path(sys.executable).resolve().name}"
-        text = UNIT.read_text().replace(COMMAND, f"{python} -m broker.cli serve")
+        text = UNIT.read_text().replace(COMMAND, f"{python} -m flockmq.broker.cli serve")
         text = text.replace("/etc/flockmq/", f"{PLACE}/directory/")
         text = text.replace("[Unit]", "[Unit]\nDefaultDependencies=no")
-        found = f"PYTHONPATH={PLACE}/tree:{PLACE}/site LD_LIBRARY_PATH={PLACE}/python/lib"
+        found = f"PYTHONPATH={PLACE}/tree/build/import:{PLACE}/site LD_LIBRARY_PATH={PLACE}/python/lib"
         logged = f"StandardError=append:{PLACE}/directory/log"
         text = text.replace("[Service]\n", f"[Service]\nEnvironment={found}\n{logged}\n")
         binds = {"python": Path(sys.base_prefix), "tree": ROOT, "site": site}
@@ -165,8 +165,10 @@ def test_users_are_made_as_the_unit_says(start_systemd: StartSystemd, tmp_path: 
     systemd = start_systemd(port)
     directory = systemd.run("readlink", "-f", "/var/lib/flockmq").stdout.strip()
     python = f"{PLACE}/python/bin/{Path(sys.executable).resolve().name}"
-    found = f"PYTHONPATH={PLACE}/tree:{PLACE}/site LD_LIBRARY_PATH={PLACE}/python/lib"
-    made = systemd.run("sh", "-c", f"echo of-ada | {found} {python} -m broker.cli passwd {directory}/passwords ada")
+    found = f"PYTHONPATH={PLACE}/tree/build/import:{PLACE}/site LD_LIBRARY_PATH={PLACE}/python/lib"
+    made = systemd.run(
+        "sh", "-c", f"echo of-ada | {found} {python} -m flockmq.broker.cli passwd {directory}/passwords ada"
+    )
     assert made.returncode == 0, made.stderr
     (tmp_path / "flockmq.toml").write_text(
         f'listen = ["127.0.0.1:{port}"]\n[auth]\npassword_file = "passwords"\nfailure_delay = 0\n'

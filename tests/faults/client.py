@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-from loadtest.prove.client import NEVER, Outgoing, RecordedClient
-from loadtest.prove.client import Fleet as ReadingFleet
+from flockmq.loadtest.prove.client import NEVER, Outgoing, RecordedClient
+from flockmq.loadtest.prove.client import Fleet as ReadingFleet
 from tests.harness.broker_process import until
 from tests.harness.deadline import DEADLINE
 

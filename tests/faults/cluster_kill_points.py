@@ -43,16 +43,16 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-from _speedups.cluster.journal import ClusterJournal
-from broker import cli
-from cluster.coordinator import ClusterCoordinator
-from cluster.membership.cleanup import Cleanup
-from cluster.membership.heartbeat import Heartbeat
-from cluster.peers.node_link import NodeLink
-from cluster.redis.store import RedisStore
-from cluster.sessions.leases import Leases
-from cluster.sessions.loading import Loading
-from cluster.sessions.takeover import TakeOver
+from flockmq._speedups.cluster.journal import ClusterJournal
+from flockmq.broker import cli
+from flockmq.cluster.coordinator import ClusterCoordinator
+from flockmq.cluster.membership.cleanup import Cleanup
+from flockmq.cluster.membership.heartbeat import Heartbeat
+from flockmq.cluster.peers.node_link import NodeLink
+from flockmq.cluster.redis.store import RedisStore
+from flockmq.cluster.sessions.leases import Leases
+from flockmq.cluster.sessions.loading import Loading
+from flockmq.cluster.sessions.takeover import TakeOver
 from tests.faults.kill_points import ARM
 
 COMMIT_POINTS = ("before-commit", "commit-sent", "commit-answered", "acknowledged")
@@ -127,7 +127,7 @@ def withhold_blocks(killer: Killer) -> None:
 
     RedisStore.commit = commit_some  # type: ignore[method-assign]
     RedisStore._advance = confirm  # type: ignore[method-assign]
-    patch("cluster.coordinator.ClusterJournal", small).start()
+    patch("flockmq.cluster.coordinator.ClusterJournal", small).start()
 
 
 def install(point: str, count: int) -> None:

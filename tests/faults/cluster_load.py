@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from loadtest.prove import checker
+from flockmq.loadtest.prove import checker
 from tests.faults.client import FaultClient
 from tests.faults.failure import failure
 from tests.faults.load import SETTINGS, Load

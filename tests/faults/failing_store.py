@@ -3,8 +3,8 @@
 import sqlite3
 import sys
 
-from broker import cli
-from broker.storage import sqlite_file
+from flockmq.broker import cli
+from flockmq.broker.storage import sqlite_file
 
 POISON = b"poison"
 

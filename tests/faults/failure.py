@@ -1,7 +1,7 @@
 """The text with which a fault test fails."""
 
-from loadtest.prove.history import History
-from loadtest.prove.report import story
+from flockmq.loadtest.prove.history import History
+from flockmq.loadtest.prove.report import story
 
 FINDINGS = 20
 

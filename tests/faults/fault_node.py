@@ -24,7 +24,7 @@ class FaultNode(BrokerProcess):
     def command(self) -> list[str]:
         command = super().command()
         if self.kill_at:
-            at = command.index("broker.cli")
+            at = command.index("flockmq.broker.cli")
             command[at : at + 1] = ["tests.faults.kill_points", self.kill_at]
         return command
 

@@ -22,11 +22,11 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from broker import cli, node
-from broker.config.schema import Config
-from broker.coordination import standalone
-from broker.storage import compaction
-from broker.storage.store import Store
+from flockmq.broker import cli, node
+from flockmq.broker.config.schema import Config
+from flockmq.broker.coordination import standalone
+from flockmq.broker.storage import compaction
+from flockmq.broker.storage.store import Store
 
 ARM = b"arm the kill point"
 POINTS = ("before-commit", "after-write", "after-confirm")

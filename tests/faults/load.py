@@ -6,11 +6,11 @@ FLOCKMQ_TEST_SEED repeats what the clients do, not the moments of the machine.
 import time
 from collections.abc import Callable
 
-from _speedups.codec.packets import Pingreq, Publish
-from loadtest.prove import checker
-from loadtest.prove.client import RecordedClient
-from loadtest.prove.load import WINDOW
-from loadtest.prove.load import Load as ClientLoad
+from flockmq._speedups.codec.packets import Pingreq, Publish
+from flockmq.loadtest.prove import checker
+from flockmq.loadtest.prove.client import RecordedClient
+from flockmq.loadtest.prove.load import WINDOW
+from flockmq.loadtest.prove.load import Load as ClientLoad
 from tests.faults.client import FaultClient, Fleet
 from tests.faults.failure import failure
 from tests.harness.cluster_process import Broker

@@ -7,8 +7,8 @@ import re
 import sys
 from unittest.mock import patch
 
-from broker.cli import main
-from cluster.redis import connector
+from flockmq.broker.cli import main
+from flockmq.cluster.redis import connector
 
 
 def next_library() -> bytes:
@@ -21,5 +21,5 @@ def next_library() -> bytes:
 
 
 if __name__ == "__main__":
-    patch("cluster.redis.connector.function_library", return_value=next_library()).start()
+    patch("flockmq.cluster.redis.connector.function_library", return_value=next_library()).start()
     sys.exit(main(sys.argv[1:]))

@@ -14,10 +14,10 @@ import random
 import time
 from collections.abc import Callable, Iterable
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Packet, Puback, Pubrec
-from loadtest.prove import checker
-from loadtest.prove.history import Ended, History, Taken
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Packet, Puback, Pubrec
+from flockmq.loadtest.prove import checker
+from flockmq.loadtest.prove.history import Ended, History, Taken
 from tests.faults.client import FaultClient, Fleet
 from tests.faults.failure import failure
 from tests.harness.cluster_process import ClusterProcess

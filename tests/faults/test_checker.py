@@ -2,8 +2,8 @@
 
 import pytest
 
-from loadtest.prove import checker
-from loadtest.prove.history import (
+from flockmq.loadtest.prove import checker
+from flockmq.loadtest.prove.history import (
     Acknowledged,
     Connected,
     Connecting,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Connack, Packet, Puback, Publish
+from flockmq._speedups.codec.packets import Connack, Packet, Puback, Publish
 from tests.conftest import StartCluster
 from tests.faults.fault_node import FaultNode
 from tests.harness.broker_process import BrokerProcess, until

@@ -2,9 +2,9 @@
 
 import pytest
 
-from _speedups.codec.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from loadtest.prove import checker
-from loadtest.prove.history import History, Taken
+from flockmq._speedups.codec.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from flockmq.loadtest.prove import checker
+from flockmq.loadtest.prove.history import History, Taken
 from tests.conftest import StartCluster
 from tests.faults.client import FaultClient, Fleet
 from tests.faults.cluster_kill_points import CLAIM_POINTS, COMMIT_POINTS
@@ -67,7 +67,7 @@ class Flow:
         self.fleet.run(lambda: not self.publisher.outgoing, "all acknowledged")
         self.fleet.run(lambda: self.subscriber.taken >= {*messages, b"last"}, "all delivered")
         self.fleet.run(lambda: not self.subscriber.unreleased, "all released")
-        self.node.module = ["broker.cli"]
+        self.node.module = ["flockmq.broker.cli"]
         self.cluster.start()
         self.cluster.settle()
         self.fleet.lose()

@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from broker.core.hidden_messages import ROOT
-from broker.core.secret import NAME
-from loadtest.prove import checker
-from loadtest.prove.history import History
-from loadtest.prove.tcp_proxy import TcpProxy
+from flockmq.broker.core.hidden_messages import ROOT
+from flockmq.broker.core.secret import NAME
+from flockmq.loadtest.prove import checker
+from flockmq.loadtest.prove.history import History
+from flockmq.loadtest.prove.tcp_proxy import TcpProxy
 from tests.conftest import StartCluster
 from tests.faults.client import FaultClient, Fleet
 from tests.faults.load import SETTINGS

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.prove.tcp_proxy import TcpProxy
+from flockmq.loadtest.prove.tcp_proxy import TcpProxy
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad, wait
 from tests.harness.cluster_process import ClusterNode, ClusterProcess, new_seed
 from tests.harness.deadline import DEADLINE

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.prove.client import RecordedClient
-from loadtest.prove.history import History, Published
-from loadtest.prove.tcp_proxy import TcpProxy
+from flockmq.loadtest.prove.client import RecordedClient
+from flockmq.loadtest.prove.history import History, Published
+from flockmq.loadtest.prove.tcp_proxy import TcpProxy
 from tests.faults.client import FaultClient
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad
 from tests.faults.fault_node import FaultNode

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connect, Puback, Publish, Pubrec
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Connect, Puback, Publish, Pubrec
 from tests.conftest import StartCluster, StartRedis
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad
 from tests.harness.broker_process import until

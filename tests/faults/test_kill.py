@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from loadtest.prove import checker
-from loadtest.prove.history import History
+from flockmq._speedups.codec.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from flockmq.loadtest.prove import checker
+from flockmq.loadtest.prove.history import History
 from tests.faults.client import FaultClient, Fleet
 from tests.faults.fault_node import FaultNode
 from tests.faults.kill_points import ARM, COMPACTION_POINTS, POINTS

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Connack, Publish
-from loadtest.prove import checker
-from loadtest.prove.history import History
+from flockmq._speedups.codec.packets import Connack, Publish
+from flockmq.loadtest.prove import checker
+from flockmq.loadtest.prove.history import History
 from tests.conftest import StartCluster
 from tests.faults.client import FaultClient, Fleet
 from tests.faults.cluster_kill_points import COMMIT_POINTS, DUE_POINTS, LAYOUT_POINTS
@@ -136,7 +136,7 @@ def test_a_node_dies_with_a_delayed_will(node: FaultNode, moment: str, point: st
 def bring_back(cluster: ClusterProcess) -> None:
     """Nodes that have died run again, and die at no point."""
     for node in cluster.nodes:
-        node.module = ["broker.cli"]
+        node.module = ["flockmq.broker.cli"]
     cluster.start()
     cluster.settle()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.prove.tcp_proxy import TcpProxy
+from flockmq.loadtest.prove.tcp_proxy import TcpProxy
 from tests.faults.client import FaultClient
 from tests.faults.fault_node import FaultNode
 from tests.faults.load import SETTINGS, Load

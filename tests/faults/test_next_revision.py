@@ -19,7 +19,7 @@ from tests.faults.shared_load import SharedLoad
 from tests.faults.test_shared_random_kills import SETTINGS, faults
 from tests.harness.cluster_process import ClusterProcess, new_seed
 
-THIS, NEXT = ["broker.cli"], ["tests.faults.next_revision"]
+THIS, NEXT = ["flockmq.broker.cli"], ["tests.faults.next_revision"]
 ROUND = 30.0  # seconds, since a history is kept in memory
 SHORT = 4.0
 

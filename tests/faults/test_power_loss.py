@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.storage.log_segments import LogReader, folder_of
-from loadtest.prove.history import Acknowledged, Published
+from flockmq.broker.storage.log_segments import LogReader, folder_of
+from flockmq.loadtest.prove.history import Acknowledged, Published
 from tests.faults.fault_node import FaultNode
 from tests.faults.load import SETTINGS, Load
 from tests.harness.cluster_process import new_seed

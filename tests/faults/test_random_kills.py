@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Pingreq, Pingresp
+from flockmq._speedups.codec.packets import Pingreq, Pingresp
 from tests.faults.fault_node import FaultNode
 from tests.faults.load import SETTINGS, WINDOW, Load
 from tests.harness.cluster_process import new_seed

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from flockmq._speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.conftest import StartCluster
 from tests.faults.cluster_load import CLUSTER_SETTINGS, ClusterLoad, wait
 from tests.harness.broker_process import SETTLERS, until

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from _speedups.codec.packets import Connect, Packet, Puback, Pubrec
-from loadtest.prove import checker
-from loadtest.prove.history import History
+from flockmq._speedups.codec.packets import Connect, Packet, Puback, Pubrec
+from flockmq.loadtest.prove import checker
+from flockmq.loadtest.prove.history import History
 from tests.conftest import StartCluster
 from tests.faults.client import FaultClient, Fleet
 from tests.faults.cluster_kill_points import DIRECT_POINTS, LEASE_POINTS, RETURN_POINTS, SHARED_POINTS
@@ -112,7 +112,7 @@ class Flow:
     def finish(self) -> None:
         """All go on at the other node. Every message has reached a member, and QoS 2 no more than one of them."""
         for node in self.dying:
-            node.module = ["broker.cli"]
+            node.module = ["flockmq.broker.cli"]
             if not node.died():
                 node.kill()  # another one has come to the point
         if len(self.dying) > 1:

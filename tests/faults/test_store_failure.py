@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish, Subscribe
-from broker.coordination import standalone
-from broker.storage import sqlite
-from broker.storage.sqlite import SqliteStore
+from flockmq._speedups.codec.packets import Puback, Publish, Subscribe
+from flockmq.broker.coordination import standalone
+from flockmq.broker.storage import sqlite
+from flockmq.broker.storage.sqlite import SqliteStore
 from tests.faults.failing_store import POISON
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.inprocess import Node
@@ -21,7 +21,7 @@ class FailingNode(BrokerProcess):
     """A node whose store fails at a block with POISON."""
 
     def command(self) -> list[str]:
-        return ["tests.faults.failing_store" if part == "broker.cli" else part for part in super().command()]
+        return ["tests.faults.failing_store" if part == "flockmq.broker.cli" else part for part in super().command()]
 
 
 @pytest.fixture

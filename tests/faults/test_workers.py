@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from _speedups.codec.packets import Publish
-from loadtest.prove import checker
+from flockmq._speedups.codec.packets import Publish
+from flockmq.loadtest.prove import checker
 from tests.faults.cluster_load import LEASE, meanwhile
 from tests.faults.load import SETTINGS, Load
 from tests.harness.broker_process import until

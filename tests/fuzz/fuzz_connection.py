@@ -23,14 +23,14 @@ PIECES = (1, 2, 3, 5, 17, 64, 1 << 20, 1 << 20)
 
 def make_target() -> Callable[[bytes], None]:
     """The function under fuzz."""
-    packets = importlib.import_module("_speedups.codec.packets")
-    encode = importlib.import_module("_speedups.codec.encode").encode
+    packets = importlib.import_module("flockmq._speedups.codec.packets")
+    encode = importlib.import_module("flockmq._speedups.codec.encode").encode
     inprocess = importlib.import_module("tests.harness.inprocess")
-    authenticator = importlib.import_module("broker.auth.authenticator")
+    authenticator = importlib.import_module("flockmq.broker.auth.authenticator")
     accepted = authenticator.Verdict(authenticator.ReasonCode.ACCEPTED)
 
     refused = authenticator.Verdict(authenticator.ReasonCode.NOT_AUTHORIZED)
-    rights = importlib.import_module("_speedups.session.rights")
+    rights = importlib.import_module("flockmq._speedups.session.rights")
     some = authenticator.Identity("some", rights=rights.Rights([(True, rights.READ | rights.PUBLISH, b"t/#")]))
     limited = authenticator.Verdict(authenticator.ReasonCode.ACCEPTED, some)
 
@@ -64,7 +64,7 @@ def make_target() -> Callable[[bytes], None]:
     def report(error: Exception, **where: object) -> None:
         faults.append((error, where))
 
-    for name in ("broker.core.data_plane", "broker.handlers.dispatch"):
+    for name in ("flockmq.broker.core.data_plane", "flockmq.broker.handlers.dispatch"):
         module = importlib.import_module(name)
         assert callable(module.report)
         module.report = report
@@ -137,8 +137,8 @@ def seeds() -> list[bytes]:
 
 def auth_seeds() -> list[bytes]:
     """Exchanges before CONNACK, and re-authentication in the middle of traffic [5: 4.12]."""
-    packets = importlib.import_module("_speedups.codec.packets")
-    encode = importlib.import_module("_speedups.codec.encode").encode
+    packets = importlib.import_module("flockmq._speedups.codec.packets")
+    encode = importlib.import_module("flockmq._speedups.codec.encode").encode
 
     def auth(code: int, data: bytes = b"", method: str = "FUZZ") -> object:
         properties = {"authentication_method": method, **({"authentication_data": data} if data else {})}

@@ -21,14 +21,14 @@ ITEMS, DELIVERING = 5, (1, 2)
 
 def make_target() -> Callable[[bytes], None]:
     """The function under fuzz."""
-    packets = importlib.import_module("_speedups.codec.packets")
-    msgpack = importlib.import_module("_speedups.base.msgpack")
-    errors = importlib.import_module("_speedups.codec.errors")
-    arrivals = importlib.import_module("_speedups.cluster.arrivals")
-    message_codec = importlib.import_module("_speedups.cluster.message_codec")
+    packets = importlib.import_module("flockmq._speedups.codec.packets")
+    msgpack = importlib.import_module("flockmq._speedups.base.msgpack")
+    errors = importlib.import_module("flockmq._speedups.codec.errors")
+    arrivals = importlib.import_module("flockmq._speedups.cluster.arrivals")
+    message_codec = importlib.import_module("flockmq._speedups.cluster.message_codec")
     inprocess = importlib.import_module("tests.harness.inprocess")
-    batches = importlib.import_module("_speedups.cluster.batches")
-    wire = importlib.import_module("cluster.peers.wire")
+    batches = importlib.import_module("flockmq._speedups.cluster.batches")
+    wire = importlib.import_module("flockmq.cluster.peers.wire")
     node = session = None
     watchers = []
     inputs = 0
@@ -102,9 +102,9 @@ def make_target() -> Callable[[bytes], None]:
 
 def seeds() -> list[bytes]:
     """Items of each kind, with properties and without."""
-    pack = importlib.import_module("_speedups.base.msgpack").pack
-    encode_message = importlib.import_module("_speedups.cluster.message_codec").encode_message
-    wire = importlib.import_module("cluster.peers.wire")
+    pack = importlib.import_module("flockmq._speedups.base.msgpack").pack
+    encode_message = importlib.import_module("flockmq._speedups.cluster.message_codec").encode_message
+    wire = importlib.import_module("flockmq.cluster.peers.wire")
     properties = b"\x03\0\x04text\x26\0\x01a\0\x01b"
     plain, rich = (encode_message(b"a/b", b"payload", 1, True, block) for block in (b"", properties))
     body = b"\0\x03a/b" + bytes([len(properties)]) + properties + b"payload"

@@ -20,7 +20,7 @@ from tests.fuzz.fuzzing import fuzz
 def make_target() -> Callable[[bytes], None]:
     """The function under fuzz. Imports happen here, so that they can be instrumented."""
     decode, encode, errors = (
-        importlib.import_module(f"_speedups.codec.{name}") for name in ("decode", "encode", "errors")
+        importlib.import_module(f"flockmq._speedups.codec.{name}") for name in ("decode", "encode", "errors")
     )
     model = importlib.import_module("tests.model.codec")
 

@@ -20,7 +20,7 @@ PIECES = (1, 2, 3, 7, 14, 15, 64, 1 << 20)
 
 def make_target() -> Callable[[bytes], None]:
     """The function under fuzz. Imports happen here, so that they can be instrumented."""
-    frames = importlib.import_module("_speedups.net.websocket")
+    frames = importlib.import_module("flockmq._speedups.net.websocket")
     model = importlib.import_module("tests.model.websocket")
 
     def receive(data: bytes, size: int) -> tuple[bytes, tuple[bytes, ...], int]:

@@ -104,7 +104,7 @@ class BrokerProcess:
 
     def command(self) -> list[str]:
         """The command line of the next start."""
-        command = [sys.executable, "-m", "broker.cli", "serve", "--log-format", "json"]
+        command = [sys.executable, "-m", "flockmq.broker.cli", "serve", "--log-format", "json"]
         if not self.port and self.listen == ANY_PORT:
             self.port = free_port()  # later starts take the same one, which must still be free then
         command += ["--listen", f"127.0.0.1:{self.port}" if self.port else self.listen]

@@ -20,10 +20,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from _speedups.codec.decode import Decoder
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connack, Connect, Packet, Suback, Subscribe, Unsuback, Unsubscribe
-from loadtest.prove.tcp_proxy import TcpProxy
+from flockmq._speedups.codec.decode import Decoder
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Connack, Connect, Packet, Suback, Subscribe, Unsuback, Unsubscribe
+from flockmq.loadtest.prove.tcp_proxy import TcpProxy
 from tests.harness.broker_process import SETTLERS, STORES, BrokerProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import KEEPS, RedisProcess
@@ -62,7 +62,7 @@ class ClusterNode(BrokerProcess):
         super().__init__(directory, "cluster", settings, arguments)
         self.cluster = cluster
         self.name = name
-        self.module = ["broker.cli"]  # what is run: a module and its first arguments
+        self.module = ["flockmq.broker.cli"]  # what is run: a module and its first arguments
         self._proxy = proxy
 
     @property
@@ -73,7 +73,7 @@ class ClusterNode(BrokerProcess):
 
     def command(self) -> list[str]:
         command = super().command()
-        at = command.index("broker.cli")
+        at = command.index("flockmq.broker.cli")
         command[at : at + 1] = self.module
         return command
 

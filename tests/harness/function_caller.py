@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from _speedups.base.msgpack import pack
-from _speedups.cluster.message_codec import encode_message
+from flockmq._speedups.base.msgpack import pack
+from flockmq._speedups.cluster.message_codec import encode_message
 from tests.harness.function_nodes import FunctionNodes
 
 MESSAGE = encode_message(b"t", b"x", 1, False)

@@ -4,7 +4,7 @@ from typing import Any
 
 import redis
 
-from cluster.redis.connector import function_library
+from flockmq.cluster.redis.connector import function_library
 
 NODES = (b"n1", b"n2")
 

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from _speedups.codec.decode import Decoder
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connack, Connect, Packet
-from _speedups.net.listener import Endpoint, Listener
-from _speedups.net.reactor import Reactor
-from broker.auth.authenticator import Authenticator, Credentials, Exchange, ReasonCode, Verdict
-from broker.broker import Broker
-from broker.config.schema import Config, LimitsConfig, MqttConfig, SharedConfig
-from broker.coordination.standalone import StandaloneCoordinator
-from broker.handlers.dispatch import Dispatcher
-from broker.storage.store import Store
+from flockmq._speedups.codec.decode import Decoder
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Connack, Connect, Packet
+from flockmq._speedups.net.listener import Endpoint, Listener
+from flockmq._speedups.net.reactor import Reactor
+from flockmq.broker.auth.authenticator import Authenticator, Credentials, Exchange, ReasonCode, Verdict
+from flockmq.broker.broker import Broker
+from flockmq.broker.config.schema import Config, LimitsConfig, MqttConfig, SharedConfig
+from flockmq.broker.coordination.standalone import StandaloneCoordinator
+from flockmq.broker.handlers.dispatch import Dispatcher
+from flockmq.broker.storage.store import Store
 from tests.harness.deadline import DEADLINE
 
 P = TypeVar("P")

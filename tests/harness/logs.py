@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from broker.storage.log_segments import folder_of, frames, read_id, segments
+from flockmq.broker.storage.log_segments import folder_of, frames, read_id, segments
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.cluster_process import ClusterProcess
 from tests.model.log_block import HEADER, Row, decode

@@ -34,8 +34,12 @@ from typing import IO, Any, NoReturn
 
 REQUEST_BYTES = 1 << 17
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("broker", "cluster")
-NOT_IMPORTED = ("broker.public", "cluster.analytics", "cluster.replay")  # what a node does not import either
+PACKAGES = ("flockmq.broker", "flockmq.cluster")
+NOT_IMPORTED = (
+    "flockmq.broker.public",
+    "flockmq.cluster.analytics",
+    "flockmq.cluster.replay",
+)  # what a node does not import either
 
 Stream = IO[Any] | int | None
 
@@ -248,7 +252,7 @@ def import_everything() -> None:
             if not found.name.startswith(NOT_IMPORTED) and not found.name.endswith("__main__"):
                 import_module(found.name)
     metadata.version = cache(metadata.version)  # it searches the installed packages, for each client of Redis
-    import_module("broker.version").version()
+    import_module("flockmq.broker.version").version()
     metadata.version("redis")
     gc.collect()
     gc.freeze()  # a collection in a fork would write to, and so copy, every page

@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from cluster.redis.keys import SLOTS, Keys
+from flockmq.cluster.redis.keys import SLOTS, Keys
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 from tests.harness.redis_process import KEEPS, RedisProcess

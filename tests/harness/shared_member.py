@@ -1,6 +1,6 @@
 """A member of a shared subscription, and a publisher of work for it, step by step."""
 
-from _speedups.codec.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
+from flockmq._speedups.codec.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
 from tests.harness.broker_process import until
 from tests.harness.socket_client import SocketClient
 

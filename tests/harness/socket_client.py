@@ -3,9 +3,9 @@
 import socket
 from typing import Any
 
-from _speedups.codec.decode import Decoder
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connack, Connect, Packet, Pingreq, Pingresp, Suback, Subscribe
+from flockmq._speedups.codec.decode import Decoder
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Connack, Connect, Packet, Pingreq, Pingresp, Suback, Subscribe
 from tests.harness.broker_process import settle, take_turns
 from tests.harness.deadline import DEADLINE
 

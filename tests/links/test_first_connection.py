@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
-from loadtest.prove.tcp_proxy import TcpProxy
+from flockmq._speedups.codec.packets import Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
+from flockmq.loadtest.prove.tcp_proxy import TcpProxy
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.socket_client import SocketClient

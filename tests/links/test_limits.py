@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from _speedups.codec.packets import Publish
+from flockmq._speedups.codec.packets import Publish
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.socket_client import SocketClient

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Connack, Connect, Publish
+from flockmq._speedups.codec.packets import Connack, Connect, Publish
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import environment, until
 from tests.harness.cluster_process import ClusterProcess
@@ -95,7 +95,7 @@ def test_a_link_over_websocket(start_broker: StartBroker, version: str) -> None:
 @one_store
 def test_a_refusal_is_logged_once_and_shown(start_broker: StartBroker, tmp_path: Path) -> None:
     users = tmp_path / "users"
-    command = [sys.executable, "-m", "broker.cli", "passwd", str(users), "link"]
+    command = [sys.executable, "-m", "flockmq.broker.cli", "passwd", str(users), "link"]
     subprocess.run(command, input="right\n", text=True, check=True, env=environment(), capture_output=True)
     there = start_broker({"auth.password_file": users})
     here = start_broker(links(far=table(there.port, username="link", password="wrong", retry=0.1)))
@@ -130,7 +130,7 @@ def test_links_follow_the_configuration_and_are_forgotten(start_broker: StartBro
     here.signal(signal.SIGHUP)
     until(lambda: api.get("/links")["items"] == [])
     assert not api.get("/client", client_id="$link/far")["connected"]
-    command = [sys.executable, "-m", "broker.cli", "links", "forget", "far", "--url", api.url]
+    command = [sys.executable, "-m", "flockmq.broker.cli", "links", "forget", "far", "--url", api.url]
     assert "has ended" in subprocess.run(command, text=True, check=True, env=environment(), capture_output=True).stdout
     assert api.ask("GET", "/client", client_id="$link/far").status == 404
     assert api.ask("DELETE", "/link/session", name="far").status == 404
@@ -146,7 +146,7 @@ def test_the_command_lists_links(start_broker: StartBroker) -> None:
         client.ping()
     api = HttpClient(here)
     until(lambda: api.get("/links")["items"][0]["out"]["messages"] == 1)
-    command = [sys.executable, "-m", "broker.cli", "links", "--url", api.url]
+    command = [sys.executable, "-m", "flockmq.broker.cli", "links", "--url", api.url]
     found = subprocess.run(command, text=True, check=True, env=environment(), capture_output=True).stdout
     assert f"far to mqtt://127.0.0.1:{there.port}" in found and "connected" in found
     (link,) = json.loads(

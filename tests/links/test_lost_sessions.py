@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from _speedups.codec.packets import Connack, Connect, Disconnect, Publish, Pubrec, Pubrel, Suback, Subscribe
+from flockmq._speedups.codec.packets import Connack, Connect, Disconnect, Publish, Pubrec, Pubrel, Suback, Subscribe
 from tests.conftest import StartBroker
 from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish
-from loadtest.prove.tcp_proxy import TcpProxy
+from flockmq._speedups.codec.packets import Puback, Publish
+from flockmq.loadtest.prove.tcp_proxy import TcpProxy
 from tests.conftest import StartBroker
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.mosquitto_process import MosquittoProcess

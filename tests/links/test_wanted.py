@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
-from broker.links.exchange import Exchange
+from flockmq._speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from flockmq.broker.links.exchange import Exchange
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.socket_client import SocketClient

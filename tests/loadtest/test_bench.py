@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from loadtest.compare import benchmark, brokers, micro
-from loadtest.compare.benchmark import SCENARIOS, Results, is_reached, ratio_of, render
-from loadtest.compare.brokers import BrokerError, PortInUse, start, start_on_free_port
-from loadtest.compare.scenarios import Goal, Row, Scenario
-from loadtest.generator.runs import find_faults, publish_load
-from loadtest.generator.target import Target, Workload
+from flockmq.loadtest.compare import benchmark, brokers, micro
+from flockmq.loadtest.compare.benchmark import SCENARIOS, Results, is_reached, ratio_of, render
+from flockmq.loadtest.compare.brokers import BrokerError, PortInUse, start, start_on_free_port
+from flockmq.loadtest.compare.scenarios import Goal, Row, Scenario
+from flockmq.loadtest.generator.runs import find_faults, publish_load
+from flockmq.loadtest.generator.target import Target, Workload
 
 ROW = Row("cpu", "CPU µs", per_second=True, goals=(Goal(0.5, "Mosquitto", "≤ half"), Goal(1.5, "baseline")))
 SCENARIO = Scenario("made-up", "made-up load", (ROW,), brokers=("FlockMQ", "Mosquitto", "baseline"))

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from broker.cli import main
-from loadtest.commands.bench import SHAPES
-from loadtest.generator.multiprocess import merged
-from loadtest.generator.port_owner import listening_pids, process_name
+from flockmq.broker.cli import main
+from flockmq.loadtest.commands.bench import SHAPES
+from flockmq.loadtest.generator.multiprocess import merged
+from flockmq.loadtest.generator.port_owner import listening_pids, process_name
 from tests.harness.broker_process import ROOT, BrokerProcess, environment
 from tests.harness.deadline import DEADLINE
 from tests.protocol.wire import frame_size
@@ -44,7 +44,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 def bench(port: int, *arguments: str) -> tuple[int, str, str]:
     """Exit status, output and errors."""
-    command = [sys.executable, "-m", "broker.cli", "bench", *arguments, "--host", f"localhost:{port}"]
+    command = [sys.executable, "-m", "flockmq.broker.cli", "bench", *arguments, "--host", f"localhost:{port}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment(), cwd=ROOT)
     return done.returncode, done.stdout, done.stderr
 

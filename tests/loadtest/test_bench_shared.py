@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from loadtest.generator.runs import find_faults, publish_load
-from loadtest.generator.settings import Settings
-from loadtest.generator.skew import spread
-from loadtest.generator.target import Target, Workload
+from flockmq.loadtest.generator.runs import find_faults, publish_load
+from flockmq.loadtest.generator.settings import Settings
+from flockmq.loadtest.generator.skew import spread
+from flockmq.loadtest.generator.target import Target, Workload
 from tests.conftest import StartCluster
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.cluster_process import ClusterProcess

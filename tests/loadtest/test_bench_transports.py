@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.commands.bench import resolve
-from loadtest.generator.runs import LoadError
+from flockmq.loadtest.commands.bench import resolve
+from flockmq.loadtest.generator.runs import LoadError
 from tests.harness.broker_process import ROOT, BrokerProcess, environment
 from tests.harness.certificates import Authority
 from tests.harness.deadline import DEADLINE
@@ -28,7 +28,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 def bench(node: BrokerProcess, scheme: str, *arguments: str) -> dict[str, Any]:
     url = f"{scheme}://localhost:{ports(node)[scheme]}"
-    command = [sys.executable, "-m", "broker.cli", "bench", *arguments, "--url", url, "--json"]
+    command = [sys.executable, "-m", "flockmq.broker.cli", "bench", *arguments, "--url", url, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment(), cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)["figures"]

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from loadtest.compare import aedes, benchmark
-from loadtest.compare.benchmark import Results, is_reached, render
-from loadtest.compare.brokers import BrokerError, find_mosquitto, start
-from loadtest.compare.cluster import PLACES, start_cluster
-from loadtest.compare.cluster_scenarios import CLUSTER
-from loadtest.compare.scenarios import Goal, Row, Scenario, Table
-from loadtest.generator.runs import LoadError, connect_load, find_faults, publish_load, take_over_load
-from loadtest.generator.target import ReconnectLoad, TakeOverLoad, Target, Workload
+from flockmq.loadtest.compare import aedes, benchmark
+from flockmq.loadtest.compare.benchmark import Results, is_reached, render
+from flockmq.loadtest.compare.brokers import BrokerError, find_mosquitto, start
+from flockmq.loadtest.compare.cluster import PLACES, start_cluster
+from flockmq.loadtest.compare.cluster_scenarios import CLUSTER
+from flockmq.loadtest.compare.scenarios import Goal, Row, Scenario, Table
+from flockmq.loadtest.generator.runs import LoadError, connect_load, find_faults, publish_load, take_over_load
+from flockmq.loadtest.generator.target import ReconnectLoad, TakeOverLoad, Target, Workload
 from tests.harness.ports import free_port
 
 CORES = os.sched_getaffinity(0)

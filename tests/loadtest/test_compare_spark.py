@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.compare.spark import RUNS, main
+from flockmq.loadtest.compare.spark import RUNS, main
 from tests.analytics.quick_spark import quick_spark
 
 COUNT = 5_000

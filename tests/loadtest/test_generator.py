@@ -13,13 +13,20 @@ from typing import Any
 
 import pytest
 
-from loadtest.compare.brokers import find_mosquitto
-from loadtest.generator.checker import check_sequence
-from loadtest.generator.generator import Generator
-from loadtest.generator.runs import LoadError, connect_load, find_faults, hold_connections, publish_load, take_over_load
-from loadtest.generator.settings import Settings
-from loadtest.generator.target import IdleLoad, ReconnectLoad, TakeOverLoad, Target, WillsLoad, Workload
-from loadtest.generator.wills import delayed_wills_load
+from flockmq.loadtest.compare.brokers import find_mosquitto
+from flockmq.loadtest.generator.checker import check_sequence
+from flockmq.loadtest.generator.generator import Generator
+from flockmq.loadtest.generator.runs import (
+    LoadError,
+    connect_load,
+    find_faults,
+    hold_connections,
+    publish_load,
+    take_over_load,
+)
+from flockmq.loadtest.generator.settings import Settings
+from flockmq.loadtest.generator.target import IdleLoad, ReconnectLoad, TakeOverLoad, Target, WillsLoad, Workload
+from flockmq.loadtest.generator.wills import delayed_wills_load
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.ports import free_port
 

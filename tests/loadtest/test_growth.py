@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from _speedups.codec.packets import Publish
-from loadtest.compare import growth
-from loadtest.compare.growth_plot import Panel, plot
+from flockmq._speedups.codec.packets import Publish
+from flockmq.loadtest.compare import growth
+from flockmq.loadtest.compare.growth_plot import Panel, plot
 from tests.conftest import StartBroker
 from tests.harness.socket_client import SocketClient
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import Publish
-from loadtest.prove.tcp_proxy import TcpProxy
-from loadtest.swarm.scenario import read
+from flockmq._speedups.codec.packets import Publish
+from flockmq.loadtest.prove.tcp_proxy import TcpProxy
+from flockmq.loadtest.swarm.scenario import read
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port

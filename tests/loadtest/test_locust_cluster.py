@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.swarm.scenario import read
+from flockmq.loadtest.swarm.scenario import read
 from tests.conftest import StartBalanced, StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterNode

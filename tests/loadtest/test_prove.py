@@ -7,11 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli import main
-from loadtest.compare.brokers import find_mosquitto
-from loadtest.prove import checker
-from loadtest.prove.history import Acknowledged, Connected, Connecting, Delivered, History, Published, Subscribed, Taken
-from loadtest.prove.report import story
+from flockmq.broker.cli import main
+from flockmq.loadtest.compare.brokers import find_mosquitto
+from flockmq.loadtest.prove import checker
+from flockmq.loadtest.prove.history import (
+    Acknowledged,
+    Connected,
+    Connecting,
+    Delivered,
+    History,
+    Published,
+    Subscribed,
+    Taken,
+)
+from flockmq.loadtest.prove.report import story
 from tests.harness.ports import free_port
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
@@ -58,7 +67,7 @@ def test_mosquitto_is_proved_too(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_broker_that_keeps_nothing_is_found_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Its state is in memory, and it is killed: sessions and acknowledged messages are lost."""
     address = f"127.0.0.1:{free_port()}"
-    start = f"{sys.executable} -m broker.cli serve --listen {address} --store memory"
+    start = f"{sys.executable} -m flockmq.broker.cli serve --listen {address} --store memory"
     options = ("--start", start, "--address", address, "--faults", "kill", "--seconds", "5", "--report", str(tmp_path))
     status, text, _ = prove(capsys, *options)
     assert status == 3

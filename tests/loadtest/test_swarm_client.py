@@ -9,12 +9,12 @@ from typing import Any
 import gevent
 import pytest
 
-from _speedups.codec.packets import Publish
-from _speedups.protocol.client_session import ConnectOptions, Will
-from loadtest.prove.tcp_proxy import TcpProxy
-from loadtest.swarm.client import Client, Network
-from loadtest.swarm.connection import Connection
-from loadtest.swarm.timer import Timer
+from flockmq._speedups.codec.packets import Publish
+from flockmq._speedups.protocol.client_session import ConnectOptions, Will
+from flockmq.loadtest.prove.tcp_proxy import TcpProxy
+from flockmq.loadtest.swarm.client import Client, Network
+from flockmq.loadtest.swarm.connection import Connection
+from flockmq.loadtest.swarm.timer import Timer
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
@@ -178,7 +178,7 @@ def test_it_subscribes_if_the_connection_was_lost_before_suback(node: BrokerProc
 def test_a_broker_that_says_nothing_is_given_up(
     node: BrokerProcess, test: Test, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadtest.swarm.client.TIMEOUT", 1.0)
+    monkeypatch.setattr("flockmq.loadtest.swarm.client.TIMEOUT", 1.0)
     with TcpProxy(node.port) as proxy:
         client = test.client(proxy.port, keep_alive=1)
         assert client.ready.wait(DEADLINE)

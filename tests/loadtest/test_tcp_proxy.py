@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadtest.prove.tcp_proxy import TcpProxy
+from flockmq.loadtest.prove.tcp_proxy import TcpProxy
 from tests.harness.broker_process import until
 from tests.harness.deadline import DEADLINE
 

@@ -6,9 +6,9 @@ import socket
 import threading
 from collections.abc import Callable
 
-from _speedups.codec.decode import Decoder
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Packet, Publish
+from flockmq._speedups.codec.decode import Decoder
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Packet, Publish
 
 AT_ONCE = 1 << 16
 Fault = Callable[[list[Publish], Publish], list[Publish]]  # the messages before, this one -> what is delivered now

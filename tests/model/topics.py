@@ -5,7 +5,7 @@ Their match is that of `flockmq prove`. A name or filter is a list of levels her
 
 from collections.abc import Iterable
 
-from loadtest.prove.topics import matches as matches
+from flockmq.loadtest.prove.topics import matches as matches
 
 
 def is_text(data: bytes) -> bool:

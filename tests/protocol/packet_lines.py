@@ -10,12 +10,12 @@ import functools
 import shlex
 from typing import Any
 
-from _speedups.codec import packets
-from _speedups.codec.decode import decode
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Packet
-from _speedups.codec.tables import PROPERTIES
-from broker.config.schema import LimitsConfig, MqttConfig
+from flockmq._speedups.codec import packets
+from flockmq._speedups.codec.decode import decode
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Packet
+from flockmq._speedups.codec.tables import PROPERTIES
+from flockmq.broker.config.schema import LimitsConfig, MqttConfig
 
 NUMBERS = {"payload_format_indicator", "message_expiry_interval", "subscription_identifier", "session_expiry_interval"}
 NUMBERS |= {"server_keep_alive", "request_problem_information", "will_delay_interval", "request_response_information"}

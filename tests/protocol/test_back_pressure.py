@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Puback, Publish
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Puback, Publish
 from tests.conftest import StartBroker
 from tests.harness.socket_client import SocketClient
 

@@ -29,11 +29,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.config.keys import KEYS
-from broker.core.data_plane import TICKS_PER_SECOND
-from broker.storage.memory import MemoryStore
-from broker.storage.sqlite import SqliteStore
-from broker.storage.store import Store
+from flockmq.broker.config.keys import KEYS
+from flockmq.broker.core.data_plane import TICKS_PER_SECOND
+from flockmq.broker.storage.memory import MemoryStore
+from flockmq.broker.storage.sqlite import SqliteStore
+from flockmq.broker.storage.store import Store
 from tests.harness.cluster_process import Broker, make_broker
 from tests.harness.inprocess import Node
 from tests.protocol.local_wire import LocalWire

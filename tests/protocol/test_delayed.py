@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from flockmq._speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.conftest import StartBroker
 from tests.harness.cluster_process import Broker
 from tests.harness.socket_client import SocketClient

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from _speedups.codec.packets import Connack, Disconnect
-from _speedups.codec.reason_codes import ReasonCode
+from flockmq._speedups.codec.packets import Connack, Disconnect
+from flockmq._speedups.codec.reason_codes import ReasonCode
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker, ClusterProcess
 from tests.harness.deadline import DEADLINE

@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Publish, Unsuback, Unsubscribe
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Publish, Unsuback, Unsubscribe
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker, ClusterProcess
 from tests.harness.socket_client import SocketClient

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.decode import decode
-from _speedups.codec.errors import MalformedPacket, UnacceptableProtocol
-from _speedups.codec.packets import Publish
-from broker.metrics import METRICS
+from flockmq._speedups.codec.decode import decode
+from flockmq._speedups.codec.errors import MalformedPacket, UnacceptableProtocol
+from flockmq._speedups.codec.packets import Publish
+from flockmq.broker.metrics import METRICS
 from tests.cases.packets import CASES, Case
 from tests.harness.cluster_process import Broker, make_broker
 from tests.protocol.wire import Wire, frame_size

@@ -1,7 +1,7 @@
 """A client that takes up a great many subscriptions at once, as a gateway does when it comes back."""
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Disconnect, Publish, Suback, Subscribe
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Disconnect, Publish, Suback, Subscribe
 from tests.harness.cluster_process import Broker
 from tests.harness.socket_client import SocketClient
 

@@ -14,7 +14,7 @@ MOST = 3_000_000  # bytes that a process may grow by, for the allocator's reason
 MEASURE = """
 import gc, itertools, resource
 from pathlib import Path
-from _speedups.codec.packets import *
+from flockmq._speedups.codec.packets import *
 from tests.harness.inprocess import Client, Node
 
 def rss():
@@ -40,7 +40,7 @@ CASES = {
     "filters": (
         2,
         """
-from _speedups.routing.subscriptions import SubscriptionTree
+from flockmq._speedups.routing.subscriptions import SubscriptionTree
 from tests.unit.speedups.test_subscriptions import new_session
 tree = SubscriptionTree()
 session = new_session(1)
@@ -57,7 +57,7 @@ def once():
     "retained": (
         2,
         """
-from _speedups.routing.retained import RetainedTree
+from flockmq._speedups.routing.retained import RetainedTree
 tree = RetainedTree()
 names = itertools.count()
 def once():

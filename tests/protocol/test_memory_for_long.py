@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Publish, Subscribe
-from loadtest.generator.runs import find_faults, publish_load
-from loadtest.generator.target import Target, Workload
+from flockmq._speedups.codec.packets import Publish, Subscribe
+from flockmq.loadtest.generator.runs import find_faults, publish_load
+from flockmq.loadtest.generator.target import Target, Workload
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.socket_client import SocketClient
 from tests.protocol.test_limits import CONNECT_BYTES, by_different_clients, hammer

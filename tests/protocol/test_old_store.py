@@ -11,8 +11,8 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from _speedups.codec.packets import Publish
-from broker.storage.sqlite import SqliteStore
+from flockmq._speedups.codec.packets import Publish
+from flockmq.broker.storage.sqlite import SqliteStore
 from tests.harness.inprocess import Node
 from tests.protocol.local_wire import LocalWire
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish
+from flockmq._speedups.codec.packets import Puback, Publish
 from tests.conftest import StartBroker
 from tests.harness.cluster_process import Broker
 from tests.harness.socket_client import SocketClient

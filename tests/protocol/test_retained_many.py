@@ -6,9 +6,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from _speedups.codec.decode import decode
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Publish
+from flockmq._speedups.codec.decode import decode
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Publish
 from tests.harness.cluster_process import Broker
 from tests.protocol.wire import Wire
 

@@ -5,8 +5,8 @@ It lost them: the search ended with the connection.
 
 import pytest
 
-from _speedups.codec.packets import Packet, Puback, Publish, Suback, Subscribe, Unsubscribe
-from broker.core.hidden_messages import HiddenMessages
+from flockmq._speedups.codec.packets import Packet, Puback, Publish, Suback, Subscribe, Unsubscribe
+from flockmq.broker.core.hidden_messages import HiddenMessages
 from tests.conftest import StartCluster
 from tests.harness.inprocess import Client, KeepingStore, Node
 from tests.harness.socket_client import SocketClient

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish
+from flockmq._speedups.codec.packets import Puback, Publish
 from tests.harness.cluster_process import Broker
 from tests.harness.socket_client import SocketClient
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Publish
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Publish
 from tests.harness.cluster_process import Broker, make_broker
 from tests.harness.socket_client import SocketClient
 from tests.protocol.wire import Wire

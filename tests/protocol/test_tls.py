@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import Publish
+from flockmq._speedups.codec.packets import Publish
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.certificates import Authority, Pair
 from tests.harness.deadline import DEADLINE

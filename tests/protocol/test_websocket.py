@@ -7,9 +7,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
-from _speedups.codec.decode import Decoder
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connect, Disconnect, Packet, Pingreq, Pingresp, Publish, Subscribe
+from flockmq._speedups.codec.decode import Decoder
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Connect, Disconnect, Packet, Pingreq, Pingresp, Publish, Subscribe
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.certificates import Authority
 from tests.harness.deadline import DEADLINE

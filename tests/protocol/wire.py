@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import Any
 
-from _speedups.codec.decode import decode
+from flockmq._speedups.codec.decode import decode
 from tests.harness.broker_process import SETTLERS, settle, take_turns
 from tests.harness.deadline import DEADLINE
 from tests.protocol.packet_lines import Awaited, parse_packet, shown

@@ -8,8 +8,8 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
-from _speedups.codec.reason_codes import return_code
-from broker.auth.authenticator import ReasonCode
+from flockmq._speedups.codec.reason_codes import return_code
+from flockmq.broker.auth.authenticator import ReasonCode
 from tests.conftest import StartBroker
 from tests.harness.cluster_process import Broker
 from tests.harness.deadline import DEADLINE

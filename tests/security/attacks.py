@@ -5,8 +5,8 @@ import socket
 import sys
 import time
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connect
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Connect
 from tests.cases.packets import CASES
 from tests.security.test_protocol import HELLO, ROWS, hurl
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Disconnect
+from flockmq._speedups.codec.packets import Disconnect
 from tests.conftest import StartBroker
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.socket_client import SocketClient

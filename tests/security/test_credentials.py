@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connect
-from broker.auth.access_control import AccessControl
-from broker.auth.authenticator import Credentials, ReasonCode, Verdict
-from broker.auth.passwords import StoredHash, hash_password
-from broker.auth.penalties import MAX_ADDRESSES, MAX_ATTEMPTS, MAX_DELAY, Penalties
-from broker.auth.verifier import Verifier
-from broker.auth.work_pool import Busy, WorkPool
-from broker.config.load import load
-from broker.core.networks import network_of
-from broker.public.testing import Broker
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Connect
+from flockmq.broker.auth.access_control import AccessControl
+from flockmq.broker.auth.authenticator import Credentials, ReasonCode, Verdict
+from flockmq.broker.auth.passwords import StoredHash, hash_password
+from flockmq.broker.auth.penalties import MAX_ADDRESSES, MAX_ATTEMPTS, MAX_DELAY, Penalties
+from flockmq.broker.auth.verifier import Verifier
+from flockmq.broker.auth.work_pool import Busy, WorkPool
+from flockmq.broker.config.load import load
+from flockmq.broker.core.networks import network_of
+from flockmq.broker.public.testing import Broker
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.deadline import DEADLINE

@@ -2,9 +2,9 @@
 
 import pytest
 
-from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
-from _speedups.session.rights import PUBLISH, READ, Rights
-from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
+from flockmq._speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
+from flockmq._speedups.session.rights import PUBLISH, READ, Rights
+from flockmq.broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 from tests.harness.inprocess import Client, KeepingStore, Node
 
 Rules = dict[str, list[tuple[bool, int, bytes]]]

@@ -9,10 +9,10 @@ from typing import Any
 import jwt
 import pytest
 
-from _speedups.codec.packets import Auth, Connack, Connect, Disconnect, Packet, Puback, Publish
-from broker.auth.passwords import scram_credentials
-from broker.public.hooks import Challenge, Credentials, Exchange, Hooks, Identity, ReasonCode, Verdict
-from broker.public.testing import Broker as LocalBroker
+from flockmq._speedups.codec.packets import Auth, Connack, Connect, Disconnect, Packet, Puback, Publish
+from flockmq.broker.auth.passwords import scram_credentials
+from flockmq.broker.public.hooks import Challenge, Credentials, Exchange, Hooks, Identity, ReasonCode, Verdict
+from flockmq.broker.public.testing import Broker as LocalBroker
 from tests.conftest import StartBroker
 from tests.harness.broker_process import environment, until
 from tests.harness.cluster_process import Broker
@@ -222,7 +222,7 @@ def test_a_password_that_is_changed_by_the_command(start_broker: StartBroker, tm
     broker = start(start_broker, tmp_path)
 
     def passwd(*arguments: str, status: int = 0) -> None:
-        command = [sys.executable, "-m", "broker.cli", "passwd", str(tmp_path / "passwords"), *arguments]
+        command = [sys.executable, "-m", "flockmq.broker.cli", "passwd", str(tmp_path / "passwords"), *arguments]
         done = subprocess.run(
             command, input="builder\n", env=environment(), capture_output=True, text=True, timeout=DEADLINE
         )
@@ -400,7 +400,7 @@ def test_a_method_of_a_hook() -> None:
 
 def published(port: int, *flags: str) -> tuple[int, str]:
     """Status and errors of `flockmq pub` with RIDDLE."""
-    command = [sys.executable, "-m", "broker.cli", "pub", "-p", str(port), "-t", "t", "-m", "x"]
+    command = [sys.executable, "-m", "flockmq.broker.cli", "pub", "-p", str(port), "-t", "t", "-m", "x"]
     command += ["-D", "connect", "authentication-method", "RIDDLE", *flags]
     found = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=DEADLINE)
     return found.returncode, found.stderr

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connect
-from broker.config.schema import WebsocketConfig
-from broker.listeners.websocket import Upgrade
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Connect
+from flockmq.broker.config.schema import WebsocketConfig
+from flockmq.broker.listeners.websocket import Upgrade
 from tests.harness.inprocess import Client, Node
 
 BOUND = 0.002  # seconds

@@ -10,13 +10,13 @@ from websockets.exceptions import InvalidMessage
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connect
-from broker.admin.http.authorization import FREE_FAILURES
-from broker.admin.http.tokens import add
-from broker.core.strangers import LINES
-from broker.listeners.bind import truster
-from broker.listeners.forwarded import client_of
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Connect
+from flockmq.broker.admin.http.authorization import FREE_FAILURES
+from flockmq.broker.admin.http.tokens import add
+from flockmq.broker.core.strangers import LINES
+from flockmq.broker.listeners.bind import truster
+from flockmq.broker.listeners.forwarded import client_of
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.nginx_process import ADDRESS, NginxProcess

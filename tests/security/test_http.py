@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from broker.admin.http.tokens import add
-from broker.cli import main
+from flockmq.broker.admin.http.tokens import add
+from flockmq.broker.cli import main
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.certificates import Authority
 from tests.harness.socket_client import SocketClient

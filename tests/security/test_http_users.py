@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker.auth.http_users import MAX_FAILURES, verdict_of
-from broker.auth.rules import read_json
+from flockmq.broker.auth.http_users import MAX_FAILURES, verdict_of
+from flockmq.broker.auth.rules import read_json
 from tests.conftest import StartBroker
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.auth.connected_users import RENEW_BATCH
+from flockmq.broker.auth.connected_users import RENEW_BATCH
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker

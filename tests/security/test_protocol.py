@@ -12,8 +12,8 @@ from contextlib import suppress
 
 import pytest
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connect, Disconnect, Publish, Pubrel, Subscribe, Unsubscribe
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Connect, Disconnect, Publish, Pubrel, Subscribe, Unsubscribe
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.cluster_process import make_broker
 from tests.harness.inprocess import Client, KeepingStore, Node

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from _speedups.codec.packets import Auth, Connack, Connect, Disconnect, Suback
+from flockmq._speedups.codec.packets import Auth, Connack, Connect, Disconnect, Suback
 from tests.conftest import StartCluster
 from tests.harness import nursery
 from tests.harness.broker_process import environment, until
@@ -22,7 +22,7 @@ SETTINGS = {"auth.redis": True, "auth.failure_delay": 0}
 
 
 def users(cluster: ClusterProcess, *arguments: str, stdin: str = "", status: int = 0) -> str:
-    command = [sys.executable, "-m", "broker.cli", "users", *arguments]
+    command = [sys.executable, "-m", "flockmq.broker.cli", "users", *arguments]
     env = {**environment(), "FLOCKMQ_CLUSTER_REDIS": cluster.url()}
     done = nursery.run(command, input=stdin, env=env, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == status, done.stderr
@@ -152,7 +152,7 @@ def test_what_is_not_readable_lets_nobody_in(start_cluster: StartCluster) -> Non
 def test_the_command_says_what_is_wrong(
     arguments: list[str], status: int, words: str, redis_server: RedisProcess
 ) -> None:
-    command = [sys.executable, "-m", "broker.cli", "users", *arguments, "--redis", redis_server.url]
+    command = [sys.executable, "-m", "flockmq.broker.cli", "users", *arguments, "--redis", redis_server.url]
     done = nursery.run(command, input="x\n", env=environment(), capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == status and words in done.stderr, done.stderr
     assert os.linesep not in done.stderr.rstrip()

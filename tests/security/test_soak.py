@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from _speedups.codec.packets import Publish
+from flockmq._speedups.codec.packets import Publish
 from tests.conftest import StartBroker
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.socket_client import SocketClient

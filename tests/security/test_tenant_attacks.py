@@ -8,7 +8,7 @@ from pathlib import Path
 import jwt
 import pytest
 
-from broker.admin.http.tokens import add
+from flockmq.broker.admin.http.tokens import add
 from tests.conftest import StartBroker
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker

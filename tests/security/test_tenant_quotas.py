@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish, Subscribe
+from flockmq._speedups.codec.packets import Puback, Publish, Subscribe
 from tests.conftest import StartBroker
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker

@@ -8,7 +8,7 @@ from typing import Any
 import jwt
 import pytest
 
-from _speedups.codec.packets import Puback, Publish
+from flockmq._speedups.codec.packets import Puback, Publish
 from tests.conftest import StartBroker, StartLogging
 from tests.harness.broker_process import until
 from tests.harness.certificates import Authority

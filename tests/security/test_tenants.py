@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import (
+from flockmq._speedups.codec.packets import (
     Connect,
     Disconnect,
     Packet,

@@ -20,9 +20,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from broker.auth.authenticator import Credentials, ReasonCode, Step, Verdict
-from broker.auth.chain import Chain
-from broker.auth.token_keys import (
+from flockmq.broker.auth.authenticator import Credentials, ReasonCode, Step, Verdict
+from flockmq.broker.auth.chain import Chain
+from flockmq.broker.auth.token_keys import (
     REFRESH_SECONDS,
     FixedKeys,
     Key,
@@ -31,9 +31,9 @@ from broker.auth.token_keys import (
     public_keys,
     secret_key,
 )
-from broker.auth.tokens import MAX_TOKEN, TokenUsers
-from broker.config.schema import AuthConfig
-from broker.errors import ConfigError
+from flockmq.broker.auth.tokens import MAX_TOKEN, TokenUsers
+from flockmq.broker.config.schema import AuthConfig
+from flockmq.broker.errors import ConfigError
 from tests.conftest import StartBroker
 from tests.harness.broker_process import environment
 from tests.harness.cluster_process import Broker
@@ -304,7 +304,8 @@ def test_a_private_key_and_a_weak_one_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("missing", ["jwt", "urllib3", "cryptography"])
 def test_a_package_that_is_missing_is_told(missing: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET)
-    hide = f"import sys; sys.modules[{missing!r}] = None; from broker.cli import main; sys.exit(main(sys.argv[1:]))"
+    hide = f"import sys; sys.modules[{missing!r}] = None\nfrom flockmq.broker.cli import main\n"
+    hide += "sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-c", hide, "serve", "--store", "memory", "--set", "auth.jwt_secret_file=secret"],
         env=environment(),
@@ -379,7 +380,7 @@ def test_keys_that_cannot_be_had_let_nobody_in(key_server: KeyServer, start_brok
 def test_keys_change(key_server: KeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new key is found when a token names it, after a while; while the server is away the old keys go on."""
     now = [1000.0]
-    monkeypatch.setattr("broker.auth.token_keys.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("flockmq.broker.auth.token_keys.time.monotonic", lambda: now[0])
     keys = KeysOfUrl(key_server.url)
     key_server.status = 500
     with pytest.raises(KeysAway):

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connect, Pingreq, Publish
-from _speedups.net.websocket import WebSocket
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Connect, Pingreq, Publish
+from flockmq._speedups.net.websocket import WebSocket
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.certificates import Authority
 from tests.harness.deadline import DEADLINE

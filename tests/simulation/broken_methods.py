@@ -3,15 +3,15 @@
 import time
 from typing import Any
 
-from cluster.membership.heartbeat import Heartbeat
-from cluster.membership.lease import Lease
-from cluster.peers import wire
-from cluster.peers.members import Members
-from cluster.redis.store import RedisStore
-from cluster.replication.barrier import Barrier
-from cluster.sessions.delayed_messages import DelayedMessages
-from cluster.sessions.takeover import TakeOver
-from cluster.sessions.wills import Wills
+from flockmq.cluster.membership.heartbeat import Heartbeat
+from flockmq.cluster.membership.lease import Lease
+from flockmq.cluster.peers import wire
+from flockmq.cluster.peers.members import Members
+from flockmq.cluster.redis.store import RedisStore
+from flockmq.cluster.replication.barrier import Barrier
+from flockmq.cluster.sessions.delayed_messages import DelayedMessages
+from flockmq.cluster.sessions.takeover import TakeOver
+from flockmq.cluster.sessions.wills import Wills
 
 
 def nothing(method: Any) -> Any:

@@ -23,8 +23,8 @@
 
 from collections import Counter, defaultdict
 
-from loadtest.prove import checker
-from loadtest.prove.history import Acknowledged, Connecting, Ended, Event, History, Published, Subscribed, Taken
+from flockmq.loadtest.prove import checker
+from flockmq.loadtest.prove.history import Acknowledged, Connecting, Ended, Event, History, Published, Subscribed, Taken
 from tests.simulation.clients import TimedHistory
 from tests.simulation.clock import NS
 from tests.simulation.losses import Excuses

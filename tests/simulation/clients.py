@@ -7,11 +7,11 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from _speedups.codec.decode import Decoder
-from _speedups.codec.errors import MalformedPacket
-from _speedups.codec.packets import Connack, Connect, Disconnect, Pingreq
-from loadtest.prove.client import RecordedClient, properties_of
-from loadtest.prove.history import Connected, Connecting, Ended, Event, History, Leaving, Unexpected
+from flockmq._speedups.codec.decode import Decoder
+from flockmq._speedups.codec.errors import MalformedPacket
+from flockmq._speedups.codec.packets import Connack, Connect, Disconnect, Pingreq
+from flockmq.loadtest.prove.client import RecordedClient, properties_of
+from flockmq.loadtest.prove.history import Connected, Connecting, Ended, Event, History, Leaving, Unexpected
 from tests.simulation.clock import NS
 from tests.simulation.network import Connection, Network
 from tests.simulation.timed import Life

@@ -18,13 +18,13 @@ from unittest.mock import patch
 
 from redis.utils import get_lib_version
 
-from _speedups.cluster.journal import ClusterJournal
-from broker.core.data_plane import DataPlane
-from cluster.coordinator import ClusterCoordinator
-from cluster.membership.recovery import STARTED_TWICE
-from cluster.redis.link import DECLARED_DEAD
-from loadtest.prove.client import NEVER
-from loadtest.prove.history import Delivered
+from flockmq._speedups.cluster.journal import ClusterJournal
+from flockmq.broker.core.data_plane import DataPlane
+from flockmq.cluster.coordinator import ClusterCoordinator
+from flockmq.cluster.membership.recovery import STARTED_TWICE
+from flockmq.cluster.redis.link import DECLARED_DEAD
+from flockmq.loadtest.prove.client import NEVER
+from flockmq.loadtest.prove.history import Delivered
 from tests.simulation import checker, timed
 from tests.simulation.clients import SimulatedClient, TimedHistory
 from tests.simulation.clock import NS, Clock
@@ -162,9 +162,9 @@ class Run:
                 stack.enter_context(patch(name, chance.randbytes))
             # Both read a file each time.
             stack.enter_context(patch("redis.utils.get_lib_version", lambda: REDIS_PY))
-            stack.enter_context(patch("cluster.peers.liveness._started", lambda pid: "1"))
+            stack.enter_context(patch("flockmq.cluster.peers.liveness._started", lambda pid: "1"))
             if self.plan.most_pushes:
-                stack.enter_context(patch("cluster.coordinator.ClusterJournal", self._journal))
+                stack.enter_context(patch("flockmq.cluster.coordinator.ClusterJournal", self._journal))
             self.world = World(self.plan.seed, clock, self.story)
             self.redis = RedisServer(self.world, self._change, self._lost)
             stack.callback(self.redis.close)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loadtest.prove.checker import shown
-from loadtest.prove.history import Delivered, History, Published
+from flockmq.loadtest.prove.checker import shown
+from flockmq.loadtest.prove.history import Delivered, History, Published
 
 # Findings of the checkers about messages and wills that clients did not get, or got after later ones.
 MISSED = re.compile(r"^(?:I1|G4) .*?, (?P<client>[a-z]+ \d+|latecomer) never got it$")

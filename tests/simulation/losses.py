@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from loadtest.prove.history import (
+from flockmq.loadtest.prove.history import (
     Acknowledged,
     Connected,
     Connecting,

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
-from broker.config.load import load
-from broker.config.schema import Config
-from broker.node import Node
+from flockmq.broker.config.load import load
+from flockmq.broker.config.schema import Config
+from flockmq.broker.node import Node
 from tests.simulation.loop import NodeLoop
 from tests.simulation.network import Connection, Network
 from tests.simulation.redis_server import RedisServer

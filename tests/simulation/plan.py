@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from loadtest.prove.client import NEVER
+from flockmq.loadtest.prove.client import NEVER
 from tests.simulation.limits import NO_LIMITS, Limits
 
 NODES = ("n0", "n1", "n2")

@@ -3,20 +3,20 @@
 Those with a plan of their own (meetings.py) have its name. Where a later safeguard hides a fault, both are broken.
 """
 
-from cluster.membership.lease import Lease
-from cluster.membership.recovery import Recovery
-from cluster.peers.members import Members
-from cluster.peers.node_link import NodeLink
-from cluster.redis.connector import Connector
-from cluster.redis.link import Link
-from cluster.redis.log_bounds import LogBounds
-from cluster.redis.store import RedisStore
-from cluster.replication.changes import Changes
-from cluster.replication.snapshot import SnapshotReader
-from cluster.sessions.claim import Claims
-from cluster.sessions.leases import Leases
-from cluster.sessions.takeover import TakeOver
-from cluster.sessions.wills import Wills
+from flockmq.cluster.membership.lease import Lease
+from flockmq.cluster.membership.recovery import Recovery
+from flockmq.cluster.peers.members import Members
+from flockmq.cluster.peers.node_link import NodeLink
+from flockmq.cluster.redis.connector import Connector
+from flockmq.cluster.redis.link import Link
+from flockmq.cluster.redis.log_bounds import LogBounds
+from flockmq.cluster.redis.store import RedisStore
+from flockmq.cluster.replication.changes import Changes
+from flockmq.cluster.replication.snapshot import SnapshotReader
+from flockmq.cluster.sessions.claim import Claims
+from flockmq.cluster.sessions.leases import Leases
+from flockmq.cluster.sessions.takeover import TakeOver
+from flockmq.cluster.sessions.wills import Wills
 from tests.simulation import broken_methods as broken
 from tests.simulation.mutation import Mutation
 

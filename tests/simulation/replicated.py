@@ -6,11 +6,11 @@ The clients of a run might never notice a difference: a message that would go th
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from _speedups.codec.topics import is_shared
-from _speedups.session.subscriber import SessionKind
-from broker.core.subscription_options import MAXIMUM_QOS
-from cluster.coordinator import ClusterCoordinator
-from cluster.replication.routes import options_of
+from flockmq._speedups.codec.topics import is_shared
+from flockmq._speedups.session.subscriber import SessionKind
+from flockmq.broker.core.subscription_options import MAXIMUM_QOS
+from flockmq.cluster.coordinator import ClusterCoordinator
+from flockmq.cluster.replication.routes import options_of
 
 Keys = Mapping[bytes, Any]
 OF_NODES = (b"node", b"routes", b"wills", b"owned", b"gl", b"gn")  # beginnings of their keys

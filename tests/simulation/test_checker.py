@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtest.prove.history import Connecting, Delivered, History, Published, Subscribed, Taken
+from flockmq.loadtest.prove.history import Connecting, Delivered, History, Published, Subscribed, Taken
 from tests.simulation.checker import disordered, disordered_in_group, miscounted_for
 from tests.simulation.redis_types import Hash
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.prove.history import Delivered, Event, History, Published
+from flockmq.loadtest.prove.history import Delivered, Event, History, Published
 from tests.simulation.limits import NO_LIMITS, Drops, Limits, excused
 
 LOST = [f"I1 PUBACK came for b'publisher 0/{number}', subscriber 0 never got it" for number in range(3)]

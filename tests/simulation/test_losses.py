@@ -2,8 +2,8 @@
 
 import pytest
 
-from loadtest.prove import checker
-from loadtest.prove.history import Connected, Connecting, Delivered, Ended, Event, History, Taken
+from flockmq.loadtest.prove import checker
+from flockmq.loadtest.prove.history import Connected, Connecting, Delivered, Ended, Event, History, Taken
 from tests.simulation.losses import BACK, Excuses, Loss, payloads
 from tests.simulation.redis_types import Hash, List
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import redis
 
-from _speedups.base.msgpack import pack, unpack
-from cluster.redis.connector import function_library
+from flockmq._speedups.base.msgpack import pack, unpack
+from flockmq.cluster.redis.connector import function_library
 from tests.harness.redis_process import RedisProcess
 from tests.simulation.redis_lua import Library
 from tests.simulation.redis_random import Commands

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from loadtest.prove import checker
-from loadtest.prove.history import Acknowledged, Connected, Ended, Event, Published, Subscribed, Taken
+from flockmq.loadtest.prove import checker
+from flockmq.loadtest.prove.history import Acknowledged, Connected, Ended, Event, Published, Subscribed, Taken
 from tests.simulation.clock import NS
 from tests.simulation.network import Connection
 from tests.simulation.world import FOREVER, MILLI

@@ -16,9 +16,9 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from _speedups.log.journal import Block
-from broker.storage.log_files import LogEntry, LogFiles
-from broker.storage.sqlite import SqliteStore
+from flockmq._speedups.log.journal import Block
+from flockmq.broker.storage.log_files import LogEntry, LogFiles
+from flockmq.broker.storage.sqlite import SqliteStore
 from tests.model.log_block import Row, encode
 
 PIECES = 60

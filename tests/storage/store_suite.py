@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.errors import StoreError
-from broker.storage.store import Store
+from flockmq.broker.errors import StoreError
+from flockmq.broker.storage.store import Store
 from tests.harness.deadline import DEADLINE
 
 Opener = Callable[[], Store]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import StoreError
-from broker.storage.log_files import LogEntry, LogFiles
-from broker.storage.log_segments import FRAME, HEAD, Frame, LogReader, segment_path, segments
+from flockmq.broker.errors import StoreError
+from flockmq.broker.storage.log_files import LogEntry, LogFiles
+from flockmq.broker.storage.log_segments import FRAME, HEAD, Frame, LogReader, segment_path, segments
 from tests.model.log_block import Row, encode
 
 BEGAN = int(time.time() * 1000)

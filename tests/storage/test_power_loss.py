@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import pytest
 
-from broker.storage import confirmed_note
-from broker.storage.log_files import LogFiles
-from broker.storage.log_segments import LogReader, folder_of
-from broker.storage.sqlite import SqliteStore
+from flockmq.broker.storage import confirmed_note
+from flockmq.broker.storage.log_files import LogFiles
+from flockmq.broker.storage.log_segments import LogReader, folder_of
+from flockmq.broker.storage.sqlite import SqliteStore
 from tests.harness.broker_process import ROOT, environment
 from tests.harness.cluster_process import new_seed
 from tests.harness.power_loss import Disk, Left, Note, read_notes, variables

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import StoreError
-from broker.storage import confirmed_note, sqlite_file
-from broker.storage import sqlite as sqlite_store
-from broker.storage.memory import MemoryStore
-from broker.storage.sqlite import SqliteStore
-from broker.storage.store import Store
+from flockmq.broker.errors import StoreError
+from flockmq.broker.storage import confirmed_note, sqlite_file
+from flockmq.broker.storage import sqlite as sqlite_store
+from flockmq.broker.storage.memory import MemoryStore
+from flockmq.broker.storage.sqlite import SqliteStore
+from flockmq.broker.storage.store import Store
 from tests.harness.deadline import DEADLINE
 from tests.storage.store_suite import Opener, StoreSuite, opened, some_blocks
 
@@ -558,7 +558,7 @@ def test_sqlite_syncs_as_it_was_asked_to(tmp_path: Path, sync: str, level: int) 
 WRITER = """
 import sys, queue
 from pathlib import Path
-from broker.storage.sqlite import SqliteStore
+from flockmq.broker.storage.sqlite import SqliteStore
 store = SqliteStore(Path(sys.argv[1]), sync=sys.argv[2])
 held = sum(1 for _ in store.open())
 calls = queue.SimpleQueue()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Pingreq, Pingresp, Puback, Publish
+from flockmq._speedups.codec.packets import Pingreq, Pingresp, Puback, Publish
 from tests.harness.broker_process import until
 from tests.harness.logs import OneNode, entries, logged_rows
 from tests.harness.socket_client import SocketClient

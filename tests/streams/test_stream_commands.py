@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from broker.storage.log_segments import segments
+from flockmq.broker.storage.log_segments import segments
 from tests.conftest import StartLogging
 from tests.harness.broker_process import environment, until
 from tests.harness.deadline import DEADLINE
@@ -16,7 +16,7 @@ from tests.streams.test_streams import EVERYTHING, numbers, publish
 def run(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
     """Run a command of `flockmq`."""
     result = subprocess.run(
-        [sys.executable, "-m", "broker.cli", *arguments],
+        [sys.executable, "-m", "flockmq.broker.cli", *arguments],
         capture_output=True,
         text=True,
         env=environment(),

@@ -9,9 +9,19 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe, Unsubscribe
-from _speedups.codec.reason_codes import ReasonCode
-from broker.streams.since import parse_since
+from flockmq._speedups.codec.packets import (
+    Disconnect,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsubscribe,
+)
+from flockmq._speedups.codec.reason_codes import ReasonCode
+from flockmq.broker.streams.since import parse_since
 from tests.conftest import StartBroker, StartLogging
 from tests.harness.broker_process import until
 from tests.harness.deadline import DEADLINE

@@ -1,7 +1,7 @@
 """Heartbeats of nodes, as the analytics job looks at them: up to when the logs are complete."""
 
-from cluster.analytics.errors import RedisAway
-from cluster.analytics.log.heartbeats import DEAD, Heartbeats
+from flockmq.cluster.analytics.errors import RedisAway
+from flockmq.cluster.analytics.log.heartbeats import DEAD, Heartbeats
 
 FOREVER = float("inf")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.config.declared_group import DeclaredGroup, declared, differences
-from cluster.replication import declared_groups
-from cluster.replication.declared_groups import DeclaredGroups
+from flockmq.broker.config.declared_group import DeclaredGroup, declared, differences
+from flockmq.cluster.replication import declared_groups
+from flockmq.cluster.replication.declared_groups import DeclaredGroups
 
 JOBS = "$share/workers/jobs/#"
 

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
-from _speedups.cluster.journal import ClusterJournal
-from cluster.sessions.leases import Leases
+from flockmq._speedups.cluster.journal import ClusterJournal
+from flockmq.cluster.sessions.leases import Leases
 
 
 class NotWalked(dict[bytes, Any]):

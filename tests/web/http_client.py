@@ -62,7 +62,7 @@ class HttpClient:
     def command(self, *arguments: str, status: int = 0) -> str:
         """The output of `flockmq ARGUMENTS --url ...`; its errors, if it is to end with another status than 0."""
         done = subprocess.run(
-            [sys.executable, "-m", "broker.cli", *arguments, "--url", self.url],
+            [sys.executable, "-m", "flockmq.broker.cli", *arguments, "--url", self.url],
             capture_output=True,
             text=True,
             timeout=DEADLINE,

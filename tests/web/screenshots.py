@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from _speedups.codec.packets import Publish
+from flockmq._speedups.codec.packets import Publish
 from tests.harness.chromium import Chromium
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Connack, Disconnect, Publish, Suback, Subscribe
-from broker.admin.http.tokens import add
+from flockmq._speedups.codec.packets import Connack, Disconnect, Publish, Suback, Subscribe
+from flockmq.broker.admin.http.tokens import add
 from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE
@@ -26,7 +26,7 @@ one_store = pytest.mark.parametrize("store", ["sqlite"])
 def connect(port: int, client_id: str) -> int:
     """The return code of a CONNECT."""
     with SocketClient(port) as client:
-        from _speedups.codec.packets import Connect
+        from flockmq._speedups.codec.packets import Connect
 
         client.send(Connect(client_id=client_id, protocol_level=4, keep_alive=0))
         answer = client.receive()

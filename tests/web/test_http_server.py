@@ -9,11 +9,11 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from broker.admin.api.api import errors_as_problems
-from broker.admin.exporters.health import check, handler
-from broker.admin.http import server as http_server
-from broker.admin.http.server import HttpServer, in_time
-from broker.errors import ListenError
+from flockmq.broker.admin.api.api import errors_as_problems
+from flockmq.broker.admin.exporters.health import check, handler
+from flockmq.broker.admin.http import server as http_server
+from flockmq.broker.admin.http.server import HttpServer, in_time
+from flockmq.broker.errors import ListenError
 from tests.harness.deadline import DEADLINE
 
 

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from broker.metrics import METRICS
+from flockmq.broker.metrics import METRICS
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker
 from tests.protocol.wire import Wire

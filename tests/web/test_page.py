@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Publish, Subscribe
-from broker.admin.http.tokens import add
+from flockmq._speedups.codec.packets import Publish, Subscribe
+from flockmq.broker.admin.http.tokens import add
 from tests.clients.packages import node_modules
 from tests.harness import nursery
 from tests.harness.broker_process import BrokerProcess, environment
@@ -358,7 +358,7 @@ def test_a_token_is_asked_for(browser: Chromium, start_broker: StartBroker, tmp_
 @pytest.mark.parametrize("store", ["memory"])
 def test_the_console_signs_in_as_a_user(browser: Chromium, start_broker: StartBroker, tmp_path: Path) -> None:
     nursery.run(
-        [sys.executable, "-m", "broker.cli", "passwd", str(tmp_path / "users"), "ann"],
+        [sys.executable, "-m", "flockmq.broker.cli", "passwd", str(tmp_path / "users"), "ann"],
         input="secret\n",
         env=environment(),
         check=True,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.admin.http.tokens import add
+from flockmq.broker.admin.http.tokens import add
 from tests.clients.packages import node_modules
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import until

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish
-from broker.metrics import METRICS
+from flockmq._speedups.codec.packets import Puback, Publish
+from flockmq.broker.metrics import METRICS
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker
 from tests.harness.deadline import DEADLINE

@@ -4,7 +4,7 @@ import urllib.request
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish
+from flockmq._speedups.codec.packets import Puback, Publish
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import until
 from tests.harness.chromium import Chromium

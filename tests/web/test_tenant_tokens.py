@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.admin.api.api import OPERATIONS
-from broker.admin.api.tenant_scope import OPERATIONS as OPEN
-from broker.admin.http.tokens import add
+from flockmq.broker.admin.api.api import OPERATIONS
+from flockmq.broker.admin.api.tenant_scope import OPERATIONS as OPEN
+from flockmq.broker.admin.http.tokens import add
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker

@@ -6,8 +6,8 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from broker.core.calls import RpcReply
-from broker.rpc.node_view import NodeView
+from ...core.calls import RpcReply
+from ...rpc.node_view import NodeView
 
 Item = dict[str, Any]
 

@@ -9,11 +9,17 @@ from typing import Any
 
 from aiohttp import web
 
-from broker import logs
-from broker.admin.api import tenant_scope
-from broker.admin.api.openapi import description
-from broker.admin.api.operation import ROOT, Operation, Request
-from broker.admin.api.operations import (
+from ... import logs
+from ...errors import NotNow
+from ...rpc.node_view import NodeView
+from ..http import problems
+from ..http.authorization import AdminAuthorization
+from ..http.problems import Problem, bad_request
+from ..http.server import REQUEST_SECONDS
+from . import tenant_scope
+from .openapi import description
+from .operation import ROOT, Operation, Request
+from .operations import (
     bans,
     clients,
     delayed,
@@ -28,13 +34,7 @@ from broker.admin.api.operations import (
     tenants,
     wills,
 )
-from broker.admin.api.schema import BODY, Schema, check
-from broker.admin.http import problems
-from broker.admin.http.authorization import AdminAuthorization
-from broker.admin.http.problems import Problem, bad_request
-from broker.admin.http.server import REQUEST_SECONDS
-from broker.errors import NotNow
-from broker.rpc.node_view import NodeView
+from .schema import BODY, Schema, check
 
 OPERATIONS: tuple[Operation, ...] = (
     *nodes.OPERATIONS,

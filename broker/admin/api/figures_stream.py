@@ -5,8 +5,8 @@ import json
 import time
 from collections.abc import AsyncGenerator
 
-from broker.admin.api.aggregate import call, failures, values
-from broker.rpc.node_view import NodeView
+from ...rpc.node_view import NodeView
+from .aggregate import call, failures, values
 
 INTERVAL = 1.0  # seconds
 

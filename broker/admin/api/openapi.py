@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
-from broker.admin.api.operation import ROOT, Operation
-from broker.admin.api.schema import integer, record, text
-from broker.admin.http import problems
+from ..http import problems
+from .operation import ROOT, Operation
+from .schema import integer, record, text
 
 ALWAYS = (
     HTTPStatus.BAD_REQUEST,

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from broker.admin.api.schema import EXPECTED, Schema, array, integer, record, table, text
-from broker.admin.http.tokens import Holder
-from broker.core.tenants import ROOT as TENANTS
-from broker.core.tenants import prefix_of
-from broker.rpc.node_view import NodeView
+from ...core.tenants import ROOT as TENANTS
+from ...core.tenants import prefix_of
+from ...rpc.node_view import NodeView
+from ..http.tokens import Holder
+from .schema import EXPECTED, Schema, array, integer, record, table, text
 
 ROOT = "/api/v1"
 MAX_LIMIT = 1000

@@ -4,10 +4,10 @@ import base64
 import binascii
 from typing import Any
 
-from _speedups.codec.properties import USER_PROPERTIES_MAX, decode_block, encode_block
-from _speedups.codec.tables import PACKET_TYPES, PROPERTIES, Property, WireType
-from broker.admin.api.schema import Schema, array, integer, record, text
-from broker.admin.http.problems import unfit
+from ...._speedups.codec.properties import USER_PROPERTIES_MAX, decode_block, encode_block
+from ...._speedups.codec.tables import PACKET_TYPES, PROPERTIES, Property, WireType
+from ..http.problems import unfit
+from .schema import Schema, array, integer, record, text
 
 MAX_TEXT = 65_535  # characters of a property: MQTT has as many bytes
 PUBLISH = next(row.packet_type for row in PACKET_TYPES if row.name == "PUBLISH")

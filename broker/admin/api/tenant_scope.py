@@ -6,10 +6,10 @@ of a list with a name that is not the tenant's is left out. Names and ends of no
 
 from typing import Any
 
-from _speedups.codec.topics import InvalidTopic, is_shared, split_shared
-from broker.admin.http.problems import unfit, whole_broker
-from broker.core.tenants import ROOT, prefix_of, with_prefix
-from broker.streams.since import is_stream, split_stream
+from ...._speedups.codec.topics import InvalidTopic, is_shared, split_shared
+from ...core.tenants import ROOT, prefix_of, with_prefix
+from ...streams.since import is_stream, split_stream
+from ..http.problems import unfit, whole_broker
 
 # Names of operations. The others show or change what is of the whole broker.
 OPERATIONS = frozenset(

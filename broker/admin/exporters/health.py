@@ -6,10 +6,10 @@ from inspect import isawaitable
 
 from aiohttp import web
 
-from broker import logs
-from broker.admin.exporters import prometheus, shared_address
-from broker.admin.http.authorization import AdminAuthorization
-from broker.rpc.node_view import NodeView
+from ... import logs
+from ...rpc.node_view import NodeView
+from ..http.authorization import AdminAuthorization
+from . import prometheus, shared_address
 
 HEADERS = {"Cache-Control": "no-store", "Connection": "close"}
 

@@ -1,4 +1,4 @@
-"""The metrics of `broker.metrics` by OTLP over HTTP, to an OpenTelemetry collector.
+"""The metrics of `flockmq.broker.metrics` by OTLP over HTTP, to an OpenTelemetry collector.
 
 The library exports in a thread of its own; it is imported only if `otel.endpoint` is set.
 """
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker import logs
-from broker.broker import Broker
-from broker.config.schema import OtelConfig
-from broker.errors import UsageError
-from broker.metrics import METRICS, Metric
+from ... import logs
+from ...broker import Broker
+from ...config.schema import OtelConfig
+from ...errors import UsageError
+from ...metrics import METRICS, Metric
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation

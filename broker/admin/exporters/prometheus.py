@@ -1,4 +1,4 @@
-"""/metrics: the metrics of `broker.metrics` and of the process, in Prometheus' text format."""
+"""/metrics: the metrics of `flockmq.broker.metrics` and of the process, in Prometheus' text format."""
 
 import os
 import resource
@@ -7,10 +7,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from _speedups.net.listener import Listener
-from _speedups.session.tenant import Tenant
-from broker.broker import Broker
-from broker.metrics import METRICS, TENANT_FIGURES
+from ...._speedups.net.listener import Listener
+from ...._speedups.session.tenant import Tenant
+from ...broker import Broker
+from ...metrics import METRICS, TENANT_FIGURES
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 LISTENER_FIGURES = (

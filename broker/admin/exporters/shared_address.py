@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from broker.admin.exporters import prometheus
-from broker.core.calls import Arguments, RpcMethods
-from broker.rpc.node_view import NodeView
+from ...core.calls import Arguments, RpcMethods
+from ...rpc.node_view import NodeView
+from . import prometheus
 
 METHOD = "metrics"
 

@@ -3,8 +3,8 @@
 import math
 import resource
 
-from broker.broker import Broker
-from broker.metrics import LOADS, METRICS, SUMS
+from ...broker import Broker
+from ...metrics import LOADS, METRICS, SUMS
 
 ROOT = "$SYS/broker/"
 KIB = 1024

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 
 from aiohttp import HttpVersion11, web
 
-from broker import logs
-from broker.admin.http.problems import Problem, whole_broker
-from broker.admin.http.server import Connection
-from broker.admin.http.tokens import ROLES, Holder, Tokens
-from broker.core.strangers import Strangers
+from ... import logs
+from ...core.strangers import Strangers
+from .problems import Problem, whole_broker
+from .server import Connection
+from .tokens import ROLES, Holder, Tokens
 
 # Headers that proxies add.
 FORWARDED = ("Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP")

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from broker.listeners.bind import truster
-from broker.listeners.forwarded import client_of
+from ...listeners.bind import truster
+from ...listeners.forwarded import client_of
 
 
 def from_clients(networks: Iterable[str]) -> Middleware:

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from _speedups.net.tls import TlsContext, TlsError
-from broker import logs
-from broker.config.schema import TlsConfig
-from broker.errors import ConfigError
-from broker.listeners.certificates import pairs, state
+from ...._speedups.net.tls import TlsContext, TlsError
+from ... import logs
+from ...config.schema import TlsConfig
+from ...errors import ConfigError
+from ...listeners.certificates import pairs, state
 
 CHECK_SECONDS = 1.0  # between checks of the files
 PROTOCOLS = ["http/1.1"]  # for ALPN

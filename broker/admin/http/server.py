@@ -16,11 +16,11 @@ from typing import Any
 
 from aiohttp import HttpVersion10, web
 
-from broker import logs
-from broker.admin.http import problems
-from broker.admin.http.headers import HEADERS
-from broker.errors import ListenError
-from broker.listeners.bind import address_of, bind, is_loopback
+from ... import logs
+from ...errors import ListenError
+from ...listeners.bind import address_of, bind, is_loopback
+from . import problems
+from .headers import HEADERS
 
 MAX_LINE = 256 << 10  # bytes of a request's first line: the arguments may be long, and are percent-encoded
 MAX_FIELD = 8 << 10  # bytes of a header field

@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from broker import logs
-from broker.config.tenants import is_tenant
-from broker.errors import ConfigError, reason_of
-from broker.files import replace_file
+from ... import logs
+from ...config.tenants import is_tenant
+from ...errors import ConfigError, reason_of
+from ...files import replace_file
 
 ROLES = ("read", "admin")  # each includes the ones before
 NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}", re.ASCII)

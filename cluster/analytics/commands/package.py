@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from broker.commands.parser import Parser
-from broker.errors import FlockError
+from ....broker.commands.parser import Parser
+from ....broker.errors import FlockError
 
 EXAMPLES = """\
   flockmq analytics package flockmq-analytics.zip
@@ -20,7 +20,7 @@ def run(arguments: list[str]) -> int:
     parser.add_general_help(parser.add_argument_group("options"))
     path = Path(parser.parse(arguments).file)
 
-    from cluster.analytics.package import build
+    from ..package import build
 
     data = build()
     part = path.with_name(path.name + ".part")

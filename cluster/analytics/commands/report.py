@@ -4,9 +4,9 @@ import os
 import sys
 import time
 
-from broker.commands.parser import Parser
-from broker.errors import FlockError, UsageError
-from cluster.analytics.times import LOCAL, parse_time
+from ....broker.commands.parser import Parser
+from ....broker.errors import FlockError, UsageError
+from ..times import LOCAL, parse_time
 
 EXAMPLES = """\
   flockmq analytics report /srv/fleet                          writes report.html
@@ -29,8 +29,8 @@ def run(arguments: list[str]) -> int:
     args = parser.parse(arguments)
     since, until = _range(args.since, args.until)
 
-    from cluster.analytics.report.page import page
-    from cluster.analytics.report.results import Results
+    from ..report.page import page
+    from ..report.results import Results
 
     text = page(Results(args.directory, since, until), args.title)
     _write(args.output, text)

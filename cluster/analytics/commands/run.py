@@ -1,6 +1,6 @@
 """`flockmq analytics run`: the Spark job, with a Spark of its own."""
 
-from cluster.analytics import job
+from .. import job
 
 
 def run(arguments: list[str]) -> int:

@@ -16,14 +16,14 @@ from typing import Any, TextIO
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from broker import logs
-from broker.commands.output import table
-from broker.commands.parser import Parser
-from broker.errors import FlockError, UsageError
-from cluster.analytics import session
-from cluster.analytics.faults import first_line, told
-from cluster.analytics.job_options import PREFIX
-from cluster.analytics.views import log_view, views
+from ....broker import logs
+from ....broker.commands.output import table
+from ....broker.commands.parser import Parser
+from ....broker.errors import FlockError, UsageError
+from .. import session
+from ..faults import first_line, told
+from ..job_options import PREFIX
+from ..views import log_view, views
 
 EXAMPLES = """\
   flockmq analytics sql /srv/fleet "select prefix, sum(messages) from rates group by prefix"

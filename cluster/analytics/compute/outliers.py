@@ -9,7 +9,7 @@ thousandth of the median.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from cluster.analytics.compute.values import spread
+from .values import spread
 
 HISTORY = 100  # values
 LEAST = 20  # values; a shorter history gives no score

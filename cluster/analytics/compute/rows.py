@@ -7,9 +7,9 @@ is written.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812, the usual name
 
-from cluster.analytics.compute import filters
-from cluster.analytics.job_options import Options
-from cluster.analytics.tables import TABLES
+from ..job_options import Options
+from ..tables import TABLES
+from . import filters
 
 NUMBER = r"^\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*$"
 NUMBER_MAX = 40  # bytes of a payload that may be a number

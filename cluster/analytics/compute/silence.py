@@ -15,7 +15,7 @@ Events depend on the times of messages alone, not on the boundaries of batches.
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from cluster.analytics.job_options import Options
+from ..job_options import Options
 
 KNOWN = 20  # intervals that are kept
 LEAST = 5  # intervals; with fewer a device has no usual interval

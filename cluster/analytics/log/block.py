@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cluster.analytics.errors import BlockError
-from cluster.analytics.log.header import DUP, QOS, RETAIN, Column, Header, find_columns, parse_header
-from cluster.analytics.log.properties import PropertyColumn, PropertyReader
-from cluster.analytics.topic_filter import TopicFilters
+from ..errors import BlockError
+from ..topic_filter import TopicFilters
+from .header import DUP, QOS, RETAIN, Column, Header, find_columns, parse_header
+from .properties import PropertyColumn, PropertyReader
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(  # Spark's Arrow schema for `schema.MESSAGES`

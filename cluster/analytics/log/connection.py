@@ -6,8 +6,8 @@ from typing import Any
 
 import redis
 
-from cluster.analytics.errors import RedisAway
-from cluster.redis.clients import RedisAddress
+from ...redis.clients import RedisAddress
+from ..errors import RedisAway
 
 TIMEOUT = 20.0  # seconds for a connection, and for a reply of some megabytes
 PAUSE = 0.25  # seconds between attempts

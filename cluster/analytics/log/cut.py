@@ -7,8 +7,8 @@ the newest row, so windows would close before all their messages are read.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cluster.analytics.log.log import Logs, one_entry, until_command
-from cluster.analytics.position import MAX, Position
+from ..position import MAX, Position
+from .log import Logs, one_entry, until_command
 
 FULL = 0.75  # share of the budget at which a batch is large enough
 QUESTIONS = 80

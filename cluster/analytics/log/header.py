@@ -6,7 +6,7 @@ This module reads no rows: `block` makes Arrow arrays of the columns, `flockmq r
 import struct
 from typing import NamedTuple
 
-from cluster.analytics.errors import BlockError
+from ..errors import BlockError
 
 HEADER = struct.Struct("<2sBBIQQQIIQ")
 MAGIC = b"FQ"

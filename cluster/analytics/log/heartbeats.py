@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from broker import logs
-from cluster.analytics.errors import RedisAway
+from ....broker import logs
+from ..errors import RedisAway
 
 PATIENCE = 5.0  # seconds without a heartbeat after which a node counts as away
 SETTLE = 5.0  # seconds after its return in which it logs what has waited

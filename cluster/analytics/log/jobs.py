@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cluster.analytics.errors import RedisAway
-from cluster.analytics.log.log import Gap, KnownLog, Logs
-from cluster.analytics.position import START, Position
+from ..errors import RedisAway
+from ..position import START, Position
+from .log import Gap, KnownLog, Logs
 
 STALE_SECONDS = 7 * 86_400  # after this time without registration a job prevents no trimming
 GAPS_KEPT = 200

@@ -9,11 +9,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cluster.analytics.errors import BlockError, RedisAway
-from cluster.analytics.log.connection import Connection
-from cluster.analytics.log.header import Header, parse_header
-from cluster.analytics.position import MAX, START, Position
-from cluster.redis.keys import Keys
+from ...redis.keys import Keys
+from ..errors import BlockError, RedisAway
+from ..position import MAX, START, Position
+from .connection import Connection
+from .header import Header, parse_header
 
 FIELD = b"b"
 PIECE = 2 << 20  # bytes of a reply, at most: larger ones are no faster

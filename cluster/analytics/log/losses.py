@@ -2,9 +2,9 @@
 
 import logging
 
-from cluster.analytics.errors import BlockError, DataLoss
-from cluster.analytics.log.jobs import Job
-from cluster.analytics.log.log import Gap
+from ..errors import BlockError, DataLoss
+from .jobs import Job
+from .log import Gap
 
 _log = logging.getLogger(__name__)
 HINT = (

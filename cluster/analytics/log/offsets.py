@@ -10,7 +10,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cluster.analytics.position import START, Position
+from ..position import START, Position
 
 EARLIEST, ENDED = "earliest", "ended"
 

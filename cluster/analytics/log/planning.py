@@ -9,10 +9,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from cluster.analytics.errors import BlockError
-from cluster.analytics.log.cut import Backlog, cut
-from cluster.analytics.log.jobs import reads
-from cluster.analytics.log.log import (
+from ..errors import BlockError
+from ..options import LATEST, SourceOptions
+from ..position import MAX, START, Position
+from .cut import Backlog, cut
+from .jobs import reads
+from .log import (
     Entry,
     Gap,
     KnownLog,
@@ -23,9 +25,7 @@ from cluster.analytics.log.log import (
     one_entry,
     until_command,
 )
-from cluster.analytics.log.offsets import EARLIEST, ENDED, NEW, Offset, Offsets
-from cluster.analytics.options import LATEST, SourceOptions
-from cluster.analytics.position import MAX, START, Position
+from .offsets import EARLIEST, ENDED, NEW, Offset, Offsets
 
 SPLIT_FULL = 0.75  # share of its bytes at which a task is large enough
 LATE_MS = 10_000  # a block is closed 20 ms after its messages were accepted, or later if the node stood still

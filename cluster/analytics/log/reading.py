@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from cluster.analytics.errors import BlockError
-from cluster.analytics.log.block import Selection, record_batch
-from cluster.analytics.log.log import Entry, Gap, Logs
-from cluster.analytics.log.planning import Range
-from cluster.analytics.log.properties import PropertyColumn
+from ..errors import BlockError
+from .block import Selection, record_batch
+from .log import Entry, Gap, Logs
+from .planning import Range
+from .properties import PropertyColumn
 
 ROWS = 16_384  # of a batch, about: smaller batches cost Spark more, larger ones exceed the CPU caches
 BYTES = 2 << 20

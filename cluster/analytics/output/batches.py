@@ -10,16 +10,16 @@ from collections.abc import Callable
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cluster.analytics.compute import silence
-from cluster.analytics.job_options import Options
-from cluster.analytics.output.checkpoint_lock import CheckpointLock
-from cluster.analytics.output.commits import Commits
-from cluster.analytics.output.compaction import Compaction
-from cluster.analytics.output.files import Files
-from cluster.analytics.output.live import Live
-from cluster.analytics.output.sinks import Sink
-from cluster.analytics.output.version import Report, Version
-from cluster.analytics.tables import TABLES
+from ..compute import silence
+from ..job_options import Options
+from ..tables import TABLES
+from .checkpoint_lock import CheckpointLock
+from .commits import Commits
+from .compaction import Compaction
+from .files import Files
+from .live import Live
+from .sinks import Sink
+from .version import Report, Version
 
 SHOWN = {"rates", "top_clients", "top_topics", "lag", "silence", "outliers"}  # in Redis
 

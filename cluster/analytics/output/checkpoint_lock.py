@@ -11,11 +11,11 @@ import socket
 import threading
 import time
 
-from broker import logs
-from broker.errors import FlockError
-from cluster.analytics.errors import RedisAway
-from cluster.analytics.log.connection import Connection
-from cluster.redis.clients import RedisAddress
+from ....broker import logs
+from ....broker.errors import FlockError
+from ...redis.clients import RedisAddress
+from ..errors import RedisAway
+from ..log.connection import Connection
 
 SECONDS = 30.0  # that the lock is held without a renewal
 PATIENCE = 20.0  # seconds of retries while Redis does not reply

@@ -17,10 +17,10 @@ import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 
-from broker.errors import FlockError, UsageError
-from cluster.analytics.job_options import Options
-from cluster.analytics.output.files import Files
-from cluster.analytics.tables import TABLES
+from ....broker.errors import FlockError, UsageError
+from ..job_options import Options
+from ..tables import TABLES
+from .files import Files
 
 LAYOUT = 1
 KEPT = 2  # commits

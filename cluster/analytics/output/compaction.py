@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
-from cluster.analytics.output.commits import Commits
-from cluster.analytics.output.files import Files
-from cluster.analytics.tables import TABLES, time_of
+from ..tables import TABLES, time_of
+from .commits import Commits
+from .files import Files
 
 HOUR = 3600 * 1_000_000  # microseconds
 DAY = 24 * HOUR  # a check lists so much again of earlier checks: messages may be late

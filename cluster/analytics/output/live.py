@@ -21,8 +21,8 @@ from typing import Any
 import redis
 from pyspark.sql import Row
 
-from broker import logs
-from cluster.redis.clients import RedisAddress
+from ....broker import logs
+from ...redis.clients import RedisAddress
 
 LONGEST = 65_000  # bytes of a topic name
 UNFIT = re.compile(r"[%+#/\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")

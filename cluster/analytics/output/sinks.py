@@ -3,8 +3,8 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from cluster.analytics.output.files import Files
-from cluster.analytics.tables import time_of
+from ..tables import time_of
+from .files import Files
 
 LARGE = ("messages", "clients", "numbers")  # one file per task; of other tables one per hour
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from cluster.analytics.compute import lag, outliers, silence, values
-from cluster.analytics.compute.clients import clients
-from cluster.analytics.compute.cube import CUBE, cube
-from cluster.analytics.compute.rates import rates
-from cluster.analytics.compute.rows import numbers, slim, stamped
-from cluster.analytics.compute.top import top
-from cluster.analytics.job_options import Options
-from cluster.analytics.output.commits import Commit, Commits
-from cluster.analytics.output.sinks import Sink
-from cluster.analytics.tables import TABLES
+from ..compute import lag, outliers, silence, values
+from ..compute.clients import clients
+from ..compute.cube import CUBE, cube
+from ..compute.rates import rates
+from ..compute.rows import numbers, slim, stamped
+from ..compute.top import top
+from ..job_options import Options
+from ..tables import TABLES
+from .commits import Commit, Commits
+from .sinks import Sink
 
 PARTS = {"cube": CUBE, "lags": lag.LAGS, "numbers": values.VALUES}
 STATES = {"devices": silence.DEVICES, "histories": outliers.HISTORIES}

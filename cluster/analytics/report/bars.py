@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster.analytics.report import frame
-from cluster.analytics.report.frame import Legend
-from cluster.analytics.report.markup import Markup, tag
-from cluster.analytics.report.scales import Format, Scale
-from cluster.analytics.report.words import LABEL_MAX, moment, share, shown
+from . import frame
+from .frame import Legend
+from .markup import Markup, tag
+from .scales import Format, Scale
+from .words import LABEL_MAX, moment, share, shown
 
 ROW = 34  # pixels: a line of text, and the drawing below it
 THICK = 8

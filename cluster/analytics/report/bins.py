@@ -6,10 +6,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cluster.analytics.report.curves import Times
-from cluster.analytics.report.results import Aggregation, Sums, with_column
-from cluster.analytics.report.scales import bin_width
-from cluster.analytics.times import SECOND
+from ..times import SECOND
+from .curves import Times
+from .results import Aggregation, Sums, with_column
+from .scales import bin_width
 
 
 class Bins:

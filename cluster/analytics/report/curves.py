@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster.analytics.report import frame
-from cluster.analytics.report.frame import UNIT, Cell, Legend
-from cluster.analytics.report.markup import Markup, tag
-from cluster.analytics.report.scales import Format, Scale
-from cluster.analytics.report.words import moment, plain, shown
+from . import frame
+from .frame import UNIT, Cell, Legend
+from .markup import Markup, tag
+from .scales import Format, Scale
+from .words import moment, plain, shown
 
 HEIGHT, WIDE_HEIGHT = 230, 290  # pixels
 WIDE_RANGE = 30  # maximum divided by minimum

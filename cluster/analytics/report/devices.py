@@ -5,12 +5,12 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.analytics.report import bars, curves, frame, words
-from cluster.analytics.report.bars import Stretch, Stretches
-from cluster.analytics.report.frame import Cell
-from cluster.analytics.report.markup import Markup
-from cluster.analytics.report.results import Results
-from cluster.analytics.times import SECOND
+from ..times import SECOND
+from . import bars, curves, frame, words
+from .bars import Stretch, Stretches
+from .frame import Cell
+from .markup import Markup
+from .results import Results
 
 ROWS = 25  # of the timeline
 LISTED = 200  # rows of a table

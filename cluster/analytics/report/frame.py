@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from itertools import count
 from typing import NamedTuple
 
-from cluster.analytics.report.markup import Markup, join, tag
-from cluster.analytics.report.scales import Format, Scale, time_ticks
-from cluster.analytics.report.words import LABEL_MAX, shown
+from .markup import Markup, join, tag
+from .scales import Format, Scale, time_ticks
+from .words import LABEL_MAX, shown
 
 UNIT = 1000  # of the inner SVG's coordinates, both ways
 TOP, BOTTOM = 18, 22  # pixels above and below the place of the curves

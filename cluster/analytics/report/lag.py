@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 
 import pyarrow.compute as pc
 
-from cluster.analytics.report import curves, words
-from cluster.analytics.report.bins import Bins
-from cluster.analytics.report.markup import Markup
-from cluster.analytics.report.results import Results, with_column
+from . import curves, words
+from .bins import Bins
+from .markup import Markup
+from .results import Results, with_column
 
 TITLE = "Time from acceptance to results"
 COLUMNS = ["window_start", "messages", "p50", "p99", "max"]

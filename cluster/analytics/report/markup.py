@@ -2,7 +2,7 @@
 
 from html import escape
 
-from cluster.analytics.report import words
+from . import words
 
 
 class Markup(str):

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from cluster.analytics.report import curves, devices, lag, rankings, sensors, traffic, words
-from cluster.analytics.report.bins import Bins
-from cluster.analytics.report.markup import Markup, join, tag
-from cluster.analytics.report.results import Results
-from cluster.analytics.times import SECOND
+from ..times import SECOND
+from . import curves, devices, lag, rankings, sensors, traffic, words
+from .bins import Bins
+from .markup import Markup, join, tag
+from .results import Results
 
 POINTS = 240  # of a curve over time, about
 SMALL_POINTS = 60  # of a small curve

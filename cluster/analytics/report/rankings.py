@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.analytics.report import bars, frame, words
-from cluster.analytics.report.frame import Cell
-from cluster.analytics.report.markup import Markup
-from cluster.analytics.report.results import Results, Sums, top
-from cluster.analytics.times import SECOND
+from ..times import SECOND
+from . import bars, frame, words
+from .frame import Cell
+from .markup import Markup
+from .results import Results, Sums, top
 
 SHOWN = 12  # bars
 LISTED = 100  # rows of a table

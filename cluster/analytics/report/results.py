@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from broker.errors import FlockError
-from cluster.analytics.tables import TABLES, WINDOWED, time_of
-from cluster.analytics.times import SECOND, format_time
+from ....broker.errors import FlockError
+from ..tables import TABLES, WINDOWED, time_of
+from ..times import SECOND, format_time
 
 ROWS = 64 * 1024  # of a piece
 COMPACT = 250_000  # rows of partial sums before they are combined

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from cluster.analytics.report.words import SECOND
+from .words import SECOND
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 STEPS = (

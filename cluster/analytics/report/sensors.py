@@ -6,11 +6,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cluster.analytics.report import curves, frame, words
-from cluster.analytics.report.bins import Bins
-from cluster.analytics.report.frame import Cell
-from cluster.analytics.report.markup import Markup, tag
-from cluster.analytics.report.results import Results, Sums, numbered, top, with_column
+from . import curves, frame, words
+from .bins import Bins
+from .frame import Cell
+from .markup import Markup, tag
+from .results import Results, Sums, numbered, top, with_column
 
 SHOWN = 12
 LISTED = 200

@@ -6,11 +6,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cluster.analytics.report import bars, curves, frame, words
-from cluster.analytics.report.bins import Bins
-from cluster.analytics.report.frame import COLOURS, OTHER, Cell
-from cluster.analytics.report.markup import Markup
-from cluster.analytics.report.results import Results, Sums, numbered, top, with_column
+from . import bars, curves, frame, words
+from .bins import Bins
+from .frame import COLOURS, OTHER, Cell
+from .markup import Markup
+from .results import Results, Sums, numbered, top, with_column
 
 COUNTS = ["messages", "bytes"]
 QOS = ["qos_0", "qos_1", "qos_2"]

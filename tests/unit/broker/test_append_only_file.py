@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.append_only_file import Damaged, mend, whole_size
+from flockmq.broker.append_only_file import Damaged, mend, whole_size
 
 
 def command(*words: bytes) -> bytes:

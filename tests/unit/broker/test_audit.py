@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.audit import SEVERITIES, Finding, audit
-from broker.auth.passwords import hash_password
-from broker.cli import main
-from broker.config.load import load
+from flockmq.broker.audit import SEVERITIES, Finding, audit
+from flockmq.broker.auth.passwords import hash_password
+from flockmq.broker.cli import main
+from flockmq.broker.config.load import load
 from tests.harness.certificates import Authority
 from tests.security.access_files import quick_hash
 

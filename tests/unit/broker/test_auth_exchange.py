@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import (
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import (
     Auth,
     Connack,
     Connect,
@@ -21,11 +21,11 @@ from _speedups.codec.packets import (
     Suback,
     Subscribe,
 )
-from _speedups.session.rights import PUBLISH, READ, Rights
-from broker.auth.authenticator import Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict
-from broker.core.hidden_messages import HiddenMessages
-from broker.core.secret import BYTES, NAME, Secret
-from broker.handlers.auth import MAX_BYTES, MAX_STEPS, Authentication
+from flockmq._speedups.session.rights import PUBLISH, READ, Rights
+from flockmq.broker.auth.authenticator import Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict
+from flockmq.broker.core.hidden_messages import HiddenMessages
+from flockmq.broker.core.secret import BYTES, NAME, Secret
+from flockmq.broker.handlers.auth import MAX_BYTES, MAX_STEPS, Authentication
 from tests.harness.inprocess import Client, KeepingStore, Node
 
 METHOD = "DIALOGUE"

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from broker.auth.bans import Ban, Bans, key, network
-from broker.core.hidden_messages import HiddenMessages
+from flockmq.broker.auth.bans import Ban, Bans, key, network
+from flockmq.broker.core.hidden_messages import HiddenMessages
 from tests.harness.inprocess import Node
 
 

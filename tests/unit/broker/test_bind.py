@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from broker.errors import ListenError
-from broker.listeners import bind as binding
-from broker.listeners.bind import address_of, bind, truster
+from flockmq.broker.errors import ListenError
+from flockmq.broker.listeners import bind as binding
+from flockmq.broker.listeners.bind import address_of, bind, truster
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, host: str, number: int, times: int) -> None:

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
-from _speedups.net.ticket_keys import TicketKeyRing
-from _speedups.net.tls import TlsContext, TlsError
-from broker.auth.access_control import AccessControl
-from broker.auth.authenticator import Credentials, ReasonCode, Verdict
-from broker.config.load import load
-from broker.config.schema import Config
-from broker.errors import ConfigError
-from broker.listeners import certificates
+from flockmq._speedups.net.ticket_keys import TicketKeyRing
+from flockmq._speedups.net.tls import TlsContext, TlsError
+from flockmq.broker.auth.access_control import AccessControl
+from flockmq.broker.auth.authenticator import Credentials, ReasonCode, Verdict
+from flockmq.broker.config.load import load
+from flockmq.broker.config.schema import Config
+from flockmq.broker.errors import ConfigError
+from flockmq.broker.listeners import certificates
 from tests.harness.certificates import Authority
 from tests.security.access_files import quick_hash
 

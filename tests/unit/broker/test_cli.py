@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from broker.cli import COMMANDS, main
-from broker.commands.output_format import compile_format
-from broker.config.keys import KEYS
-from broker.config.sample import sample
-from broker.config.schema import Config
-from broker.errors import FlockError, UsageError
+from flockmq.broker.cli import COMMANDS, main
+from flockmq.broker.commands.output_format import compile_format
+from flockmq.broker.config.keys import KEYS
+from flockmq.broker.config.sample import sample
+from flockmq.broker.config.schema import Config
+from flockmq.broker.errors import FlockError, UsageError
 
 
 class Page(BaseHTTPRequestHandler):
@@ -40,9 +40,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append((config, reload))
         return 0
 
-    node = types.ModuleType("broker.process")
+    node = types.ModuleType("flockmq.broker.process")
     node.serve = serve  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "broker.process", node)
+    monkeypatch.setitem(sys.modules, "flockmq.broker.process", node)
     return calls
 
 
@@ -83,7 +83,7 @@ def test_a_fault_of_the_node_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys
     def serve(config: Config, *, reload: Any) -> int:
         raise FlockError("cannot listen\non it", "take another port")
 
-    monkeypatch.setitem(sys.modules, "broker.process", types.SimpleNamespace(serve=serve))
+    monkeypatch.setitem(sys.modules, "flockmq.broker.process", types.SimpleNamespace(serve=serve))
     assert main(["serve"]) == 1
     assert capsys.readouterr().err == "flockmq: error: cannot listen\\non it; take another port\n"
 
@@ -178,7 +178,7 @@ def test_mistakes_are_one_line(
     ],
 )
 def test_client_mistakes_are_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("_speedups.codec.topics")
+    pytest.importorskip("flockmq._speedups.codec.topics")
     check_mistake(arguments, words, capsys)
 
 
@@ -192,7 +192,7 @@ def check_mistake(arguments: list[str], words: str, capsys: pytest.CaptureFixtur
 
 
 def test_missing_file_to_publish(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("_speedups.codec.packets")
+    pytest.importorskip("flockmq._speedups.codec.packets")
     assert main(["pub", "-t", "a", "-f", "/nonexistent"]) == 1
     assert capsys.readouterr().err == "flockmq: error: cannot read /nonexistent: No such file or directory\n"
 

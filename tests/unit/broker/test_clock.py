@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from broker.clock import EVERY_TICK, MAX_TICKS, Clock, Job
+from flockmq.broker.clock import EVERY_TICK, MAX_TICKS, Clock, Job
 from tests.harness.deadline import DEADLINE
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.keys import KEYS, SECTIONS, VARIABLES
-from broker.config.kinds import split_address
-from broker.config.load import load, trace
-from broker.config.reload import diff, follow
-from broker.config.sample import sample
-from broker.config.schema import Config
-from broker.errors import ConfigError
+from flockmq.broker.config.keys import KEYS, SECTIONS, VARIABLES
+from flockmq.broker.config.kinds import split_address
+from flockmq.broker.config.load import load, trace
+from flockmq.broker.config.reload import diff, follow
+from flockmq.broker.config.sample import sample
+from flockmq.broker.config.schema import Config
+from flockmq.broker.errors import ConfigError
 
 MIB = 1 << 20
 

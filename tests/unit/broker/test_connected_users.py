@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from _speedups.codec.packets import Publish, Subscribe
-from _speedups.net.listener import Endpoint, Listener
-from _speedups.protocol.close_reasons import PASSWORD_CHANGED
-from _speedups.session.rights import PUBLISH, READ, Rights
-from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
-from broker.auth.chain import Chain
-from broker.auth.connected_users import CLOSE_BATCH, RENEW_BATCH
-from broker.config.link import LISTENER
+from flockmq._speedups.codec.packets import Publish, Subscribe
+from flockmq._speedups.net.listener import Endpoint, Listener
+from flockmq._speedups.protocol.close_reasons import PASSWORD_CHANGED
+from flockmq._speedups.session.rights import PUBLISH, READ, Rights
+from flockmq.broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
+from flockmq.broker.auth.chain import Chain
+from flockmq.broker.auth.connected_users import CLOSE_BATCH, RENEW_BATCH
+from flockmq.broker.config.link import LISTENER
 from tests.harness.inprocess import Client, Node
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from _speedups.codec.packets import Publish, Subscribe
-from broker.coordination import expiry
+from flockmq._speedups.codec.packets import Publish, Subscribe
+from flockmq.broker.coordination import expiry
 from tests.harness.inprocess import Client, Node
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from _speedups.codec.packets import Pingreq, Pingresp, Publish, Subscribe
-from _speedups.net.uvloop_driver import UvloopDriver
-from broker.core.driver import Driver, ReaderDriver, make_driver
-from broker.hooks.api import Hooks, Message
+from flockmq._speedups.codec.packets import Pingreq, Pingresp, Publish, Subscribe
+from flockmq._speedups.net.uvloop_driver import UvloopDriver
+from flockmq.broker.core.driver import Driver, ReaderDriver, make_driver
+from flockmq.broker.hooks.api import Hooks, Message
 from tests.harness.deadline import DEADLINE
 from tests.harness.inprocess import Client, Node
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import Publish, Subscribe
-from broker.core import full_queues
-from broker.core.full_queues import EPISODE_SECONDS, MAX_EPISODES, FullQueues
+from flockmq._speedups.codec.packets import Publish, Subscribe
+from flockmq.broker.core import full_queues
+from flockmq.broker.core.full_queues import EPISODE_SECONDS, MAX_EPISODES, FullQueues
 from tests.harness.inprocess import Client, Node
 
 

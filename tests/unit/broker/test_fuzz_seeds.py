@@ -2,10 +2,10 @@
 
 import pytest
 
-from _speedups.codec.packets import Auth
-from broker.core import data_plane
-from broker.handlers import dispatch
-from broker.handlers.auth import AuthHandler
+from flockmq._speedups.codec.packets import Auth
+from flockmq.broker.core import data_plane
+from flockmq.broker.handlers import dispatch
+from flockmq.broker.handlers.auth import AuthHandler
 from tests.fuzz import fuzz_connection
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from broker.config.link import HOP, MAX_WANTED, SENDS, WANTED
-from broker.interest.guests import number_of
+from flockmq.broker.config.link import HOP, MAX_WANTED, SENDS, WANTED
+from flockmq.broker.interest.guests import number_of
 from tests.harness.inprocess import Client, Node
 
 
@@ -40,7 +40,7 @@ def test_a_fault_before_connack_closes_the_connection(monkeypatch: pytest.Monkey
         raise RuntimeError("a fault")
 
     node = Node()
-    monkeypatch.setattr("broker.handlers.connect.offers", fail)
+    monkeypatch.setattr("flockmq.broker.handlers.connect.offers", fail)
     client = guest(node)
     assert client.connack().reason_code == 0x80
     assert client.read().ended and len(node.reactor) == 0

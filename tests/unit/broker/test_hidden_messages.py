@@ -1,6 +1,6 @@
 """Hidden messages: what is kept, for how long, and by which topic names."""
 
-from broker.core.hidden_messages import HiddenMessages
+from flockmq.broker.core.hidden_messages import HiddenMessages
 from tests.harness.inprocess import KeepingStore, Node
 
 SECOND = 4  # ticks

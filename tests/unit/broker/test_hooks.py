@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connect, Disconnect, Puback, Publish, Pubrec, Pubrel, Suback, Subscribe
-from _speedups.net.listener import Endpoint, Listener
-from broker.auth.authenticator import Authenticator, Credentials, Identity, ReasonCode, Verdict
-from broker.auth.bans import Ban
-from broker.config.topic_rules import AutoSubscription
-from broker.core.hidden_messages import HiddenMessages
-from broker.errors import UsageError
-from broker.hooks.api import Client, Hooks, Message, Refusal
-from broker.hooks.chain import NAMES, HookChain
-from broker.hooks.load import load
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Connect, Disconnect, Puback, Publish, Pubrec, Pubrel, Suback, Subscribe
+from flockmq._speedups.net.listener import Endpoint, Listener
+from flockmq.broker.auth.authenticator import Authenticator, Credentials, Identity, ReasonCode, Verdict
+from flockmq.broker.auth.bans import Ban
+from flockmq.broker.config.topic_rules import AutoSubscription
+from flockmq.broker.core.hidden_messages import HiddenMessages
+from flockmq.broker.errors import UsageError
+from flockmq.broker.hooks.api import Client, Hooks, Message, Refusal
+from flockmq.broker.hooks.chain import NAMES, HookChain
+from flockmq.broker.hooks.load import load
 from tests.harness.inprocess import Client as Connected
 from tests.harness.inprocess import Node
 
@@ -562,9 +562,9 @@ def test_load() -> None:
     assert isinstance(load(["tests.unit.broker.test_hooks:Stamps"])[0], Stamps)
     for wrong in (
         "no_such_module:x",
-        "broker.hooks.api:nothing",
-        "broker.hooks.api:Client",
-        "broker.hooks.api",
+        "flockmq.broker.hooks.api:nothing",
+        "flockmq.broker.hooks.api:Client",
+        "flockmq.broker.hooks.api",
         "json:dumps",
     ):
         with pytest.raises(UsageError):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.interest.filters import Rows, collapsed, intersection, reduced
+from flockmq.broker.interest.filters import Rows, collapsed, intersection, reduced
 from tests.model.topics import matches
 
 PARTS = ["a", "b", "", "$s"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.config.link import Links, Rule, address_of, link
+from flockmq.broker.config.link import Links, Rule, address_of, link
 
 
 @pytest.mark.parametrize(

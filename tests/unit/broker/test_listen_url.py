@@ -2,9 +2,9 @@
 
 import pytest
 
-from broker.config.listen_url import ListenUrl
-from broker.config.load import load
-from broker.errors import ConfigError
+from flockmq.broker.config.listen_url import ListenUrl
+from flockmq.broker.config.load import load
+from flockmq.broker.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.commands.check_config import render
-from broker.config.load import load, trace
-from broker.config.reload import diff, follow
-from broker.config.schema import Config
-from broker.errors import ConfigError
+from flockmq.broker.commands.check_config import render
+from flockmq.broker.config.load import load, trace
+from flockmq.broker.config.reload import diff, follow
+from flockmq.broker.config.schema import Config
+from flockmq.broker.errors import ConfigError
 
 FILE = """\
 [tls]

@@ -1,6 +1,6 @@
 """Proofs of logins in the store."""
 
-from broker.core.login_proofs import LoginProofs
+from flockmq.broker.core.login_proofs import LoginProofs
 from tests.harness.inprocess import Client, KeepingStore, Node
 
 SECOND = 4  # ticks

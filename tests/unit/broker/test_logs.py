@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker import logs
-from broker.config.load import allows_colour
+from flockmq.broker import logs
+from flockmq.broker.config.load import allows_colour
 
 HOSTILE = 'a\r\n2026-01-01 00:00:00.000 info    forged\x1b[31m\x7f\x9b\u202e\u2028\ud800 "q" x=y \\'
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from _speedups.session.journal import Journal
-from _speedups.session.turn import Turn
-from broker.core import loop_monitor
-from broker.core.loop_monitor import LoopMonitor, Maximum
+from flockmq._speedups.session.journal import Journal
+from flockmq._speedups.session.turn import Turn
+from flockmq.broker.core import loop_monitor
+from flockmq.broker.core.loop_monitor import LoopMonitor, Maximum
 
 
 class Clock:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli import main
-from broker.config.load import load
-from broker.config.mosquitto import ALWAYS, LISTENER, OPENS, translate
-from broker.config.schema import Config
-from broker.errors import ConfigError
+from flockmq.broker.cli import main
+from flockmq.broker.config.load import load
+from flockmq.broker.config.mosquitto import ALWAYS, LISTENER, OPENS, translate
+from flockmq.broker.config.schema import Config
+from flockmq.broker.errors import ConfigError
 from tests.harness.certificates import Authority
 from tests.security.access_files import quick_hash
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.config.load import load
-from broker.listeners.bind import host_name, is_own_address
-from broker.listeners.listeners import Listeners
+from flockmq.broker.config.load import load
+from flockmq.broker.listeners.bind import host_name, is_own_address
+from flockmq.broker.listeners.listeners import Listeners
 
 
 @pytest.fixture(params=["127.0.0.1:0", "0.0.0.0:0", "localhost:0", ":0"])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.auth.password_file import read_users, set_user
-from broker.auth.passwords import StoredHash, parse_hash
-from broker.cli import main
-from broker.errors import ConfigError
+from flockmq.broker.auth.password_file import read_users, set_user
+from flockmq.broker.auth.passwords import StoredHash, parse_hash
+from flockmq.broker.cli import main
+from flockmq.broker.errors import ConfigError
 
 # What mosquitto_passwd 2.0.11 wrote for the passwords "secret" (-H sha512-pbkdf2) and "s2" (-H sha512).
 PBKDF2 = (

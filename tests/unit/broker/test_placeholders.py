@@ -2,8 +2,8 @@
 
 import pytest
 
-from broker.auth.rules import parse_rules, rights_of
-from broker.core.placeholders import filled_plainly
+from flockmq.broker.auth.rules import parse_rules, rights_of
+from flockmq.broker.core.placeholders import filled_plainly
 
 CLOSED = [
     ("%c/#", "$SYS"),

@@ -5,8 +5,8 @@ Time passes only when told (`Node.advance`, quarters of a second), so that rates
 
 import pytest
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connack, Connect, Pingreq, Pingresp, Puback, Publish, Subscribe
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Connack, Connect, Pingreq, Pingresp, Puback, Publish, Subscribe
 from tests.harness.inprocess import Client, Node
 
 

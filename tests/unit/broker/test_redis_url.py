@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.redis_url import RedisUrl, masked
+from flockmq.broker.config.redis_url import RedisUrl, masked
 
 
 @pytest.mark.parametrize(

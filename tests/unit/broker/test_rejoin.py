@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.cluster.peer import PeerOutlet
-from broker.config.load import load
-from broker.core.data_plane import DataPlane
-from broker.errors import NotNow
-from broker.node import Node
+from flockmq._speedups.cluster.peer import PeerOutlet
+from flockmq.broker.config.load import load
+from flockmq.broker.core.data_plane import DataPlane
+from flockmq.broker.errors import NotNow
+from flockmq.broker.node import Node
 
 
 class Collected:
@@ -49,7 +49,7 @@ def test_the_state_of_before_is_freed_when_the_new_one_is_complete(tmp_path: Pat
 
 def test_the_state_of_a_join_that_failed_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load({"listen": [f"unix:{tmp_path}/socket"], "http.listen": "", "store.url": "memory"}, env={})
-    monkeypatch.setattr("broker.node.RETRY_SECONDS", 0)
+    monkeypatch.setattr("flockmq.broker.node.RETRY_SECONDS", 0)
     heap = Collected()
 
     async def start() -> None:

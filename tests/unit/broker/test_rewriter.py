@@ -2,8 +2,8 @@
 
 import pytest
 
-from broker.config.topic_rules import RewriteRule
-from broker.core.rewriter import NO_TOPIC, compiled
+from flockmq.broker.config.topic_rules import RewriteRule
+from flockmq.broker.core.rewriter import NO_TOPIC, compiled
 
 
 def rewritten(source: str, target: str, topic: str, username: str | None = "ada") -> str | None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.session.rights import PUBLISH, READ, Rights
-from broker.auth.acl_file import AclFile
-from broker.auth.rules import Rule, parse_rule, parse_rules, rights_of
-from broker.errors import ConfigError
+from flockmq._speedups.session.rights import PUBLISH, READ, Rights
+from flockmq.broker.auth.acl_file import AclFile
+from flockmq.broker.auth.rules import Rule, parse_rule, parse_rules, rights_of
+from flockmq.broker.errors import ConfigError
 
 BOTH = READ | PUBLISH
 

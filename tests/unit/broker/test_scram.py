@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.auth import saslprep as saslprep_module
-from broker.auth.authenticator import Challenge, Credentials, Identity, ReasonCode, Step, Verdict
-from broker.auth.cluster_users import ClusterUsers
-from broker.auth.passwords import SCRAM_SCHEME, hash_password, parse_hash, scram_credentials
-from broker.auth.rules import parse_rules
-from broker.auth.saslprep import saslprep
-from broker.auth.scram import ScramSha256
-from broker.auth.stored_user import Away, StoredUser
-from broker.auth.verifier import Verifier
+from flockmq.broker.auth import saslprep as saslprep_module
+from flockmq.broker.auth.authenticator import Challenge, Credentials, Identity, ReasonCode, Step, Verdict
+from flockmq.broker.auth.cluster_users import ClusterUsers
+from flockmq.broker.auth.passwords import SCRAM_SCHEME, hash_password, parse_hash, scram_credentials
+from flockmq.broker.auth.rules import parse_rules
+from flockmq.broker.auth.saslprep import saslprep
+from flockmq.broker.auth.scram import ScramSha256
+from flockmq.broker.auth.stored_user import Away, StoredUser
+from flockmq.broker.auth.verifier import Verifier
 from tests.harness.scram_client import ScramClient
 
 ROUNDS = 4096

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.standard_error import MAX_BYTES, StandardError
+from flockmq.broker.standard_error import MAX_BYTES, StandardError
 from tests.harness.deadline import DEADLINE
 
 SMALLEST = 4096  # bytes, of a pipe

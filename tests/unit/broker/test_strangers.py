@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from broker import logs
-from broker.core import strangers
-from broker.core.strangers import LINES, SECONDS, Strangers
+from flockmq.broker import logs
+from flockmq.broker.core import strangers
+from flockmq.broker.core.strangers import LINES, SECONDS, Strangers
 
 Line = tuple[str, dict[str, object]]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
-from broker.core import stuck_sessions
-from broker.metrics import METRICS
+from flockmq._speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
+from flockmq.broker.core import stuck_sessions
+from flockmq.broker.metrics import METRICS
 from tests.harness.inprocess import Client, Node
 
 MINUTE = 240  # ticks

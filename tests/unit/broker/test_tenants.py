@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.topics import matches, split_tenant
-from _speedups.session.rights import PUBLISH, READ, Rights
-from broker.auth.authenticator import Credentials, Identity
-from broker.auth.tenants import Tenants
-from broker.config.load import load
-from broker.config.tenants import TenantRule, limits_of
-from broker.core import tenants
-from broker.errors import ConfigError
-from broker.handlers.tenant_filters import qualified
+from flockmq._speedups.codec.topics import matches, split_tenant
+from flockmq._speedups.session.rights import PUBLISH, READ, Rights
+from flockmq.broker.auth.authenticator import Credentials, Identity
+from flockmq.broker.auth.tenants import Tenants
+from flockmq.broker.config.load import load
+from flockmq.broker.config.tenants import TenantRule, limits_of
+from flockmq.broker.core import tenants
+from flockmq.broker.errors import ConfigError
+from flockmq.broker.handlers.tenant_filters import qualified
 
 CLIENT = b"$tenant/acme/c"
 

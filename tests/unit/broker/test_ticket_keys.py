@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from _speedups.net.ticket_keys import KEY_SIZE, TicketKeyRing
-from broker.core.hidden_messages import HiddenMessages
-from broker.core.ticket_keys import RENEW_SECONDS, SETTLE_SECONDS, TIME_SIZE, TicketKeys
+from flockmq._speedups.net.ticket_keys import KEY_SIZE, TicketKeyRing
+from flockmq.broker.core.hidden_messages import HiddenMessages
+from flockmq.broker.core.ticket_keys import RENEW_SECONDS, SETTLE_SECONDS, TIME_SIZE, TicketKeys
 from tests.harness.inprocess import KeepingStore, Node
 
 HOUR = 3600

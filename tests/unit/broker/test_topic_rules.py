@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.keys import KEYS
-from broker.config.load import load
-from broker.config.reload import diff
-from broker.config.schema import Config
-from broker.config.topic_rules import AutoSubscription, RewriteRule
-from broker.errors import ConfigError
+from flockmq.broker.config.keys import KEYS
+from flockmq.broker.config.load import load
+from flockmq.broker.config.reload import diff
+from flockmq.broker.config.schema import Config
+from flockmq.broker.config.topic_rules import AutoSubscription, RewriteRule
+from flockmq.broker.errors import ConfigError
 
 TOML = """
 listen = ["127.0.0.1:1883"]

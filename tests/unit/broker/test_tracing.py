@@ -6,14 +6,14 @@ from typing import Any, cast
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
-from _speedups.session.rights import PUBLISH, Rights
-from _speedups.session.trace import STEPS
-from broker.admin.api.operations.events import trace_events
-from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
-from broker.commands.trace import WORDS, line
-from broker.errors import UsageError
-from broker.tracing import FORGET_SECONDS, KEPT, MAX_NAMES, check, follow
+from flockmq._speedups.codec.packets import Puback, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
+from flockmq._speedups.session.rights import PUBLISH, Rights
+from flockmq._speedups.session.trace import STEPS
+from flockmq.broker.admin.api.operations.events import trace_events
+from flockmq.broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
+from flockmq.broker.commands.trace import WORDS, line
+from flockmq.broker.errors import UsageError
+from flockmq.broker.tracing import FORGET_SECONDS, KEPT, MAX_NAMES, check, follow
 from tests.harness.inprocess import Client, KeepingStore, Node
 
 Told = list[tuple[str, str, str]]  # step, client, detail
@@ -166,7 +166,7 @@ def test_who_asks_no_more_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     node.broker.traces.forget()
     assert node.turn.tracer is not None
     moment = __import__("time").monotonic() + FORGET_SECONDS + 1
-    monkeypatch.setattr("broker.tracing.time.monotonic", lambda: moment)
+    monkeypatch.setattr("flockmq.broker.tracing.time.monotonic", lambda: moment)
     node.broker.traces.forget()
     assert node.turn.tracer is None
 

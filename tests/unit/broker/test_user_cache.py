@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from cluster.replication import users
-from cluster.replication.users import Users
+from flockmq.cluster.replication import users
+from flockmq.cluster.replication.users import Users
 
 
 class Link:

@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from _speedups.codec.packets import Publish
-from loadtest.swarm import payload_header
-from loadtest.swarm.delivery_check import DeliveryCheck, Subscriber
-from loadtest.swarm.streams import Published
+from flockmq._speedups.codec.packets import Publish
+from flockmq.loadtest.swarm import payload_header
+from flockmq.loadtest.swarm.delivery_check import DeliveryCheck, Subscriber
+from flockmq.loadtest.swarm.streams import Published
 
 
 class Pair:

@@ -6,7 +6,7 @@ from statistics import fmean, pstdev
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.generator.latency import Latencies
+from flockmq.loadtest.generator.latency import Latencies
 
 COUNTS = st.dictionaries(st.integers(1, 10**9).map(float), st.integers(1, 1000), min_size=1, max_size=40)
 LINE = re.compile(r" *(\d+\.\d{3}) (\d\.\d{12}) +(\d+)(?: +(\d+\.\d{2}))?")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.generator.settings import Settings
-from loadtest.generator.target import NO_MESSAGES, Target, Workload
+from flockmq.loadtest.generator.settings import Settings
+from flockmq.loadtest.generator.target import NO_MESSAGES, Target, Workload
 
 TARGET = Target(port=1883)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from loadtest.swarm import hosts
-from loadtest.swarm.scenario import Scenario, ScenarioError, names, parse, read
+from flockmq.loadtest.swarm import hosts
+from flockmq.loadtest.swarm.scenario import Scenario, ScenarioError, names, parse, read
 
 SMALL = "[sensor]\nclients = 1\ntopic = 'a'\n"
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import (
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import (
     Disconnect,
     Puback,
     Pubcomp,
@@ -19,11 +19,11 @@ from _speedups.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
-from _speedups.codec.properties import encode_block
-from _speedups.session.session import Session
-from broker.core.data_plane import TICKS_PER_SECOND
-from broker.core.session_expiry import NEVER
-from broker.core.will import Will
+from flockmq._speedups.codec.properties import encode_block
+from flockmq._speedups.session.session import Session
+from flockmq.broker.core.data_plane import TICKS_PER_SECOND
+from flockmq.broker.core.session_expiry import NEVER
+from flockmq.broker.core.will import Will
 from tests.harness.inprocess import Client, KeepingStore, Node
 from tests.model.topics import matches
 

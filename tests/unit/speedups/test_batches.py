@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from _speedups.cluster.batches import Batches, Progress
-from _speedups.codec.packets import Publish, Subscribe
-from cluster.peers.wire import LOGGED, QOS_0, batch_header
+from flockmq._speedups.cluster.batches import Batches, Progress
+from flockmq._speedups.codec.packets import Publish, Subscribe
+from flockmq.cluster.peers.wire import LOGGED, QOS_0, batch_header
 from tests.harness.inprocess import Client, Node
 
 MIB = 1024 * 1024

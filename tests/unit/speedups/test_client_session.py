@@ -2,10 +2,10 @@
 
 import pytest
 
-from _speedups.codec.decode import Decoder
-from _speedups.codec.encode import encode
-from _speedups.codec.errors import InvalidPacket
-from _speedups.codec.packets import (
+from flockmq._speedups.codec.decode import Decoder
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.errors import InvalidPacket
+from flockmq._speedups.codec.packets import (
     Connack,
     Connect,
     Disconnect,
@@ -22,7 +22,7 @@ from _speedups.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
-from _speedups.protocol.client_events import (
+from flockmq._speedups.protocol.client_events import (
     PACKET_TOO_LARGE,
     Accepted,
     Acknowledged,
@@ -33,7 +33,7 @@ from _speedups.protocol.client_events import (
     Subscribed,
     Unsubscribed,
 )
-from _speedups.protocol.client_session import ClientSession, ConnectOptions, Will
+from flockmq._speedups.protocol.client_session import ClientSession, ConnectOptions, Will
 
 
 class Broker:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from _speedups.cluster.group import ClusterGroup
-from _speedups.cluster.journal import ClusterJournal
-from _speedups.cluster.peer import Peer, Way
-from _speedups.routing.router import Router
-from _speedups.session.turn import Turn
-from cluster.replication.routes import Routes, code_of, options_of
+from flockmq._speedups.cluster.group import ClusterGroup
+from flockmq._speedups.cluster.journal import ClusterJournal
+from flockmq._speedups.cluster.peer import Peer, Way
+from flockmq._speedups.routing.router import Router
+from flockmq._speedups.session.turn import Turn
+from flockmq.cluster.replication.routes import Routes, code_of, options_of
 
 FILTER = "$share/g/t"
 LIMITS = {

@@ -2,14 +2,14 @@
 
 import struct
 
-from _speedups.cluster.arrivals import arrive, leased
-from _speedups.cluster.group import ClusterGroup
-from _speedups.cluster.journal import ClusterJournal
-from _speedups.cluster.message_codec import encode_message
-from _speedups.routing.router import Router
-from _speedups.session.group_settings import GroupSettings
-from _speedups.session.session import Session
-from _speedups.session.turn import Turn
+from flockmq._speedups.cluster.arrivals import arrive, leased
+from flockmq._speedups.cluster.group import ClusterGroup
+from flockmq._speedups.cluster.journal import ClusterJournal
+from flockmq._speedups.cluster.message_codec import encode_message
+from flockmq._speedups.routing.router import Router
+from flockmq._speedups.session.group_settings import GroupSettings
+from flockmq._speedups.session.session import Session
+from flockmq._speedups.session.turn import Turn
 from tests.unit.speedups.test_cluster_group import LIMITS
 
 NAME = b"$share/g/t"

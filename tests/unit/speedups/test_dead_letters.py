@@ -2,11 +2,11 @@
 
 import pytest
 
-from _speedups.codec.packets import Disconnect, Packet, Puback, Publish, Pubrec, Pubrel, Subscribe
-from _speedups.codec.reason_codes import ReasonCode
-from _speedups.session.group import Group
-from _speedups.session.group_members import give_back_sent
-from broker.core import dead_letters
+from flockmq._speedups.codec.packets import Disconnect, Packet, Puback, Publish, Pubrec, Pubrel, Subscribe
+from flockmq._speedups.codec.reason_codes import ReasonCode
+from flockmq._speedups.session.group import Group
+from flockmq._speedups.session.group_members import give_back_sent
+from flockmq.broker.core import dead_letters
 from tests.harness.inprocess import Client, KeepingStore, Node
 
 FILTER = "$share/g/t/#"

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
-from _speedups.session.group import Group
-from _speedups.session.rights import READ, Rights
-from broker.config.declared_group import DeclaredGroup, declared
-from broker.core.group_settings import settings_of
-from broker.storage import compaction
+from flockmq._speedups.codec.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
+from flockmq._speedups.session.group import Group
+from flockmq._speedups.session.rights import READ, Rights
+from flockmq.broker.config.declared_group import DeclaredGroup, declared
+from flockmq.broker.core.group_settings import settings_of
+from flockmq.broker.storage import compaction
 from tests.harness.inprocess import Client, KeepingStore, Node
 
 NAME = "$share/g/t/#"

@@ -3,8 +3,8 @@
 import gc
 import os
 
-from _speedups.codec.packets import Disconnect
-from _speedups.protocol.close_reasons import NODE_STOPS
+from flockmq._speedups.codec.packets import Disconnect
+from flockmq._speedups.protocol.close_reasons import NODE_STOPS
 from tests.harness.inprocess import Client, Node
 
 

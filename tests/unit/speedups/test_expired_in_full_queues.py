@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish, Subscribe
-from broker.config.declared_group import declared
+from flockmq._speedups.codec.packets import Puback, Publish, Subscribe
+from flockmq.broker.config.declared_group import declared
 from tests.harness.inprocess import Client, KeepingStore, Node
 from tests.unit.speedups.session_machine import state_of
 

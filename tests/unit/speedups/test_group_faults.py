@@ -2,8 +2,8 @@
 
 import struct
 
-from _speedups.codec.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
-from _speedups.session.rights import READ, Rights
+from flockmq._speedups.codec.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
+from flockmq._speedups.session.rights import READ, Rights
 from tests.harness.inprocess import Client, KeepingStore, Node
 
 FILTER = "$share/g/t/#"

@@ -2,11 +2,11 @@
 
 import pytest
 
-from _speedups.codec.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
-from _speedups.session.group import Group
-from _speedups.session.group_settings import GroupSettings
-from broker.config.declared_group import declared
-from broker.core.group_settings import settings_of
+from flockmq._speedups.codec.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
+from flockmq._speedups.session.group import Group
+from flockmq._speedups.session.group_settings import GroupSettings
+from flockmq.broker.config.declared_group import declared
+from flockmq.broker.core.group_settings import settings_of
 from tests.harness.inprocess import Client, KeepingStore, Node
 
 FILTER = "$share/g/t/#"

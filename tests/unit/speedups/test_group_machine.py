@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from _speedups.codec.packets import (
+from flockmq._speedups.codec.packets import (
     Disconnect,
     Puback,
     Pubcomp,
@@ -23,10 +23,10 @@ from _speedups.codec.packets import (
     Subscribe,
     Unsubscribe,
 )
-from _speedups.session.group_settings import STRATEGIES, GroupSettings
-from broker.config.declared_group import declared
-from broker.core.group_settings import settings_of
-from broker.storage import compaction
+from flockmq._speedups.session.group_settings import STRATEGIES, GroupSettings
+from flockmq.broker.config.declared_group import declared
+from flockmq.broker.core.group_settings import settings_of
+from flockmq.broker.storage import compaction
 from tests.harness.inprocess import Client, KeepingStore, Node
 
 FILTER = "$share/g/+"

@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from _speedups.cluster.peer import Peer
-from _speedups.routing.interest import wanted_filters
-from _speedups.routing.subscriptions import SubscriptionTree
-from _speedups.session.journal import Journal
-from _speedups.session.rights import covers, overlap
-from _speedups.session.session import Session
-from _speedups.session.turn import Turn
-from cluster.replication.routes import ONLY_PERSISTENT
+from flockmq._speedups.cluster.peer import Peer
+from flockmq._speedups.routing.interest import wanted_filters
+from flockmq._speedups.routing.subscriptions import SubscriptionTree
+from flockmq._speedups.session.journal import Journal
+from flockmq._speedups.session.rights import covers, overlap
+from flockmq._speedups.session.session import Session
+from flockmq._speedups.session.turn import Turn
+from flockmq.cluster.replication.routes import ONLY_PERSISTENT
 
 PARTS = ["a", "b", "", "$s"]
 filters = st.builds(

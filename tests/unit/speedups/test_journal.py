@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from _speedups.codec.errors import MalformedPacket
-from _speedups.codec.packets import Disconnect, Puback, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
-from _speedups.session.journal import DamagedBlock, Journal, records
-from broker.errors import StoreError
+from flockmq._speedups.codec.errors import MalformedPacket
+from flockmq._speedups.codec.packets import Disconnect, Puback, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
+from flockmq._speedups.session.journal import DamagedBlock, Journal, records
+from flockmq.broker.errors import StoreError
 from tests.harness.inprocess import Client, KeepingStore, Node
 
 

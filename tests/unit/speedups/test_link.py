@@ -8,8 +8,8 @@ from typing import Any
 import hiredis
 import pytest
 
-from _speedups.cluster.link import LinkLost, RedisConnection
-from _speedups.cluster.resp import ReplyError
+from flockmq._speedups.cluster.link import LinkLost, RedisConnection
+from flockmq._speedups.cluster.resp import ReplyError
 from tests.harness.inprocess import Node
 
 NOTHING = object()

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.decode import Decoder
-from _speedups.codec.encode import encode
-from _speedups.codec.errors import MalformedPacket
-from _speedups.codec.packets import Connack, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback
-from _speedups.protocol.link_relay import Echoes, LinkRelay, QuotaExceeded, TopicRule
+from flockmq._speedups.codec.decode import Decoder
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.errors import MalformedPacket
+from flockmq._speedups.codec.packets import Connack, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback
+from flockmq._speedups.protocol.link_relay import Echoes, LinkRelay, QuotaExceeded, TopicRule
 
 LARGEST = 1_000_000
 RULES = [TopicRule(b"a/#", b"a/", b"far/"), TopicRule(b"+/x", b"", b""), TopicRule(b"deep/#", b"", b"longer/")]

@@ -5,12 +5,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from _speedups.cluster.block import Block
-from _speedups.cluster.journal import ClusterJournal
-from _speedups.codec.properties import encode_block
-from _speedups.log.message_log import MessageLog
-from _speedups.routing.router import Router
-from _speedups.session.turn import Turn
+from flockmq._speedups.cluster.block import Block
+from flockmq._speedups.cluster.journal import ClusterJournal
+from flockmq._speedups.codec.properties import encode_block
+from flockmq._speedups.log.message_log import MessageLog
+from flockmq._speedups.routing.router import Router
+from flockmq._speedups.session.turn import Turn
 from tests.model.log_block import HEADER, Row, decode
 
 LIMITS = {

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from _speedups.codec.packets import Publish
-from _speedups.codec.topics import matches
-from _speedups.log.log_source import DamagedLog, LogSource, check
+from flockmq._speedups.codec.packets import Publish
+from flockmq._speedups.codec.topics import matches
+from flockmq._speedups.log.log_source import DamagedLog, LogSource, check
 from tests.harness.inprocess import Client, KeepingStore, Node
 from tests.model.log_block import Row, encode
 

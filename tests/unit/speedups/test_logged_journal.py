@@ -1,8 +1,8 @@
 """The journal of a node alone that logs messages."""
 
-from _speedups.codec.packets import Puback, Publish, Subscribe
-from _speedups.log.journal import Block
-from _speedups.log.message_log import MessageLog
+from flockmq._speedups.codec.packets import Puback, Publish, Subscribe
+from flockmq._speedups.log.journal import Block
+from flockmq._speedups.log.message_log import MessageLog
 from tests.harness.inprocess import Client, KeepingStore, Node
 
 

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connect
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Connect
 from tests.harness.inprocess import Client, Node
 
 CONNACK_MIN = 5

@@ -12,11 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import _speedups.codec.packets as packets
-from _speedups.codec.decode import Decoder, decode
-from _speedups.codec.encode import encode
-from _speedups.codec.errors import InvalidPacket, MalformedPacket, PacketTooLarge, ProtocolError, UnacceptableProtocol
-from _speedups.codec.packets import (
+import flockmq._speedups.codec.packets as packets
+from flockmq._speedups.codec.decode import Decoder, decode
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.errors import (
+    InvalidPacket,
+    MalformedPacket,
+    PacketTooLarge,
+    ProtocolError,
+    UnacceptableProtocol,
+)
+from flockmq._speedups.codec.packets import (
     Connack,
     Connect,
     Disconnect,
@@ -28,7 +34,7 @@ from _speedups.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
-from _speedups.codec.tables import PACKET_TYPES, PROPERTIES, REASON_CODES
+from flockmq._speedups.codec.tables import PACKET_TYPES, PROPERTIES, REASON_CODES
 from tests.cases.packets import CASES, INVALID, PROPERTY_CASES, VALID, Case
 from tests.model import codec as model
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from _speedups.codec.packets import (
+from flockmq._speedups.codec.packets import (
     Puback,
     Pubcomp,
     Publish,

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from _speedups.codec.decode import decode
-from _speedups.codec.encode import encode
-from _speedups.codec.errors import MalformedPacket
-from _speedups.codec.packets import Auth, Connect, Disconnect, Puback, Publish, Subscribe
-from _speedups.codec.properties import check_properties
-from _speedups.codec.tables import PACKET_TYPES, PROPERTIES
+from flockmq._speedups.codec.decode import decode
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.errors import MalformedPacket
+from flockmq._speedups.codec.packets import Auth, Connect, Disconnect, Puback, Publish, Subscribe
+from flockmq._speedups.codec.properties import check_properties
+from flockmq._speedups.codec.tables import PACKET_TYPES, PROPERTIES
 from tests.model.codec import varint
 from tests.unit.speedups.test_packets import BOUNDED, properties_of
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from _speedups.net.proxy_header import HEADER_MAX, read_proxy_header
+from flockmq._speedups.net.proxy_header import HEADER_MAX, read_proxy_header
 from tests.cases.proxy_headers import BAD, GOOD, SIGNATURE, Client, Header, binary, line
 
 PORTS = st.integers(0, 65535)

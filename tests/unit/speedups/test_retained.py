@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from _speedups.codec.packets import Puback, Publish, Pubrel, Suback, Subscribe, Unsuback, Unsubscribe
-from _speedups.routing.retained import RetainedTree
-from _speedups.session.tenant import Tenants
+from flockmq._speedups.codec.packets import Puback, Publish, Pubrel, Suback, Subscribe, Unsuback, Unsubscribe
+from flockmq._speedups.routing.retained import RetainedTree
+from flockmq._speedups.session.tenant import Tenants
 from tests.harness.inprocess import Client, Node
 from tests.model.topics import matches, tree_bytes
 from tests.unit.speedups.test_subscriptions import TENANTS, filters, topics

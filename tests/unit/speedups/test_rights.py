@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from _speedups.session.rights import PUBLISH, READ, Rights, covers, overlap
+from flockmq._speedups.session.rights import PUBLISH, READ, Rights, covers, overlap
 from tests.model import topics
 
 LEVELS = ("a", "b", "", "$x")

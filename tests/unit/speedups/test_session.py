@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import (
+from flockmq._speedups.codec.packets import (
     Disconnect,
     Puback,
     Pubcomp,
@@ -17,7 +17,7 @@ from _speedups.codec.packets import (
     Subscribe,
     Unsubscribe,
 )
-from _speedups.session.rights import PUBLISH, Rights
+from flockmq._speedups.session.rights import PUBLISH, Rights
 from tests.harness.inprocess import Client, KeepingStore, Node
 from tests.unit.speedups.session_machine import state_of
 

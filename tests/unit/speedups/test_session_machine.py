@@ -6,9 +6,9 @@ And what a restart makes of them.
 import pytest
 from hypothesis import HealthCheck, settings
 
-from _speedups.codec.packets import Publish, Subscribe
-from broker.coordination import expiry
-from broker.storage import compaction
+from flockmq._speedups.codec.packets import Publish, Subscribe
+from flockmq.broker.coordination import expiry
+from flockmq.broker.storage import compaction
 from tests.harness.inprocess import Client, KeepingStore, Node
 from tests.unit.speedups.session_machine import WALL, SessionMachine
 

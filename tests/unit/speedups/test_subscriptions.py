@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from _speedups.codec.topics import filter_weight
-from _speedups.routing.subscriptions import SubscriptionTree
-from _speedups.session.journal import Journal
-from _speedups.session.session import Session
-from _speedups.session.turn import Turn
+from flockmq._speedups.codec.topics import filter_weight
+from flockmq._speedups.routing.subscriptions import SubscriptionTree
+from flockmq._speedups.session.journal import Journal
+from flockmq._speedups.session.session import Session
+from flockmq._speedups.session.turn import Turn
 from tests.model.topics import matches, tree_bytes
 
 TENANTS = ("$tenant/x/", "$tenant/y/", "$tenant//")

@@ -5,7 +5,7 @@ It has sent them before, so they are handled before it has its session: DISCONNE
 
 import pytest
 
-from _speedups.codec.packets import Connack, Connect, Disconnect, Packet, Puback, Publish, Subscribe
+from flockmq._speedups.codec.packets import Connack, Connect, Disconnect, Packet, Puback, Publish, Subscribe
 from tests.harness.inprocess import Client, Node
 
 

@@ -6,11 +6,11 @@ import ssl
 
 import pytest
 
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connect
-from _speedups.net.listener import Endpoint, Listener
-from _speedups.net.ticket_keys import KEY_SIZE, TicketKeyRing
-from _speedups.net.tls import TlsContext
+from flockmq._speedups.codec.encode import encode
+from flockmq._speedups.codec.packets import Connect
+from flockmq._speedups.net.listener import Endpoint, Listener
+from flockmq._speedups.net.ticket_keys import KEY_SIZE, TicketKeyRing
+from flockmq._speedups.net.tls import TlsContext
 from tests.harness.certificates import Authority
 from tests.harness.inprocess import Node
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from _speedups.codec.topics import (
+from flockmq._speedups.codec.topics import (
     InvalidTopic,
     has_control_characters,
     is_shared,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import (
+from flockmq._speedups.codec.packets import (
     Connack,
     Disconnect,
     Packet,

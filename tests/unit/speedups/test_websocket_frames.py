@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from _speedups.net.websocket import WebSocket
+from flockmq._speedups.net.websocket import WebSocket
 from tests.model.websocket import (
     BINARY,
     CLOSE,

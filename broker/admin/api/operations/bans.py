@@ -4,10 +4,10 @@ import time
 from http import HTTPStatus
 from typing import Any
 
-from broker.admin.api.operation import MAX_NAME, Operation, Request
-from broker.admin.api.schema import Schema, array, integer, nullable, number, record, text
-from broker.admin.http.problems import Problem, missing, unfit
-from broker.auth.bans import KINDS, MAX_BANS, Ban, network
+from ....auth.bans import KINDS, MAX_BANS, Ban, network
+from ...http.problems import Problem, missing, unfit
+from ..operation import MAX_NAME, Operation, Request
+from ..schema import Schema, array, integer, nullable, number, record, text
 
 KIND = text("kind of the value", enum=list(KINDS))
 VALUE = text(

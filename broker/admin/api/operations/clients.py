@@ -3,12 +3,12 @@
 from http import HTTPStatus
 from typing import Any
 
-from _speedups.codec.tables import PACKET_TYPES, REASON_CODES
-from broker.admin.api import aggregate
-from broker.admin.api.aggregate import call, failures, values
-from broker.admin.api.operation import AFTER, CLIENT_ID, FAILURES, LIMIT, MAX_LIMIT, TENANT, Operation, Request, listed
-from broker.admin.api.schema import Schema, array, boolean, integer, nullable, record, text
-from broker.admin.http.problems import missing, unfit
+from ....._speedups.codec.tables import PACKET_TYPES, REASON_CODES
+from ...http.problems import missing, unfit
+from .. import aggregate
+from ..aggregate import call, failures, values
+from ..operation import AFTER, CLIENT_ID, FAILURES, LIMIT, MAX_LIMIT, TENANT, Operation, Request, listed
+from ..schema import Schema, array, boolean, integer, nullable, record, text
 
 FAILURE = 0x80  # the first reason code of refusals
 

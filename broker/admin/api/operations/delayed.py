@@ -3,9 +3,9 @@
 from http import HTTPStatus
 from typing import Any
 
-from broker.admin.api.operation import AFTER, LIMIT, TENANT, Operation, Request, listed
-from broker.admin.api.schema import EXPECTED, boolean, integer, number, record, text
-from broker.admin.http.problems import missing
+from ...http.problems import missing
+from ..operation import AFTER, LIMIT, TENANT, Operation, Request, listed
+from ..schema import EXPECTED, boolean, integer, number, record, text
 
 DELAYED = record(
     {

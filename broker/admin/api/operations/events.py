@@ -8,14 +8,14 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from broker.admin.api.figures_stream import FiguresStream
-from broker.admin.api.operation import MAX_NAME, Operation, Request
-from broker.admin.api.schema import text
-from broker.admin.api.tenant_scope import step_shown
-from broker.admin.http.problems import Problem, unfit
-from broker.errors import UsageError
-from broker.rpc.node_view import NodeView
-from broker.tracing import check, follow
+from ....errors import UsageError
+from ....rpc.node_view import NodeView
+from ....tracing import check, follow
+from ...http.problems import Problem, unfit
+from ..figures_stream import FiguresStream
+from ..operation import MAX_NAME, Operation, Request
+from ..schema import text
+from ..tenant_scope import step_shown
 
 SEND_SECONDS = 10.0  # that a reader may take for an event
 MAX_STREAMS = 32

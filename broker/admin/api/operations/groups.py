@@ -5,13 +5,13 @@ from http import HTTPStatus
 from operator import itemgetter
 from typing import Any
 
-from _speedups.codec.topics import split_shared
-from broker.admin.api.aggregate import call, failures, values
-from broker.admin.api.operation import AFTER, LIMIT, MAX_NAME, TENANT, Operation, Request, listed
-from broker.admin.api.schema import Schema, array, boolean, integer, nullable, number, record, text
-from broker.admin.http.problems import Problem, missing, unfit
-from broker.config.declared_group import OPTIONS, declared, paused
-from broker.config.kinds import Boolean, Choice, Duration, Integer, Kind, Size
+from ....._speedups.codec.topics import split_shared
+from ....config.declared_group import OPTIONS, declared, paused
+from ....config.kinds import Boolean, Choice, Duration, Integer, Kind, Size
+from ...http.problems import Problem, missing, unfit
+from ..aggregate import call, failures, values
+from ..operation import AFTER, LIMIT, MAX_NAME, TENANT, Operation, Request, listed
+from ..schema import Schema, array, boolean, integer, nullable, number, record, text
 
 GROUP = text("`$share/NAME/FILTER`", minLength=1, maxLength=MAX_NAME)
 NO_GROUP = "there is no such shared subscription; its name is of the form $share/NAME/FILTER"

@@ -3,12 +3,12 @@
 from http import HTTPStatus
 from typing import Any
 
-from broker.admin.api.aggregate import call, failures, values
-from broker.admin.api.operation import FAILURES, Operation, Request
-from broker.admin.api.schema import array, integer, nullable, record, text
-from broker.admin.http.problems import missing
-from broker.config.link import CLIENT_ID_PREFIX, NAME
-from broker.links.link import ENDS
+from ....config.link import CLIENT_ID_PREFIX, NAME
+from ....links.link import ENDS
+from ...http.problems import missing
+from ..aggregate import call, failures, values
+from ..operation import FAILURES, Operation, Request
+from ..schema import array, integer, nullable, record, text
 
 DIRECTION = record(
     {

@@ -6,14 +6,14 @@ import binascii
 from http import HTTPStatus
 from typing import Any
 
-from _speedups.codec.topics import InvalidTopic, is_broker_only, validate_topic_name
-from _speedups.routing.delayed import split_delayed
-from broker.admin.api import properties
-from broker.admin.api.operation import TOPIC, Operation, Request
-from broker.admin.api.schema import boolean, integer, record, text
-from broker.admin.http.problems import Problem, unfit
-from broker.broker import Broker
-from broker.core.tenants import is_whole, split
+from ....._speedups.codec.topics import InvalidTopic, is_broker_only, validate_topic_name
+from ....._speedups.routing.delayed import split_delayed
+from ....broker import Broker
+from ....core.tenants import is_whole, split
+from ...http.problems import Problem, unfit
+from .. import properties
+from ..operation import TOPIC, Operation, Request
+from ..schema import boolean, integer, record, text
 
 ENCODING = text("of the payload", enum=["text", "base64"])
 

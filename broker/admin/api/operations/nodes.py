@@ -3,10 +3,10 @@
 from http import HTTPStatus
 from typing import Any
 
-from broker.admin.api.aggregate import call, failures, values
-from broker.admin.api.operation import FAILURES, Operation, Request
-from broker.admin.api.schema import array, boolean, integer, number, record, table, text
-from broker.admin.http.problems import missing
+from ...http.problems import missing
+from ..aggregate import call, failures, values
+from ..operation import FAILURES, Operation, Request
+from ..schema import array, boolean, integer, number, record, table, text
 
 MAX_NODE = 64  # characters of a node's id
 MAX_REFERENCE = 1024  # characters

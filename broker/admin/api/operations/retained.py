@@ -5,13 +5,13 @@ from http import HTTPStatus
 from itertools import islice
 from typing import Any
 
-from _speedups.codec.topics import InvalidTopic, validate_topic_filter
-from broker.admin.api import properties
-from broker.admin.api.operation import AFTER, LIMIT, MAX_NAME, TOPIC_FILTER, Operation, Request
-from broker.admin.api.operations.messages import ENCODING, shown
-from broker.admin.api.schema import array, boolean, integer, nullable, record, text
-from broker.admin.http.problems import missing, unfit
-from broker.core.data_plane import TICKS_PER_SECOND, DataPlane
+from ....._speedups.codec.topics import InvalidTopic, validate_topic_filter
+from ....core.data_plane import TICKS_PER_SECOND, DataPlane
+from ...http.problems import missing, unfit
+from .. import properties
+from ..operation import AFTER, LIMIT, MAX_NAME, TOPIC_FILTER, Operation, Request
+from ..schema import array, boolean, integer, nullable, record, text
+from .messages import ENCODING, shown
 
 MAX_COUNT = 1000  # nodes of the tree that are counted below a level
 SLICE = 200  # messages cleared in one go

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from broker.admin.api.operation import Operation, Request
-from broker.admin.api.operations.nodes import by_node, collect
-from broker.admin.api.schema import record, text
-from broker.logs import LEVELS
+from ....logs import LEVELS
+from ..operation import Operation, Request
+from ..schema import record, text
+from .nodes import by_node, collect
 
 LEVEL = text("the least important lines that are written", enum=list(LEVELS))
 

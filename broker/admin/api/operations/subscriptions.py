@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from broker.admin.api import aggregate
-from broker.admin.api.aggregate import call
-from broker.admin.api.operation import AFTER, LIMIT, MAX_NAME, TENANT, Operation, Request, listed
-from broker.admin.api.operations.clients import SUBSCRIPTION
-from broker.admin.api.schema import Schema, record, text
+from .. import aggregate
+from ..aggregate import call
+from ..operation import AFTER, LIMIT, MAX_NAME, TENANT, Operation, Request, listed
+from ..schema import Schema, record, text
+from .clients import SUBSCRIPTION
 
 SEPARATOR = "\x00"  # between topic filter and client id in a cursor: neither contains it
 ITEM = record({"filter": text(), "client_id": text(), **SUBSCRIPTION, "node": text("id of the node with this item")})

@@ -3,12 +3,12 @@
 import heapq
 from typing import Any
 
-from broker.admin.api.aggregate import call, failures, values
-from broker.admin.api.operation import AFTER, LIMIT, TENANT, Operation, Request, listed
-from broker.admin.api.schema import integer, record, table, text
-from broker.config.tenants import LIMITS, limits_of
-from broker.core.tenants import name_of
-from broker.metrics import TENANT_FIGURES
+from ....config.tenants import LIMITS, limits_of
+from ....core.tenants import name_of
+from ....metrics import TENANT_FIGURES
+from ..aggregate import call, failures, values
+from ..operation import AFTER, LIMIT, TENANT, Operation, Request, listed
+from ..schema import integer, record, table, text
 
 # Each node has all retained messages, the number of all delayed ones, the bytes of all queues, and the persistent
 # sessions of the others: the highest figure counts. The rest are sums.

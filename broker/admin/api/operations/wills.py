@@ -3,11 +3,11 @@
 from http import HTTPStatus
 from typing import Any
 
-from broker.admin.api import aggregate
-from broker.admin.api.aggregate import call, values
-from broker.admin.api.operation import AFTER, CLIENT_ID, LIMIT, TENANT, Operation, Request, listed
-from broker.admin.api.schema import boolean, integer, record, text
-from broker.admin.http.problems import missing
+from ...http.problems import missing
+from .. import aggregate
+from ..aggregate import call, values
+from ..operation import AFTER, CLIENT_ID, LIMIT, TENANT, Operation, Request, listed
+from ..schema import boolean, integer, record, text
 
 WILL = record(
     {
