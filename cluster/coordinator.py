@@ -424,7 +424,6 @@ class ClusterCoordinator(Coordinator):
             **describe_node(self.data_plane, self._name),
             "change": self._replica.changes.last,
             "speaks": LAYOUT,
-            "apart": 1,  # large messages for this node may come before the array that has them
             "routes": len(self._routes),
             "fights": self._takeover.fights,
             "links_lost": self._recovery.links_lost,

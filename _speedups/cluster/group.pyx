@@ -105,7 +105,6 @@ cdef class ClusterGroup(Group):
         there.weight = announced >> QOS_BITS
         if there.weight > EXACT_MEMBERS:
             there.weight = <int64_t>1 << (there.weight - 5)      # powers of two follow, from 16
-        there.weight = max(1, there.weight)                  # nodes of a version before announce none
         return 0
 
     @property

@@ -167,7 +167,7 @@ def noted_log(database: sqlite3.Connection) -> int | None:
 
 
 def note_log(database: sqlite3.Connection, total: int) -> None:
-    """Note the bytes of the log of messages, within the caller's transaction. Earlier versions pass over the table."""
+    """Note the bytes of the log of messages, within the caller's transaction."""
     database.execute("CREATE TABLE IF NOT EXISTS log (id INTEGER PRIMARY KEY, total INTEGER NOT NULL)")
     database.execute("REPLACE INTO log VALUES (1, ?)", (total,))
 

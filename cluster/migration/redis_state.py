@@ -299,11 +299,9 @@ class KeyWriter:
 
     def _queued_bytes(self, name: bytes, size: int) -> dict[str, int]:
         """The field with the bytes of a queue. They are added to the sum of its tenant, if its name has one."""
-        prefix = split_tenant(name)[0]
-        if not prefix:
-            return {"b": size}
-        self._pipe.hincrby(self._keys.queued_tenants, prefix, size)
-        return {"c": size}
+        if prefix := split_tenant(name)[0]:
+            self._pipe.hincrby(self._keys.queued_tenants, prefix, size)
+        return {"b": size}
 
     def _begin_expiry(self, session: StoredSession) -> None:
         client_id, interval, deadline = session.client_id, session.interval, session.deadline

@@ -14,7 +14,7 @@ left            node: it has left, or was declared dead
 expired         topic name: its retained message has expired; for Redis only, nodes drop it by themselves
 group           name, settings as JSON (empty = no more): a shared subscription is declared
 layout          the cluster has this layout from now on
-mark            number: random, the last record of a change; none in changes of nodes before revision 18
+mark            number: random, the last record of a change
 ==============  ====================================================================================================
 """
 

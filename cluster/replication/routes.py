@@ -43,7 +43,7 @@ class Routes:
 
     A route has a bit more while only persistent sessions have its filter: every node has their subscriptions, so links
     count the route only without it (`_speedups/routing/interest.pyx`). It has another one while all of them get
-    messages of QoS 1 and 2 through their queues. Nodes of earlier versions don't look at these bits.
+    messages of QoS 1 and 2 through their queues.
 
     The route of a shared subscription has the number of its connected members too, in the bits above the QoS. Other
     nodes divide messages of QoS 0 by these numbers.

@@ -22,8 +22,7 @@ class DelayedMessages:
 
     That is the first node. Redis announces a message that is due before all others, and each reply has the time of the
     next one, so the first node has a timer for it. All nodes look once a second: that is how they learn the number of
-    messages, and of those of each tenant. They publish those that the first node should have published: it may be dead,
-    or of an earlier version.
+    messages, and of those of each tenant. They publish those that the first node should have published: it may be dead.
 
     Args:
         plane: of this node.

@@ -62,7 +62,7 @@ def test_text_and_value_of_messages(spark: SparkSession, capsys: pytest.CaptureF
 
 
 def test_columns_of_properties(spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """They are those of the newest file; files of earlier versions have neither them nor `properties`."""
+    """They are those of the newest file; files of a job with other columns have neither them nor `properties`."""
     options = Options(output=str(tmp_path), archive=True, live=False, results=frozenset())
     batches = Batches(spark, options)
     batches(spark.createDataFrame(rows(fleet()[:5]), MESSAGES).drop("properties"), 0)

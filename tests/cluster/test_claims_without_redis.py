@@ -4,8 +4,8 @@ from typing import Any
 
 from tests.harness.function_caller import Caller
 
-CLEAN = (0, 5, b"", 100, b"", 1)  # arguments of a claim: a clean session
-WITHOUT_REDIS = (*CLEAN, 0, 1)
+CLEAN = (0, 5, b"", 100, b"", 1, 0)  # arguments of a claim: a clean session
+WITHOUT_REDIS = (*CLEAN, 1)
 
 
 def claimed(caller: Caller, node: bytes) -> Any:

@@ -84,7 +84,7 @@ def test_a_damaged_group_keeps_no_message_from_others(caller: Caller) -> None:
         caller.call("declare_group", b"n1", group, "{}")
     caller.redis.set(b"mq:gw:" + GROUP, "damaged")
     pushes = caller.push(b"a")
-    shares = [100, 1 << 20, 0, GROUP, 1, OTHER_GROUP, 1, GROUP, 1]
+    shares = [GROUP, [1, 1], OTHER_GROUP, [1]]
     *_, damaged, _, _ = caller.commit(pushes=pushes, shares=shares)
     assert damaged[:3] == [b"group", GROUP, b"mq:gw:" + GROUP]
     assert caller.redis.llen(b"mq:gw:" + OTHER_GROUP) == 1
@@ -109,7 +109,7 @@ def test_acknowledgements_of_a_damaged_session_keep_no_others_away(caller: Calle
 
 BLOCKS: dict[str, dict[str, Any]] = {
     "wills": {"wills": [1]},
-    "log": {"log": 1, "header": b"header", "targets": [[b"n2", b""]]},
+    "log": {"batch": b"batch", "header": b"header", "targets": [[b"n2", b""]]},
     "changes": {"changes": pack([["retained", b"t", MESSAGE]])},
     "later": {"later": [1, 60, b""]},
 }
@@ -139,7 +139,7 @@ def test_what_a_whole_block_needs_is_checked_before_anything_is_written(caller: 
     assert caller.send(caller.seq, pushes=caller.push(b"a", b"c"), **BLOCKS[part])[3:7] == [0, 1, 0, 1]
 
 
-@pytest.mark.parametrize("block", [b"\x9d\xc1", b"", pack([[MESSAGE], [], b"", b"", [], b"\x9d\xc1"])])
+@pytest.mark.parametrize("block", [b"\x9d\xc1", b"", pack([0, [], b"", b"", [], b"\x9d\xc1"])])
 def test_a_block_that_is_unreadable_changes_nothing(caller: Caller, block: bytes) -> None:
     before = caller.dump()
     with pytest.raises(redis.ResponseError):

@@ -2,7 +2,7 @@
 
 from tests.harness.function_caller import Caller
 
-CLEAN = (0, 5, b"", 100, b"", 1)  # arguments of a claim: a clean session
+CLEAN = (0, 5, b"", 100, b"", 1, 0)  # arguments of a claim: a clean session
 
 
 def left(caller: Caller) -> tuple[int, int]:

@@ -10,6 +10,7 @@ import redis
 from flockmq._speedups.base.msgpack import pack, unpack
 from flockmq._speedups.cluster.message_codec import encode_entry, encode_message
 from flockmq.cluster.redis.connector import function_library
+from tests.harness.commits import commit_arguments
 from tests.harness.redis_process import RedisProcess
 
 GROUP = b"$share/g/t"
@@ -41,15 +42,14 @@ class Nodes:
         releases: list[Any] | None = None,
     ) -> None:
         self.sequence[node] += 1
-        block = [messages, pushes or [], b"", b"", [], b"", [], [], [], releases or []]
-        block += [[100, 1 << 20, 0, *shares], moves]
-        reply = self.call("commit", node, self.sequence[node], pack(block), 100, 1 << 20, 0, 1)
+        parts = {"shares": shares, "moves": moves, "pushes": pushes or [], "releases": releases or []}
+        reply = self.call("commit", node, *commit_arguments(self.sequence[node], messages=messages, **parts))
         assert isinstance(reply[0], int), reply
 
     def share(self, *keys: bytes) -> None:
         """New messages with these keys."""
         messages = [b"\x50" + key + bytes(8) + encode_message(b"t", b"x", 1, False) for key in keys]
-        self.commit(b"n1", messages, [part for n in range(len(keys)) for part in (GROUP, n + 1)], [])
+        self.commit(b"n1", messages, [GROUP, range(1, len(keys) + 1)], [])
 
     def room(self, node: bytes, room: int) -> None:
         total = int(self.redis.hget("mq:go:" + GROUP.decode(), b"t:" + node) or 0)

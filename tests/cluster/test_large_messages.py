@@ -10,6 +10,7 @@ from flockmq._speedups.cluster.message_codec import decode_entry, encode_message
 from flockmq._speedups.codec.packets import Puback, Publish
 from flockmq.cluster.peers import wire
 from tests.conftest import StartCluster
+from tests.harness.commits import commit_arguments
 from tests.harness.function_caller import counted_size
 from tests.harness.function_nodes import FunctionNodes
 from tests.harness.redis_process import RedisProcess
@@ -25,20 +26,19 @@ def message(size: int, qos: int = 1) -> bytes:
 
 
 class Nodes(FunctionNodes):
-    """They take large messages apart. The session `a` has its connection at `n2`."""
+    """The session `a` has its connection at `n2`."""
 
     def __init__(self, port: int) -> None:
-        super().__init__(port, "apart", 1)
+        super().__init__(port)
         self.sequence = 0
         self.epoch = self.claim(b"a")
         self.listen()
 
     def push(self, *messages: bytes) -> Any:
-        """Node `n1` pushes messages into the queue of `a`: arguments of the commit, from the ninth on."""
+        """Node `n1` pushes messages into the queue of `a`."""
         self.sequence += 1
-        item = [b"a", self.epoch, *range(9, 9 + len(messages))]
-        block = pack([len(messages), [item], b"", b"", [], b"", [], [], [], []])
-        return self.call("commit", b"n1", self.sequence, block, 100, 1 << 20, 0, "0-0", *messages)
+        pushes = [[b"a", self.epoch, *range(1, len(messages) + 1)]]
+        return self.call("commit", b"n1", *commit_arguments(self.sequence, messages=messages, pushes=pushes))
 
     def acknowledge(self, done: list[int], *size: int) -> Any:
         return self.call("acks", b"n2", pack([[b"a", self.epoch, done, [], *size]]))
@@ -78,19 +78,12 @@ def test_large_messages_come_before_their_list(nodes: Nodes) -> None:
     assert unpack(told) == [b"pushed", [small, False, small, False], [[b"a", 1, 1, 2, 3, 4]]]
 
 
-def test_a_node_of_an_earlier_version_gets_all_in_the_list(nodes: Nodes) -> None:
-    nodes.redis.hdel("mq:node:n2", "apart")
-    nodes.push(message(9000))
-    assert [unpack(each) for each in nodes.published()] == [[b"pushed", [message(9000)], [[b"a", 1, 1]]]]
-
-
 def test_large_messages_of_a_group_come_before_their_list(nodes: Nodes) -> None:
     changes = pack([["subscribed", b"a", nodes.epoch, GROUP, 2], ["mark", 1]])
-    nodes.call("commit", b"n2", 1, pack([0, [], b"", b"", [], changes, [], [], [], []]), 100, 1 << 20, 0, "0-0")
+    nodes.call("commit", b"n2", *commit_arguments(1, changes=changes))
     nodes.call("acks", b"n2", pack([]), pack([[], [], [], [[GROUP, b"a", nodes.epoch, 5, 2, 0, b""]]]))
-    shares = [100, 1 << 20, 0, GROUP, [9, 10]]
-    block = pack([2, [], b"", b"", [], b"", [], [], [], [], shares, []])
-    nodes.call("commit", b"n1", 1, block, 100, 1 << 20, 0, "0-0", message(9000), message(1))
+    messages = (message(9000), message(1))
+    nodes.call("commit", b"n1", *commit_arguments(1, messages=messages, shares=[GROUP, [1, 2]]))
     entry, told = nodes.published()
     kind, items = unpack(told)
     assert kind == b"given"

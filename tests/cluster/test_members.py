@@ -13,6 +13,7 @@ from flockmq._speedups.codec.packets import Subscribe, Unsubscribe
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
+from tests.harness.commits import commit_arguments
 from tests.harness.function_nodes import NODES, FunctionNodes
 from tests.harness.redis_process import RedisProcess
 from tests.harness.shared_member import JOBS, Worker, gathered, publish
@@ -35,15 +36,11 @@ class Nodes(FunctionNodes):
 
     def commit(self, node: bytes = b"n1", **parts: Any) -> Any:
         self.sequence[node] += 1
-        defaults = {"messages": [], "pushes": [], "log": b"", "header": b"", "targets": [], "changes": b""}
-        lists: dict[str, Any] = {"awaiting": [], "released": [], "wills": [], "releases": []}
-        block = {**defaults, **lists, "shares": [], "moves": []} | parts
-        block["shares"] = [100, 1 << 20, 0, *block["shares"]]
-        return self.call("commit", node, self.sequence[node], pack(list(block.values())), 100, 1 << 20, 0, "0-0")
+        return self.call("commit", node, *commit_arguments(self.sequence[node], **{"shares": [], **parts}))
 
     def share(self, *messages: bytes, node: bytes = b"n1", **parts: Any) -> Any:
         """New messages of the group."""
-        shares = [part for n in range(len(messages)) for part in (GROUP, n + 1)]
+        shares = [GROUP, range(1, len(messages) + 1)]
         return self.commit(node, messages=list(messages), shares=shares, **parts)
 
     def announce(
@@ -340,7 +337,7 @@ def test_a_member_with_a_maximum_packet_size_gets_leases(cluster: ClusterProcess
 @pytest.mark.parametrize("call", [("tidy", 10), ("expire", b"n1", 0, 10)])
 def test_messages_of_a_dead_nodes_member_go_to_others_after_a_while(nodes: Nodes, call: tuple[object, ...]) -> None:
     """Also if its session, which does not expire by itself, is found to be offline before the node is tidied up."""
-    epoch = nodes.call("claim", b"n2", b"c", 1, 5, b"", 100, b"", 0)[0]
+    epoch = nodes.call("claim", b"n2", b"c", 1, 5, b"", 100, b"", 0, "")[0]
     nodes.commit(b"n2", changes=pack([["subscribed", b"c", epoch, GROUP, 2], ["mark", 2]]))
     nodes.announce(b"c", 1, epoch=epoch)
     nodes.share(message(b"x"))

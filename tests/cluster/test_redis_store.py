@@ -10,13 +10,13 @@ from typing import Any
 import hiredis
 import pytest
 
-from flockmq._speedups.base.msgpack import pack
 from flockmq.cluster.peers.wire import LOGGED, batch_header
 from flockmq.cluster.redis.connector import function_library
 from flockmq.cluster.redis.keys import Keys
 from flockmq.cluster.redis.link import ReplyError
 from flockmq.cluster.redis.log_bounds import LogBounds
 from flockmq.cluster.redis.store import RETRY_SECONDS, RedisStore
+from tests.harness.commits import commit_arguments
 from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import RedisProcess
 
@@ -116,7 +116,7 @@ def made_store(
     return store
 
 
-EMPTY_COMMIT = b"\x9a\x90\x90\xa0\xa0\x90\xa0\x90\x90\x90\x90"
+EMPTY_COMMIT = b"\x9a\x00\x90\xa0\xa0\x90\xa0\x90\x90\x90\x90"
 
 
 @pytest.mark.parametrize("commit", [b"", EMPTY_COMMIT], ids=["an entry alone", "a commit"])
@@ -155,10 +155,10 @@ def test_what_follows_a_refused_entry_waits_for_it(link: SlowLink, commit: bytes
 def test_a_repeated_commit_is_applied_once_and_one_too_early_not_at_all(link: SlowLink) -> None:
     """A node whose link broke sends again what was not answered: Redis may have executed it."""
     link.ask("HSET", "mq:s:c", "o", "", "x", 1, "h", 1, "b", 0, "z", 0)
-    commit = pack([[b"message"], [[b"c", 1, 1]], b"", b"", [], b"", [], [], [], []])
 
     def send(number: int) -> Any:
-        return link.ask("FCALL", "flockmq_commit", 0, "mq:", NODE, number, commit, 10, 1000, 0, "0-0")
+        arguments = commit_arguments(number, messages=[b"message"], pushes=[[b"c", 1, 1]])
+        return link.ask("FCALL", "flockmq_commit", 0, "mq:", NODE, *arguments)
 
     assert send(1) == [0, 0, 0, 0, 1]
     assert send(1) == [b"again"]
@@ -169,21 +169,15 @@ def test_a_repeated_commit_is_applied_once_and_one_too_early_not_at_all(link: Sl
 
 
 @pytest.mark.parametrize("entry", [(), (b"1000-24", bytes(24), b"0-0")], ids=["", "with an entry of the other log"])
-@pytest.mark.parametrize("revision", [15, 16])
-def test_the_batch_of_a_node_of_any_version_is_published_and_in_its_log(
-    link: SlowLink, revision: int, entry: tuple[bytes, ...]
-) -> None:
-    """Up to revision 15 it is in the block, then it is an argument. The log is read as before."""
+def test_the_batch_of_a_commit_is_published_and_in_its_log(link: SlowLink, entry: tuple[bytes, ...]) -> None:
     packets, header = b"\x32\x09\x00\x01t\x00\x00messa", batch_header(LOGGED, NODE, 1)
     listener = SlowLink(link.port)
     listener.ask("SUBSCRIBE", "mq:to:n2")
-    in_block, arguments = (packets, ()) if revision < 16 else (1, (header + packets,))
-    commit = pack([[], [], in_block, header, [[b"n2", b""], [b"n3", b"for n3"]], b"", [], [], [], []])
-    command = ["FCALL", "flockmq_commit", 0, "mq:", NODE, 1, commit, 10, 1000, 0, "0-0", *entry, *arguments]
-    assert link.ask(*command) == [0, 0, 0]
+    targets = [[b"n2", b""], [b"n3", b"for n3"]]
+    arguments = commit_arguments(1, header=header, batch=packets, targets=targets, entry=entry)
+    assert link.ask("FCALL", "flockmq_commit", 0, "mq:", NODE, *arguments) == [0, 0, 0]
     assert listener.receive() == [b"message", b"mq:to:n2", header + packets]
-    link.ask("XADD", "mq:log:n1", "2-0", "b", packets, "t", " n2 ")  # as a function of revision 15 has written it
-    assert link.ask("FCALL", "flockmq_log", 0, "mq:", "n2", NODE, 1) == [3, 0, packets, packets]
+    assert link.ask("FCALL", "flockmq_logs", 0, "mq:", "n2", NODE, 1) == [0, [2], packets]
     assert link.ask("XLEN", "mq:analytics:log:n1") == len(entry[:1])
     listener.close()
 

@@ -2,7 +2,6 @@
 
 import json
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,17 +9,11 @@ import redis
 
 from flockmq._speedups.base.msgpack import pack
 from flockmq._speedups.cluster.message_codec import encode_message
-from flockmq._speedups.codec.packets import Publish
 from flockmq.cluster.redis.connector import function_library
-from tests.conftest import StartCluster
-from tests.harness.broker_process import until
-from tests.harness.cluster_process import ClusterProcess, new_seed
+from tests.harness.cluster_process import new_seed
+from tests.harness.commits import commit_arguments
 from tests.harness.function_caller import counted_size
 from tests.harness.redis_process import RedisProcess
-from tests.harness.socket_client import SocketClient
-from tests.security.access_files import AccessFiles
-from tests.security.test_tenants import client, messages, publish
-from tests.web.http_client import HttpClient
 
 SUMS = "mq:queued:tenants"
 LIMIT = 3000
@@ -29,11 +22,6 @@ NODES = (b"n1", b"n2", b"n3")
 # A client id that only looks like one of a tenant, or like a group of one.
 OTHERS = (b"c", b"$tenants/acme/c", b"$share/g/$tenant/acme/t")
 SESSIONS = (*OTHERS, *(tenant + name for tenant in TENANTS for name in (b"a", b"b", b"clean")))
-BLOCK = (
-    *("messages", "pushes", "log", "header", "targets", "changes", "awaiting", "released", "wills", "releases"),
-    *("shares", "moves", "later", "limits"),
-)
-TEXTS = ("log", "header", "changes")
 GROUPS = (b"$share/g/t", *(b"$share/g/" + tenant + b"t" for tenant in TENANTS))
 
 
@@ -54,14 +42,12 @@ class Cluster:
     def call(self, name: str, *arguments: Any) -> Any:
         return self.redis.fcall("flockmq_" + name, 0, "mq:", *arguments)
 
-    def commit(self, node: bytes, limits: list[Any] | None = None, **parts: Any) -> Any:
+    def commit(self, node: bytes, tenants: list[Any] | None = None, **parts: Any) -> Any:
         self.sequence[node] += 1
-        block: dict[str, Any] = {name: b"" if name in TEXTS else [] for name in BLOCK}
-        block |= {"limits": limits or []} | parts
-        block["shares"] = [20, 4000, self.rng.randrange(2), *block["shares"]]
-        return self.call(
-            "commit", node, self.sequence[node], pack([*block.values()]), 20, 4000, self.rng.randrange(2), "0-0"
-        )
+        limits = (20, 4000, bool(self.rng.randrange(2)))
+        of_groups = (20, 4000, self.rng.randrange(2))
+        more = {"limits": limits, "share_limits": of_groups, "tenants": tenants or [], "shares": []} | parts
+        return self.call("commit", node, *commit_arguments(self.sequence[node], **more))
 
     @property
     def limits(self) -> list[Any]:
@@ -256,10 +242,8 @@ def test_a_full_tenant_drops_as_a_full_queue_does(redis_server: RedisProcess, dr
         cluster.commit(b"n1", releases=[[cid, epoch, 0, 1001]])
 
     def push(cid: bytes, text: bytes) -> None:
-        block = [[text * 500], [[cid, cluster.incarnation(cid), 1]], b"", b"", [], b"", [], [], [], []]
-        block += [[20, 4000, 0], [], [], cluster.limits]
-        cluster.sequence[b"n1"] += 1
-        cluster.call("commit", b"n1", cluster.sequence[b"n1"], pack(block), 99, 1 << 20, int(drop_old), "0-0")
+        pushes = [[cid, cluster.incarnation(cid), 1]]
+        cluster.commit(b"n1", cluster.limits, messages=[text * 500], pushes=pushes, limits=(99, 1 << 20, drop_old))
 
     def queue(cid: bytes) -> bytes:
         return b"".join(value[:1] for value in cluster.redis.lrange(b"mq:q:" + cid, 0, -1))
@@ -294,105 +278,3 @@ def test_a_damaged_sum_stops_no_message(redis_server: RedisProcess) -> None:
     assert cluster.counted == {}
     cluster.call("purge", cid)
     assert cluster.counted == {}
-
-
-def test_queues_of_earlier_revisions(redis_server: RedisProcess) -> None:
-    """Of revision 25 a queue has `b` alone: it counts from its next change on. Of revision 26 it has `b` and `c`."""
-    cluster = Cluster(redis_server.port, 1)
-    cid, group = TENANTS[0] + b"a", GROUPS[1]
-    cluster.call("declare_group", b"n1", group, "{}")
-    epoch = cluster.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000)[0]
-    block: dict[str, Any] = {
-        "messages": [b"x" * 100],
-        "pushes": [[cid, cluster.incarnation(cid), 1]],
-        "shares": [group, 1],
-    }
-    cluster.commit(b"n1", **block)
-    for key in (b"mq:s:" + cid, b"mq:g:" + group):
-        assert cluster.redis.hdel(key, "c") == 1
-        cluster.redis.hset(key, "b", 100)
-    cluster.redis.delete(SUMS)
-    assert cluster.call("waiting", group) == [1, 100]
-    cluster.call("acks", b"n1", pack([[cid, cluster.incarnation(cid), [], [1]]]))
-    assert cluster.counted == {TENANTS[0]: 100}
-    cluster.commit(b"n1", **block)
-    assert cluster.counted == {TENANTS[0]: 400}
-    for key in (b"mq:s:" + cid, b"mq:g:" + group):
-        assert cluster.redis.hmget(key, "b", "c") == [None, b"200"]
-        cluster.redis.hset(key, "b", 200)
-    cluster.commit(b"n1", **block)
-    cluster.call("purge_group", group)
-    assert cluster.counted == {TENANTS[0]: 300}
-    cluster.commit(b"n1", releases=[[cid, epoch, 0]])
-    cluster.call("purge", cid)
-    assert cluster.counted == {}
-    assert cluster.call("queued", b"n1", TENANTS[0], 0) == [0]
-    assert not cluster.redis.exists(SUMS), "empty sums are removed"
-
-
-def start(start_cluster: StartCluster, tmp_path: Path, **settings: Any) -> ClusterProcess:
-    """Nodes for which `acme` has a limit."""
-    files = AccessFiles(tmp_path)
-    files.users("acme-device", "globex-device")
-    rules = [{"name": "acme", "user": "acme-*", "max_queued_bytes": 100_000}, {"name": "*", "user": "*-device"}]
-    return start_cluster(files.settings(tenants=json.dumps(rules), **settings))
-
-
-def absent(node: Any, name: str) -> None:
-    """A persistent session that has the filter `x/NAME`, and no client."""
-    with client(node, "acme", name, 5, clean_start=False, properties={"session_expiry_interval": 9999}) as member:
-        member.subscribe((f"x/{name}", 1))
-
-
-def sent_to(session: Any, publisher: SocketClient, name: str, size: int, count: int) -> int:
-    """Publish messages for a session, and return the number of those that its client gets."""
-    for _ in range(count):
-        publish(publisher, f"x/{name}", bytes(size))
-    with client(session, "acme", name, 5, clean_start=False, properties={"session_expiry_interval": 9999}) as member:
-        return len(messages(member))
-
-
-def test_two_nodes(start_cluster: StartCluster, tmp_path: Path) -> None:
-    """Queues of absent sessions, filled at two nodes, have room for the limit together; a drained one makes room."""
-    cluster = start(start_cluster, tmp_path)
-    one, two = cluster["a"], cluster["b"]
-    absent(one, "p")
-    absent(two, "q")
-    counted: Any = cluster.redis.client()
-    with client(one, "acme", "at-a", 5) as here, client(two, "acme", "at-b", 5) as there:
-        for _ in range(15):
-            publish(here, "x/p", bytes(4000))
-            publish(there, "x/q", bytes(4000))
-        total = int(counted.hget(SUMS, TENANTS[0]))
-        assert 96_000 < total <= 100_000
-        figures = HttpClient(two)
-        until(lambda: figures.get("/tenants", tenant="acme")["items"][0]["figures"]["queued_bytes"] == total)
-        with client(two, "acme", "p", 5, clean_start=False) as back:
-            assert len(messages(back)) == 12
-            until(lambda: not counted.llen("mq:q:$tenant/acme/p"))
-        assert int(counted.hget(SUMS, TENANTS[0])) < 50_000
-        assert sent_to(one, here, "q", 4000, 6) == 18
-    until(lambda: counted.hget(SUMS, TENANTS[0]) is None)  # nodes ask once a second
-
-
-def test_clean_sessions_of_another_node(start_cluster: StartCluster, tmp_path: Path) -> None:
-    """What a slow client of a clean session has at one node is no room at the other, until its node dies."""
-    cluster = start(start_cluster, tmp_path, cluster__lease=1.5, cluster__timeout=0.7)
-    one, two = cluster["a"], cluster["b"]
-    absent(two, "p")
-    counted: Any = cluster.redis.client()
-    slow = client(one, "acme", "slow", 5)
-    slow.subscribe(("y", 1))
-    with client(two, "acme", "at-b", 5) as there:
-        for _ in range(30):
-            publish(there, "y", bytes(3000))  # nobody acknowledges them
-        until(lambda: int(counted.hget(SUMS, TENANTS[0]) or 0) > 85_000)
-        for _ in range(10):
-            publish(there, "x/p", bytes(4000))
-        assert counted.llen("mq:q:$tenant/acme/p") < 4
-        one.kill()
-        until(lambda: int(counted.hget(SUMS, TENANTS[0]) or 0) < 15_000)
-        publish(there, "x/p", bytes(4000))
-        publish(there, "x/p", bytes(60_000))
-        assert int(counted.hget(SUMS, TENANTS[0])) > 64_000
-    assert isinstance(slow.receive(), Publish)

@@ -40,8 +40,8 @@ class Queue:
 
     def share(self, text: str, *, most: int = 100, drop_old: bool = False, size: int = 1) -> Any:
         messages = [self._message(letter, size) for letter in text]
-        shares = [most, 1 << 20, int(drop_old), JOBS, [*range(1, len(text) + 1)]]
-        return self.caller.commit(messages=messages, shares=shares)
+        limits = (most, 1 << 20, int(drop_old))
+        return self.caller.commit(messages=messages, shares=[JOBS, range(1, len(text) + 1)], share_limits=limits)
 
     def _message(self, letter: str, size: int) -> bytes:
         deadline = self.time + 1000 if letter.islower() else 0

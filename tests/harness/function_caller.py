@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from flockmq._speedups.base.msgpack import pack
 from flockmq._speedups.cluster.message_codec import encode_message
+from tests.harness.commits import commit_arguments
 from tests.harness.function_nodes import FunctionNodes
 
 MESSAGE = encode_message(b"t", b"x", 1, False)
@@ -34,12 +34,8 @@ class Caller(FunctionNodes):
         return self.send(self.seq, **parts)
 
     def send(self, seq: int, node: bytes = b"n1", *, most: int = 100, drop_oldest: bool = False, **parts: Any) -> Any:
-        defaults = {"messages": [MESSAGE], "pushes": [], "log": b"", "header": b"", "targets": [], "changes": b""}
-        lists: dict[str, Any] = {"awaiting": [], "released": [], "wills": [], "releases": []}
-        block = {**defaults, **lists, "shares": [100, 1 << 20, 0], "moves": []} | parts
-        batch = [b"batch"] if block["log"] else []
-        limits = (most, 1 << 20, int(drop_oldest))
-        return self.call("commit", node, seq, pack(list(block.values())), *limits, "0-0", *batch)
+        parts = {"messages": [MESSAGE], "shares": [], **parts}
+        return self.call("commit", node, *commit_arguments(seq, limits=(most, 1 << 20, drop_oldest), **parts))
 
     def push(self, *cids: bytes) -> list[Any]:
         """Pushes of the message to these sessions."""

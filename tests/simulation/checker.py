@@ -203,7 +203,7 @@ def left_over(keys: dict[bytes, object], expired: set[str]) -> list[str]:
 
 def noted_bytes(fields: Hash) -> int:
     """The bytes of its queue that a session or a group has noted; `c` if it has a tenant."""
-    return int(fields.get(b"c", fields.get(b"b", b"0")))
+    return int(fields.get(b"b", b"0"))
 
 
 def miscounted(keys: dict[bytes, object]) -> list[str]:

@@ -93,7 +93,7 @@ ALL = (
         "large messages lost",
         "G1",
         "a node is not sent the large messages before the list that has their places",
-        lua=(("        publish(prefix .. 'to:' .. node, list[i])\n", ""),),
+        lua=(("      publish(prefix .. 'to:' .. node, list[i])\n", ""),),
     ),
     Mutation(
         "done bytes stay",
@@ -532,7 +532,7 @@ ALL = (
         "logs one by one",
         "G2",
         "a node whose link is back reads the logs of the others one after the other",
-        lua=(("tonumber(log.entry[2][6] or 0) or math.huge", "0 or math.huge"),),
+        lua=(("tonumber(log.entry[2][6]) or math.huge", "0 or math.huge"),),
         plan="moved publisher",
     ),
     Mutation(

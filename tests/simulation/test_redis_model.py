@@ -3,6 +3,7 @@
 import json
 import struct
 from collections.abc import Callable, Iterator
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 import redis
 
 from flockmq._speedups.base.msgpack import pack, unpack
+from flockmq.cluster.peers.wire import LOGGED, batch_header
 from flockmq.cluster.redis.connector import function_library
+from tests.harness.commits import commit_arguments
 from tests.harness.redis_process import RedisProcess
 from tests.simulation.redis_lua import Library
 from tests.simulation.redis_random import Commands
@@ -101,14 +104,31 @@ class Calls:
         self._rng = rng
         self._seq = dict.fromkeys(NODES, 0)
         self._epochs = 0
+        self._nodes = list(NODES)
+        self._gone: int | None = None  # the place of a node that is to join anew, which has another name then
+        self.commits = self.applied = 0
+
+    def note(self, name: bytes, arguments: list[Any], reply: Any) -> None:
+        """Both sides have replied: count commits that take effect, and go on behind the last of a node."""
+        if name == b"flockmq_commit":
+            self.commits += 1
+            self.applied += isinstance(reply, list) and isinstance(reply[0], int)
+            if reply == [b"gone"]:
+                self._gone = self._nodes.index(arguments[0])
+            elif isinstance(reply, list) and reply[0] == b"gap":
+                self._seq[arguments[0]] = reply[1]
 
     def next(self) -> tuple[bytes, list[Any]]:
         """The name of a function, and its arguments after the prefix."""
-        often = ("claim", "claim", "commit", "commit", "commit", "acks", "load", "bury")
+        if self._gone is not None:
+            place, self._gone = self._gone, None
+            self._nodes[place] += b"+"
+            return b"flockmq_join", self.join(self._nodes[place])
+        often = ("claim", "claim", *["commit"] * 6, "acks", "acks", "load", "bury")
         name = self._rng.choice(
-            (*often, "join", "ready", "beat", "leave", "sessions", "retained", "owned", "log", "values")
+            (*often, "join", "ready", "beat", "leave", "sessions", "retained", "owned", "logs", "values")
         )
-        return f"flockmq_{name}".encode(), getattr(self, name)(self._rng.choice(NODES))
+        return f"flockmq_{name}".encode(), getattr(self, name)(self._rng.choice(self._nodes))
 
     def join(self, node: bytes) -> list[Any]:
         """A node joins; it has a new number of its commits then."""
@@ -131,12 +151,12 @@ class Calls:
         will = struct.pack("<H", len(client)) + client + b"\x02\x01\x00tbye" if self._rng.random() < 0.5 else b""
         persistent = self._rng.randrange(2)
         clean = self._rng.choice((0, 0, 1))
-        return [node, client, persistent, 4, will, 1000, "", clean, "" if persistent else 0]
+        return [node, client, persistent, 4, will, 1000, "", clean, "" if persistent else 0, 0]
 
     def commit(self, node: bytes) -> list[Any]:
         """A turn: messages, changes, releases."""
         rng = self._rng
-        self._seq[node] += rng.choice((1, 1, 1, 1, 0, 2))
+        self._seq[node] += rng.choice((1, 1, 1, 1, 1, 1, 0, 2))
         messages = [b"\x01\x01\x00t%d" % rng.randrange(100) for _ in range(rng.randrange(1, 4))]
         incarnation = rng.randrange(1, 12)
         pushes = [[client, incarnation, *range(1, len(messages) + 1)] for client in CLIENTS if rng.random() < 0.5]
@@ -155,12 +175,13 @@ class Calls:
         epoch = rng.randrange(1, 12)
         releases = [[client, epoch, rng.randrange(1, 5)]] if rng.random() < 0.4 else []
         packed = pack([*changes, ["mark", rng.randrange(1 << 40)]]) if rng.random() < 0.7 else b""
-        targets = [[each, b""] for each in NODES if rng.random() < 0.3]
-        batch = b"L" + bytes([len(node)]) + node + b"batch"
-        block = [messages, pushes, 1 if targets else b"", b"", targets, packed, awaiting, released, [], releases]
+        targets = [[each, b""] for each in self._nodes if rng.random() < 0.3]
+        parts = {"pushes": pushes, "awaiting": awaiting, "released": released, "releases": releases, "targets": targets}
+        if targets:
+            parts |= {"header": batch_header(LOGGED, node, self._seq[node]), "batch": b"batch"}
         if rng.random() < 0.4:
-            block += [[100, 10000, 0, b"$share/g/t", 1], []]
-        return [node, self._seq[node], pack(block), 100, 100000, 0, "0-1", *([batch] if targets else [])]
+            parts["shares"] = [b"$share/g/t", [1]]
+        return [node, *commit_arguments(self._seq[node], messages=messages, changes=packed, **parts)]
 
     def acks(self, node: bytes) -> list[Any]:
         """Acknowledgements of a client, and room in a group."""
@@ -180,7 +201,7 @@ class Calls:
 
     def bury(self, node: bytes) -> list[Any]:
         """A node is declared dead, perhaps with the right count of heartbeats."""
-        return [node, self._rng.choice(NODES), self._rng.randrange(1, 4)]
+        return [node, self._rng.choice(self._nodes), self._rng.randrange(1, 4)]
 
     def sessions(self, node: bytes) -> list[Any]:
         """All subscriptions are read."""
@@ -192,9 +213,9 @@ class Calls:
         """Claims of a node are read."""
         return [node, 0, 1000]
 
-    def log(self, node: bytes) -> list[Any]:
-        """The log of a node is read."""
-        return [node, self._rng.choice(NODES), 1]
+    def logs(self, node: bytes) -> list[Any]:
+        """The logs of two nodes are read."""
+        return [node, *(part for other in self._rng.sample(self._nodes, 2) for part in (other, 1))]
 
     def values(self, node: bytes) -> list[Any]:
         """Retained messages are read."""
@@ -274,14 +295,16 @@ def test_functions(real: redis.Redis, seed: int) -> None:
     calls = Calls(Random(seed))
     story = []
     joins = [(b"flockmq_join", [node, 2, "speaks", 2]) for node in NODES]
-    for number, (name, arguments) in enumerate([*joins, *(calls.next() for _ in range(500))]):
+    for number, (name, arguments) in enumerate(chain(joins, (calls.next() for _ in range(500)))):
         texts = [each if isinstance(each, bytes) else str(each).encode() for each in (b"mq:", *arguments)]
         expected = without_times(plain("", ask(lambda: raw(real, [b"FCALL", name, b"0", *texts]))))  # noqa: B023
         found = without_times(plain("", ask(lambda: library.call(name, [], texts))))  # noqa: B023
         story.append(f"{name!r} {texts}: {expected}")
         assert normal(name, found) == normal(name, expected), "\n".join([*story[-15:], f"the model: {found}"])
+        calls.note(name, arguments, expected)
         if number % 10 == 0:
             assert state_of_model(keyspace) == state_of_real(real), "\n".join(story[-25:])
+    assert 3 * calls.applied > calls.commits > 100, f"{calls.applied} of {calls.commits} commits took effect"
 
 
 def normal(name: bytes, reply: Any) -> Any:

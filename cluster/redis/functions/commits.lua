@@ -7,7 +7,7 @@ local function push_one(number, job)
   local item = job.list[number]
   local cid, incarnation = item[1], item[2]
   local key, tenant = prefix .. 's:' .. cid, tenants.of(cid)
-  local state = redis.call('HMGET', key, 'o', 'x', 'h', tenant and 'c' or 'b', 'z', 'm')
+  local state = redis.call('HMGET', key, 'o', 'x', 'h', 'b', 'z', 'm')
   local owner = state[1]
   if state[6] then
     local own, own_bytes, policy = string.match(state[6], '^(%d+) (%d+) ([01])$')
@@ -19,7 +19,7 @@ local function push_one(number, job)
   if state[2] and tonumber(state[2]) == incarnation then
     local queue = prefix .. 'q:' .. cid
     local head, marks = state[3] + 0, state[5] + 0                           -- fails before the first write
-    local before = (state[4] or tenants.adopt(tenant, key)) + 0
+    local before = (state[4]) + 0
     local quota = job.limits and before + tenants.free(prefix, job.limits, tenant) or job.unlimited
     local values, length, bytes, earliest = {}, 0, before, nil
     for i = 3, #item do
@@ -200,8 +200,8 @@ local function apply_failed(i, reason, job)
   note_damage(job.prefix, CLIENT, job.list[i][2], reason)
 end
 
--- Apply the changes of a block. `list`: its records; the last one is the mark of the change, but for nodes before
--- revision 18. Returns the number of the change; 0 if no record of it is valid.
+-- Apply the changes of a block. `list`: its records; the last one is the mark of the change. Returns the number of the
+-- change; 0 if no record of it is valid.
 local function apply(prefix, node, block, list)
   local job = {prefix = prefix, node = node, list = list, kept = {}, slim = {}, has_values = false, retained = {},
     routed = {}}
@@ -411,12 +411,9 @@ register('flockmq_commit', function(args)
     return {'gap', last}
   end
   -- What may fail as a whole does so before anything is written.
-  local messages, pushes, log, header, targets, changes, awaiting, released, wills, releases, shares, moves,
+  local count, pushes, log, header, targets, changes, awaiting, released, wills, releases, shares, moves,
     later, limits = unpack(cmsgpack.unpack(args[4]))
-  local entry = 9                                  -- place of its id in the call; messages come before it
-  if type(messages) == 'number' then               -- nodes before revision 27 have the messages in the block
-    entry, messages = entry + messages, args
-  end
+  local messages, entry = args, 9 + count          -- the place of the entry's id: messages come before it
   local has_entry = args[entry + 2] ~= nil
   local obstacle = has_entry and log_obstacle(prefix, node, args[entry], args[entry + 1])
   if obstacle == 'gap' then
@@ -428,9 +425,8 @@ register('flockmq_commit', function(args)
   if not refused and has_entry and not obstacle then
     refused = log_entry(prefix, node, args[entry], args[entry + 1], args[entry + 2])
   end
-  -- Nodes before revision 16 have the batch in the block, without its header.
-  local batch = log == 1 and args[#args] or header .. log
-  if not refused and log ~= '' then
+  local batch = log == 1 and args[#args]
+  if not refused and batch then
     local names = {}
     for i = 1, #targets do
       names[i] = targets[i][1]
@@ -468,7 +464,7 @@ register('flockmq_commit', function(args)
     firsts[2], full, firsts[3] = push(prefix, node, messages, pushes, tonumber(args[5]), tonumber(args[6]),
       args[7] == '1', firsts, limits)
   end
-  if log ~= '' then
+  if batch then
     for i = 1, #targets do
       local target = targets[i]
       publish(prefix .. 'to:' .. target[1], target[2] == '' and batch or header .. target[2])
@@ -513,12 +509,12 @@ local function acknowledge(i, job)
   local prefix = job.prefix
   local cid, incarnation, done, received, size = unpack(job.list[i])
   local key, states, tenant = prefix .. 's:' .. cid, prefix .. 'st:' .. cid, tenants.of(cid)
-  local state = redis.call('HMGET', key, 'h', tenant and 'c' or 'b', 'z', 'x', 'r')
+  local state = redis.call('HMGET', key, 'h', 'b', 'z', 'x', 'r')
   if not state[1] or tonumber(state[4]) ~= incarnation then
     return
   end
   local queue = prefix .. 'q:' .. cid
-  local head, bytes, marks = tonumber(state[1]), tonumber(state[2] or tenants.adopt(tenant, key)), tonumber(state[3])
+  local head, bytes, marks = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
   local noted = queues.done(key, marks)
   local acked, before = noted, bytes
   for j = 1, #received, 2 do

@@ -1,5 +1,5 @@
 #!lua name=flockmq1
--- revision 35
+-- revision 1
 -- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
 -- in deploy/docs/CLUSTER.md.
 --
@@ -284,15 +284,13 @@ end
 
 -- Large messages that are to be sent to a node: publish them before the list that has them (from its element `first`
 -- on), with `false` in their places. As a part of another text each byte would be hashed once more: 1.5 us for a KiB,
--- while PUBLISH takes 1 us. Nodes before revision 27 don't take them.
+-- while PUBLISH takes 1 us.
 local LARGE = 1024
 local function send_apart(prefix, node, list, first)
-  if redis.call('HGET', prefix .. 'node:' .. node, 'apart') == '1' then
-    for i = first, #list do
-      if #list[i] >= LARGE then
-        publish(prefix .. 'to:' .. node, list[i])
-        list[i] = false
-      end
+  for i = first, #list do
+    if #list[i] >= LARGE then
+      publish(prefix .. 'to:' .. node, list[i])
+      list[i] = false
     end
   end
 end
@@ -435,18 +433,6 @@ function tenants.total(prefix, tenant)
   return sums[tenant] + (changes[tenant] or 0)
 end
 
--- A queue has no field `c`: it has no tenant (nil), or its last change was before revision 26, and the sum lacks its
--- bytes until now. Returns them; false: it has none.
-function tenants.adopt(tenant, key)
-  local bytes = tenant and redis.call('HGET', key, 'b')
-  if bytes then
-    tenants.add(tenant, bytes + 0)               -- fails before the first write
-    redis.call('HSET', key, 'c', bytes)
-    redis.call('HDEL', key, 'b')
-  end
-  return bytes
-end
-
 -- What the block of a commit has of limits: tenants and their most bytes, in turn. Returns them by tenant.
 function tenants.limits(list)
   local limits = {}
@@ -485,28 +471,25 @@ end
 local function write_bytes(tenant, key, before, bytes, ...)
   if tenant then
     tenants.add(tenant, bytes - before)
-    redis.call('HSET', key, 'c', bytes, ...)
-  else
-    redis.call('HSET', key, 'b', bytes, ...)
   end
+  redis.call('HSET', key, 'b', bytes, ...)
 end
 
--- The bytes that wait in a group. `tenant`: its prefix, or nil.
-local function waiting_bytes(prefix, group, tenant)
-  local key = prefix .. 'g:' .. group
-  return tonumber(redis.call('HGET', key, tenant and 'c' or 'b') or tenants.adopt(tenant, key) or 0)
+-- The bytes that wait in a group.
+local function waiting_bytes(prefix, group)
+  return tonumber(redis.call('HGET', prefix .. 'g:' .. group, 'b') or 0)
 end
 
 -- Add to the bytes that wait in a group.
 local function add_waiting(prefix, group, change)
   local tenant = tenants.of_group(group)
-  local before = waiting_bytes(prefix, group, tenant)
+  local before = waiting_bytes(prefix, group)
   write_bytes(tenant, prefix .. 'g:' .. group, before, before + change)
 end
 
 -- Nothing waits in a group any more.
 local function empty_waiting(prefix, group)
-  add_waiting(prefix, group, -waiting_bytes(prefix, group, tenants.of_group(group)))
+  add_waiting(prefix, group, -waiting_bytes(prefix, group))
 end
 
 local wake                    -- in members.lua: a member's queue is shorter, so it may have room
@@ -586,7 +569,7 @@ local function forget(prefix, cid)
   redis.call('ZREM', prefix .. 'expiring', cid)
   local tenant = tenants.of(cid)
   if tenant then
-    tenants.add(tenant, -(tonumber(redis.pcall('HGET', prefix .. 's:' .. cid, 'c')) or 0))
+    tenants.add(tenant, -(tonumber(redis.pcall('HGET', prefix .. 's:' .. cid, 'b')) or 0))
   end
   redis.call('DEL', prefix .. 's:' .. cid, prefix .. 'q:' .. cid, prefix .. 'st:' .. cid, prefix .. 'in:' .. cid,
     prefix .. 'subs:' .. cid)

@@ -30,12 +30,11 @@ local function count_later(key, counts)
 end
 
 -- Take a message out of those that wait. Returns it, nil if it is gone. `counts`: changes of the tenants' numbers.
--- `since`: the first id that is counted by tenant, as messages before revision 25 are not.
-local function take_later(key, id, since, counts)
+local function take_later(key, id, counts)
   local message = redis.call('HGET', key .. ':messages', id)
   redis.call('ZREM', key, id)
   redis.call('HDEL', key .. ':messages', id)
-  local tenant = message and since and id >= since and tenant_later(message)
+  local tenant = message and tenant_later(message)
   if tenant then
     counts[tenant] = (counts[tenant] or 0) - 1
   end
@@ -47,9 +46,8 @@ local function delay_messages(prefix, messages, items)
   local key = prefix .. 'later'
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   -- The clock may go back by the part of a millisecond with each heartbeat; the order of messages must not.
-  local state = redis.call('HMGET', key .. ':state', 'c', 't')
-  local time = math.max(clock(prefix), tonumber(state[1] or 0))
-  local bytes, soonest, counts, since = 0, nil, {}, state[2]
+  local time = math.max(clock(prefix), tonumber(redis.call('HGET', key .. ':state', 'c') or 0))
+  local bytes, soonest, counts = 0, nil, {}
   for i = 1, #items, 3 do
     local publisher = items[i + 2]
     local message = struct.pack('<H', #publisher) .. publisher .. messages[items[i]]
@@ -58,7 +56,6 @@ local function delay_messages(prefix, messages, items)
     local id = string.format('%016.0f', redis.call('INCR', prefix .. 'epoch'))
     redis.call('ZADD', key, string.format('%.0f', due), id)
     redis.call('HSET', key .. ':messages', id, message)
-    since = since or id
     local tenant = tenant_later(message)
     if tenant then
       counts[tenant] = (counts[tenant] or 0) + 1
@@ -66,7 +63,7 @@ local function delay_messages(prefix, messages, items)
     bytes = bytes + #message
     soonest = math.min(soonest or due, due)
   end
-  redis.call('HSET', key .. ':state', 'c', string.format('%.0f', time), 't', since)
+  redis.call('HSET', key .. ':state', 'c', string.format('%.0f', time))
   count_later(key, counts)
   redis.call('HINCRBY', key .. ':state', 'b', bytes)
   if not first or soonest < tonumber(first) then
@@ -84,10 +81,9 @@ register({function_name = 'flockmq_later', flags = {'allow-oom'}, callback = fun
   end
   local key, time = prefix .. 'later', clock(prefix)
   local result, bytes, counts = {0, 0, 0}, 0, {}
-  local since = redis.call('HGET', key .. ':state', 't')
   local due = string.format('%.0f', time - tonumber(args[4]))
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', due, 'LIMIT', 0, args[3])) do
-    local message = take_later(key, id, since, counts)
+    local message = take_later(key, id, counts)
     if message then
       redis.call('HSET', prefix .. 'wills:' .. node, string.format('%.0f', tonumber(id)), message)
       result[#result + 1] = tonumber(id)
@@ -152,7 +148,7 @@ register('flockmq_cancel_later', function(args)
   if not fine or topic:sub(1, #own) ~= own then
     return 0
   end
-  take_later(key, id, redis.call('HGET', key .. ':state', 't'), counts)
+  take_later(key, id, counts)
   redis.call('HINCRBY', key .. ':state', 'b', -#message)
   count_later(key, counts)
   return 1

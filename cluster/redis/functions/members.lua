@@ -97,7 +97,7 @@ local function taker_of(prefix, group, name, packed, nodes)
   local node, epoch, limit, qos, as_published, identifiers = unpack(cmsgpack.unpack(packed))
   local cid = name:sub(#MEMBER + 1)
   local key, tenant = prefix .. 's:' .. cid, tenants.of(cid)
-  local state = redis.pcall('HMGET', key, 'o', 'e', 'h', tenant and 'c' or 'b', 'x', counter_of(group), 'a')
+  local state = redis.pcall('HMGET', key, 'o', 'e', 'h', 'b', 'x', counter_of(group), 'a')
   if nodes[node] == nil then
     nodes[node] = live(prefix, node)
   end
@@ -106,7 +106,7 @@ local function taker_of(prefix, group, name, packed, nodes)
   if state.err or state[1] ~= node or tonumber(state[2]) ~= epoch or not nodes[node] or not fine then
     return nil
   end
-  local head, bytes = tonumber(state[3]), tonumber(state[4] or tenants.adopt(tenant, key))
+  local head, bytes = tonumber(state[3]), tonumber(state[4])
   if not (head and bytes) then
     return nil
   end

@@ -19,16 +19,16 @@ local function entries(queue, head, from, count, bytes)
 end
 
 local function load(prefix, cid, from, count, with_held)
-  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'n', 'b', 'c', 'held')
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'n', 'b', 'held')
   local head = tonumber(state[1] or 1)
   local queue = prefix .. 'q:' .. cid
   from = math.max(from, head)
-  local found = entries(queue, head, from, count, tonumber(state[4] or state[3] or 0))
+  local found = entries(queue, head, from, count, tonumber(state[3] or 0))
   local tail = head + redis.call('LLEN', queue)
   local last = from + #found >= tail
   return {head, tonumber(state[2] or 1), from, found, tail,
     last and redis.call('HGETALL', prefix .. 'st:' .. cid) or {},
-    last and redis.call('HGETALL', prefix .. 'in:' .. cid) or {}, with_held and (held.parts(state[5]) or 0) or nil}
+    last and redis.call('HGETALL', prefix .. 'in:' .. cid) or {}, with_held and (held.parts(state[4]) or 0) or nil}
 end
 
 -- The client of a will as it is kept: its id is the text before a zero byte, after which is the author of the will.
@@ -47,7 +47,7 @@ end
 
 -- args: prefix, node, client id, 1 = persistent, protocol level, will or nothing, max sessions, verified user or
 -- nothing, 1 = clean start, Session Expiry Interval in seconds or nothing = as configured, 1 = the client was admitted
--- without Redis. Nodes of revision 8 send no clean start: theirs is the opposite of persistent.
+-- without Redis.
 -- Returns {epoch, 1 = the session was there, its incarnation, epochs and nodes to wait for, fights, will to be
 -- published first or nothing}, or {'gone'} or {'full'}, or {'denied'}: the session is another user's, or {'taken'}:
 -- the client may have connected to another node since it was admitted without Redis.
@@ -62,11 +62,11 @@ register('flockmq_claim', function(args)
     return refusal(key, state.err)
   end
   local owner, last, incarnation = state[1], state[2], state[3]
-  local user = args[8] or ''                     -- nodes of earlier versions send none
+  local user = args[8]
   if (state[8] or '') ~= '' and state[8] ~= user then
     return {'denied'}
   end
-  local clean, interval = args[9] or (persistent == '1' and '0' or '1'), args[10] or ''
+  local clean, interval = args[9], args[10]
   if args[11] == '1' and (owner or '') ~= '' and owner ~= node and live(prefix, owner)
       and tonumber(last) > tonumber(redis.call('HGET', prefix .. 'node:' .. node, 'epoch') or 0) then
     return {'taken'}                             -- after the node's last heartbeat with a link
@@ -138,7 +138,7 @@ register('flockmq_claim', function(args)
     end
     incarnation = epoch
     redis.call('HSET', key, 'o', node, 'e', epoch, 'x', epoch, 'p', persistent, 'l', args[5], 'h', 1,
-      tenants.of(cid) and 'c' or 'b', 0, 'n', 1, 'z', 0, 'w', waits, 'f', fights, 't', seconds, 'u', user,
+      'b', 0, 'n', 1, 'z', 0, 'w', waits, 'f', fights, 't', seconds, 'u', user,
       'i', interval)
   end
   if persistent == '1' or present then
@@ -204,12 +204,12 @@ local function restore_one(i, job)
   local cid, incarnation, lost = unpack(job.list[i])
   local key, queue, states = prefix .. 's:' .. cid, prefix .. 'q:' .. cid, prefix .. 'st:' .. cid
   local tenant = tenants.of(cid)
-  local state = redis.call('HMGET', key, 'x', 'o', 'w', 'h', tenant and 'c' or 'b', 'z', 'n')
+  local state = redis.call('HMGET', key, 'x', 'o', 'w', 'h', 'b', 'z', 'n')
   if tonumber(state[1]) ~= incarnation
       or not (state[2] == node or (state[3] or ''):find('=' .. node .. ',', 1, true)) then
     return                                       -- another node may have sent what is there now
   end
-  local head, before, marks = tonumber(state[4]), tonumber(state[5] or tenants.adopt(tenant, key)), tonumber(state[6])
+  local head, before, marks = tonumber(state[4]), tonumber(state[5]), tonumber(state[6])
   local noted = queues.done(key, marks)
   local bytes, acked = before, noted
   local first = common_end(prefix, node, cid, incarnation, head)
@@ -462,8 +462,6 @@ register({function_name = 'flockmq_values', flags = {'no-writes', 'allow-oom'}, 
   return result
 end})
 
-local BATCH = 76              -- 'L', the first byte of a header: entries of revisions before 16 begin with a packet
-
 -- The number after a seq.
 local function seq_after(id)
   return string.format('%.0f', tonumber(id:match('^%d+')) + 1)
@@ -475,14 +473,13 @@ local function batch_for(me, fields)
     return nil
   end
   local batch = fields[2]
-  return batch:byte(1) == BATCH and batch:sub(2 + batch:byte(2) + 8 + 1) or batch
+  return batch:sub(2 + batch:byte(2) + 8 + 1)
 end
 
--- Note the next entry of a log, and its place among those of all logs: entries of revisions before 20 have none, and
--- are older.
+-- Note the next entry of a log, and its place among the entries of all logs.
 local function look_ahead(log)
   log.entry = redis.call('XRANGE', log.key, log.from .. '-0', '+', 'COUNT', 1)[1]
-  log.order = log.entry and tonumber(log.entry[2][6] or 0) or math.huge
+  log.order = log.entry and tonumber(log.entry[2][6]) or math.huge
 end
 
 -- Read the logs of nodes as one, in the order in which Redis has executed the commits: a publisher may have moved from
@@ -523,13 +520,6 @@ local function read_logs(args)
   end
   return more, following, batches
 end
-
--- args: prefix, node, owner of the log, first seq. For nodes before revision 20.
--- Returns {seq to continue from, 1 = there is more, batches for the node, without their headers}.
-register({function_name = 'flockmq_log', flags = {'no-writes', 'allow-oom'}, callback = function(args)
-  local more, following, batches = read_logs(args)
-  return {following[1], more, unpack(batches)}
-end})
 
 -- args, and the list that is returned: see `read_logs`.
 register({function_name = 'flockmq_logs', flags = {'no-writes', 'allow-oom'}, callback = function(args)

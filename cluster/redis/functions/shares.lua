@@ -9,14 +9,13 @@ local REDISPATCH = 5000       -- milliseconds, unless the nodes are configured o
 -- What a call needs of a group to accept this number of messages; `list`, `limits`: see `share`.
 local function state_of(prefix, group, list, count, limits)
   local key, tenant = prefix .. 'g:' .. group, tenants.of_group(group)
-  local found = redis.call('HMGET', key, 'n', tenant and 'c' or 'b', 'o:max_queued_messages', 'o:max_queued_bytes',
+  local found = redis.call('HMGET', key, 'n', 'b', 'o:max_queued_messages', 'o:max_queued_bytes',
     'o:when_full', 'o:last_value', 'o:strategy', 'v')
   if not found[1] then
     return false                                 -- there is no such group
   end
   local waiting = 0
-  local most, place, bytes = tonumber(found[3] or list[1]), tonumber(found[1]),
-    tonumber(found[2] or tenants.adopt(tenant, key) or 0)
+  local most, place, bytes = tonumber(found[3] or list[1]), tonumber(found[1]), tonumber(found[2] or 0)
   if bytes > 0 then
     waiting = backlog.size(prefix, group)
   end
@@ -243,26 +242,16 @@ local function share_to(prefix, group, messages, list, told, limits)
   return {dropped, state.expired}
 end
 
--- New messages. `list`: max messages, max bytes, 1 = drop the oldest, then group and places in `messages`, in turn;
--- nodes before revision 23 have one place for them, and repeat the group. `limits`: see `tenants.free`. Returns the
--- number of dropped messages, and of expired ones.
+-- New messages. `list`: max messages, max bytes, 1 = drop the oldest, then group and places in `messages`, in turn.
+-- `limits`: see `tenants.free`. Returns the number of dropped messages, and of expired ones.
 local function share(prefix, messages, list, told, limits)
   local dropped, expired, groups = 0, 0, {}
   for i = 4, #list, 2 do
-    local group = list[i]
-    local of = groups[group]
-    if not of then
-      of = {}
-      groups[group] = of
+    local of, places = {}, list[i + 1]
+    for j = 1, #places do
+      of[j] = messages[places[j]]
     end
-    local places = list[i + 1]
-    if type(places) == 'number' then
-      of[#of + 1] = messages[places]
-    else
-      for j = 1, #places do
-        of[#of + 1] = messages[places[j]]
-      end
-    end
+    groups[list[i]] = of
   end
   for group, of in pairs(groups) do
     local fine, counts = attempt(prefix, GROUP, group, share_to, prefix, group, of, list, told, limits)
@@ -283,8 +272,8 @@ end
 -- Mark entries of a queue as done; `done` has their numbers.
 local function finish_entries(prefix, cid, done)
   local key, states, tenant = prefix .. 's:' .. cid, prefix .. 'st:' .. cid, tenants.of(cid)
-  local state = redis.call('HMGET', key, 'h', tenant and 'c' or 'b', 'z', 'r')
-  local head, before, marks = tonumber(state[1]), tonumber(state[2] or tenants.adopt(tenant, key)), tonumber(state[3])
+  local state = redis.call('HMGET', key, 'h', 'b', 'z', 'r')
+  local head, before, marks = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
   local noted = queues.done(key, marks)
   local bytes, acked = before, noted
   for i = 1, #done do
@@ -451,9 +440,8 @@ end
 
 -- Acknowledged messages, the room of the caller, keys of which it has no message any more, and the room of its members
 -- that get their messages by themselves. `list`: {group, place, ...}, {group, room, weight, total that the node knew,
--- bytes of the largest packet of QoS 0 that one of its members with room takes or 0 for any, ...}, and since revision
--- 15 {group, key, number of its last lease, ...}, since revision 21 {{group, client id, epoch, room, ...}, ...}, see
--- `announce_member`.
+-- bytes of the largest packet of QoS 0 that one of its members with room takes or 0 for any, ...}, {group, key, number
+-- of its last lease, ...}, {{group, client id, epoch, room, ...}, ...}, see `announce_member`.
 local function settle(prefix, node, list, told)
   local done, rooms, idle, members = list[1], list[2], list[3] or {}, list[4] or {}
   local finished, waiting = {}, {}
@@ -712,8 +700,7 @@ register({function_name = 'flockmq_waiting', flags = {'no-writes', 'allow-oom'},
   local prefix, result = args[1], {}
   for i = 2, #args do
     result[#result + 1] = backlog.size(prefix, args[i])
-    local bytes = redis.call('HMGET', prefix .. 'g:' .. args[i], 'c', 'b')
-    result[#result + 1] = tonumber(bytes[1] or bytes[2] or 0)
+    result[#result + 1] = waiting_bytes(prefix, args[i])
   end
   return result
 end})

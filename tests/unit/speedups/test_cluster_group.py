@@ -108,7 +108,7 @@ def test_a_route_says_when_all_its_sessions_have_queues() -> None:
     [
         ((8 | 4,), Way.IN_QUEUES),
         ((8 | 4 | 2,), Way.IN_QUEUES),
-        ((8,), Way.AT_MOST_ONCE),  # of a node of an earlier version, or a persistent session has it with QoS 0
+        ((8,), Way.AT_MOST_ONCE),  # a persistent session has it with QoS 0
         ((0,), Way.AT_MOST_ONCE),
         ((1,), Way.LOGGED),
         ((8 | 4, 0), Way.AT_MOST_ONCE),

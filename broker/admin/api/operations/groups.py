@@ -62,7 +62,7 @@ OLDEST = record({"place": integer("in the order of arrival"), "topic": text(), "
 
 def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """One group out of the nodes' parts. All have its persistent members, and its number of messages in Redis."""
-    found = {"own": list(parts[0]["settings"]), **parts[0]}  # a node of an earlier version does not know which
+    found = dict(parts[0])
     for name in ("connected", "unacknowledged", "given", "returned"):
         found[name] = sum(part[name] for part in parts)
     for name in ("qos", "waiting", "waiting_bytes"):
