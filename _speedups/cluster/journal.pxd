@@ -36,6 +36,7 @@ cdef class ClusterJournal(Journal):
     cdef Py_ssize_t message_count, message_capacity
     cdef Items pushes
     cdef Items acks                    # DONE, RECEIVED
+    cdef uint64_t acked_bytes          # of their entries
     cdef Items handshakes              # AWAITING, RELEASED
     cdef Forward* forwards
     cdef Py_ssize_t forward_count, forward_capacity
@@ -50,6 +51,7 @@ cdef class ClusterJournal(Journal):
 
     cdef object begin(self)
     cdef int limit(self, Tenant tenant) except -1
+    cdef bint counts_much(self, Session session) except -1
     cdef int share(self, bytes group, Tenant tenant, Message* m, uint8_t qos, bytes head) except -1
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
                          uint64_t place, bytes heads, object member) except -1

@@ -35,6 +35,7 @@ from random import getrandbits
 
 cdef enum:
     QUARTER = 250              # milliseconds of the turn's clock
+    UNSENT_PART = 8            # acknowledgements may wait while they are less than an eighth of a queue's limits
     PUSHES_MAX = 1000          # entries for queues in a block: Redis executes nothing else, for 5 us or more each
 
 NO_ACKS = pack([])
@@ -214,8 +215,25 @@ cdef class ClusterJournal(Journal):
         return 0
 
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n, uint32_t size) except -1:
-        add(&self.handshakes if kind == RELEASED else &self.acks, self.index(<Subscriber>session), kind, n, size)
+        if kind == RELEASED:
+            add(&self.handshakes, self.index(<Subscriber>session), kind, n, size)
+        else:
+            add(&self.acks, self.index(<Subscriber>session), kind, n, size)
+            self.acked_bytes += size
+            self.urgent = self.urgent or self.counts_much(<Session>session)
         return self.note(kind)
+
+    cdef bint counts_much(self, Session session) except -1:
+        """Whether Redis takes so much for unacknowledged that the queue of the session may seem full to other nodes."""
+        cdef uint64_t most = session.turn.limits.max_queued_messages
+        cdef uint64_t most_bytes = session.turn.limits.max_queued_bytes
+        if session.turn.own_limits is not None:
+            own = session.turn.own_limits.get(session.client_id)
+            if own is not None:
+                most, most_bytes, _ = own
+        if session.tenant is not None and session.tenant.max_queued_bytes:
+            most_bytes = min(most_bytes, <uint64_t>session.tenant.max_queued_bytes)
+        return UNSENT_PART * <uint64_t>self.acks.count >= most or UNSENT_PART * self.acked_bytes >= most_bytes
 
     cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1:
         cdef uint64_t place = self.place(m, 2 | m.retain << 2, b"")
@@ -447,6 +465,7 @@ cdef class ClusterJournal(Journal):
             message_release(self.forwards[i].message)
         self.forward_count = 0
         self.acks.count = self.handshakes.count = 0
+        self.acked_bytes = 0
         buffer_free(&self.records, &self.pool)
         self.urgent = False
         self.weight = 0

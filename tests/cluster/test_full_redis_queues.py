@@ -154,3 +154,37 @@ def test_a_full_queue_of_a_member_drops_nothing_of_its_group(
         publisher.send(*(Publish("jobs/x", job, 1, packet_id=int(job)) for job in jobs))
     worker.wait_for(2 * len(jobs))  # none of the first is counted any more
     assert worker.seen == 2 * jobs
+
+
+@pytest.mark.parametrize(
+    ("limits", "size"),
+    [({"limits.max_queued_messages": 10}, 1), ({"limits.max_queued_bytes": "64 KiB"}, 4000)],
+    ids=["messages", "bytes"],
+)
+@pytest.mark.parametrize("qos", [1, 2])
+def test_acknowledgements_that_wait_at_the_node_of_a_client_do_not_count(
+    start_cluster: StartCluster, limits: dict[str, object], size: int, qos: int
+) -> None:
+    """Few acknowledgements are sent with a later block: it is sent before the queue seems full to other nodes."""
+    cluster = start_cluster(limits, nodes="ab")
+    with (
+        SocketClient(cluster["a"].port, "s", clean_start=False) as subscriber,
+        SocketClient(cluster["b"].port, "p", level=5) as publisher,
+    ):
+        subscriber.subscribe(("t", qos))
+        cluster.settle()
+        for number in range(1, 60):
+            payload = b"%06d" % number + bytes(size)
+            publisher.send(Publish("t", payload, qos, packet_id=number))
+            publisher.receive()
+            if qos == 2:
+                publisher.send(Pubrel(number))
+                publisher.receive()
+            message = subscriber.receive()
+            assert isinstance(message, Publish) and message.payload == payload
+            if qos == 1:
+                subscriber.send(Puback(message.packet_id))
+            else:
+                subscriber.send(Pubrec(message.packet_id))
+                assert isinstance(subscriber.receive(), Pubrel)
+                subscriber.send(Pubcomp(message.packet_id))
