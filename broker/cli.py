@@ -75,7 +75,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
         status = run(arguments)
-        sys.stdout.flush()  # here, where a closed pipe causes no traceback
+        if sys.stdout is not None:  # the parent may have closed it
+            sys.stdout.flush()  # here, where a closed pipe causes no traceback
         return status
     except (UsageError, ConfigError) as error:
         return fail(error, 2)

@@ -127,10 +127,20 @@ class StandardError(io.RawIOBase):
 
 def take() -> None:
     """From now on `sys.stderr` does not wait for its reader."""
-    before = sys.stderr
+    _open_closed()
+    before = sys.stderr or open(2, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
     file = StandardError(before.fileno(), lambda lines: log.error("lines of the log were dropped", lines=lines))
     atexit.register(file.drain)
     sys.stderr = io.TextIOWrapper(cast(IO[bytes], file), before.encoding, before.errors, line_buffering=True)
+
+
+def _open_closed() -> None:
+    """Give descriptors that the parent has closed to /dev/null: no store or socket must get the number of one."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
 
 
 def dropped() -> int:

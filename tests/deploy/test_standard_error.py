@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 from flockmq.broker.core.strangers import LINES
-from tests.harness.broker_process import BrokerProcess, environment
+from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 from tests.harness.socket_client import SocketClient
@@ -170,3 +170,19 @@ def test_lines_that_a_stranger_causes_are_summed_up(tmp_path: Path) -> None:
         assert {line["network"] for line in sums} == {"127.0.0.1"}
         assert len(lines) - len(sums) + sum(line["lines"] for line in sums) == STRANGERS
         assert len(lines) <= len(sums) * (LINES + 1), "a line for each period, and the first ones of it"
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
+def test_a_parent_that_has_closed_it(tmp_path: Path, closed: str) -> None:
+    """Nothing else gets its number: a log line in the store would damage it."""
+    path, store = tmp_path / "socket", tmp_path / "store.db"
+    serve = f"exec {sys.executable} -m flockmq.broker.cli serve --listen unix:{path} --store sqlite:{store} {closed}"
+    process = subprocess.Popen(["sh", "-c", serve], cwd=tmp_path, env=environment())
+    try:
+        until(lambda: path.exists() or process.poll() is not None, "a socket")
+        assert process.poll() is None
+        files = {os.readlink(f"/proc/{process.pid}/fd/{number}") for number in range(3)}
+        assert os.devnull in files and not any("store" in file or "socket" in file for file in files)
+    finally:
+        process.terminate()
+        assert process.wait(DEADLINE) == 0

@@ -7,6 +7,7 @@
 - A request must not be from another site's page: its `Origin` is this node, or absent.
 """
 
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,8 +22,10 @@ from .problems import Problem, whole_broker
 from .server import Connection
 from .tokens import ROLES, Holder, Tokens
 
-# Headers that proxies add.
-FORWARDED = ("Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP")
+# Headers that proxies add: with the address of a client, or their own name.
+FORWARDED = re.compile(
+    r"via|cdn-loop|x-(?:real|envoy)-.*|.*forwarded.*|(?:.*-)?(?:client|connecting|remote)-ip", re.IGNORECASE
+)
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 FREE_FAILURES = 5  # wrong tokens of an address before it is delayed
 HOLD_SECONDS = 1.0  # for the next one; twice as long for each further one ...
@@ -123,7 +126,7 @@ class AdminAuthorization:
             )
         if host_name(request.host) not in LOCAL_NAMES:
             raise Problem(HTTPStatus.FORBIDDEN, "without tokens only this machine is served, by the name localhost")
-        if request.version < HttpVersion11 or any(name in request.headers for name in FORWARDED):
+        if request.version < HttpVersion11 or any(map(FORWARDED.fullmatch, request.headers)):
             raise Problem(
                 HTTPStatus.FORBIDDEN,
                 "a proxy has passed this request on, by HTTP/1.0 or with a forwarding header, and there are no tokens: "
