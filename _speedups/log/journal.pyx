@@ -32,7 +32,7 @@ cdef class LoggedJournal(Journal):
         """Note a message that must be logged. `records` grows, because other modules test its size."""
         cdef Py_ssize_t before = buffer_size(&self.records)
         cdef const uint8_t* nobody = b""
-        self.text(WILL_GONE, 0, 0, nobody, 0)         # of no client: a restore passes over it, in every version
+        self.with_text(WILL_GONE, 0, nobody, 0)       # of no client: a restore passes over it
         self.noted += buffer_size(&self.records) - before
         self.weight += size
         return 0

@@ -108,7 +108,7 @@ cdef class SubscriptionTree(Plans):
             return self.leave_peer(subscriber, topic_filter)
         if member is not None:
             if subscriber.kind == LOCAL and subscriber.recorded():
-                subscriber.turn.journal.text(UNSUBSCRIBED, subscriber.session_id, 0, path, n)
+                subscriber.turn.journal.text(UNSUBSCRIBED, subscriber.session_id, path, n)
             self.leave(member, False)
             return True
         node = node_at(self.root, path, n, NULL)
@@ -120,7 +120,7 @@ cdef class SubscriptionTree(Plans):
         subscriber.subscription_weight -= weight_of(path, n)
         self.cancel(subscriber, <uint32_t>at)
         if subscriber.kind == LOCAL and subscriber.recorded():
-            subscriber.turn.journal.text(UNSUBSCRIBED, subscriber.session_id, 0, path, n)
+            subscriber.turn.journal.text(UNSUBSCRIBED, subscriber.session_id, path, n)
         return True
 
     def unsubscribe_all(self, Subscriber subscriber not None, removed=None):

@@ -64,8 +64,7 @@ cdef class GroupStore(GroupMembers):
     def record(self):
         """Write the group to the journal, before records that refer to it."""
         if self.recorded():
-            self.turn.journal.note_level_5()
-            self.turn.journal.text(j.GROUP, self.session_id, 0, self.client_id, len(self.client_id))
+            self.turn.journal.text(j.GROUP, self.session_id, self.client_id, len(self.client_id))
             if self.settings.declared:
                 self.record_declaration()
 
@@ -73,8 +72,7 @@ cdef class GroupStore(GroupMembers):
         """Write to the journal how the group is declared, or that it is not."""
         cdef const uint8_t* text = self.settings.declaration
         if self.recorded():
-            self.turn.journal.note_level_5()
-            self.turn.journal.text(j.GROUP_DECLARED, self.session_id, 0, text, len(self.settings.declaration))
+            self.turn.journal.text(j.GROUP_DECLARED, self.session_id, text, len(self.settings.declaration))
 
     def record_messages(self):
         """Write the messages that wait to the journal again, and those that clean sessions have not acknowledged."""

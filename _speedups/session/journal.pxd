@@ -7,8 +7,7 @@ from ..base.buffers cimport Buffer, Pool
 from .message cimport Message
 
 cdef enum:
-    LAYOUT = 1                 # of a block without anything of level 5; versions before 0.2 read no other
-    LAYOUT_5 = 2               # of a block with a record that has properties, an expiry, options or identifiers
+    LAYOUT = 1                 # of a block
     BLOCK_MAX = 16777216      # bytes that a turn's block may refer to: past it a new block begins
 
 cdef enum RecordKind:
@@ -19,31 +18,29 @@ cdef enum RecordKind:
     AWAITING = 5
     RELEASED = 6
     SESSION = 7
-    SESSION_GONE = 8
-    SUBSCRIBED = 9
-    UNSUBSCRIBED = 10
-    RETAINED = 11
-    RETAINED_GONE = 12
-    WILL = 13
-    WILL_GONE = 14
-    SESSION_USER = 15
-    MESSAGE_5 = 16
-    QUEUED_5 = 17
-    SUBSCRIBED_5 = 18
-    SESSION_EXPIRY = 19
-    WILL_DELAY = 20
-    CLOCK = 21
-    GROUP = 22
+    SESSION_USER = 8
+    SESSION_EXPIRY = 9
+    SESSION_GONE = 10
+    SUBSCRIBED = 11
+    UNSUBSCRIBED = 12
+    RETAINED = 13
+    RETAINED_GONE = 14
+    WILL = 15
+    WILL_AUTHOR = 16
+    WILL_DELAY = 17
+    WILL_DUE = 18
+    WILL_GONE = 19
+    CLOCK = 20
+    GROUP = 21
+    GROUP_DECLARED = 22
     GROUP_GONE = 23
     GROUP_QUEUED = 24
     GROUP_DONE = 25
-    GIVEN = 26
-    GROUP_FAILED = 27
-    GROUP_DECLARED = 28
-    GROUP_KEY = 30
-    DELAYED = 31
-    DELAYED_GONE = 32
-    WILL_AUTHOR = 33
+    GROUP_FAILED = 26
+    GROUP_KEY = 27
+    GIVEN = 28
+    DELAYED = 29
+    DELAYED_GONE = 30
 
 
 cdef class Journal:
@@ -51,8 +48,6 @@ cdef class Journal:
     cdef Pool pool
     cdef uint64_t last_id      # of the messages named so far
     cdef readonly bint shared  # records reach all nodes, and retained messages take effect from there
-    cdef readonly bint uses_level_5   # a record of level 5 has been written or read
-    cdef bint has_level_5      # the block being written has LAYOUT_5
     cdef bint urgent           # a client or callback waits for this block: not all its records are DONE
     cdef int64_t now           # the turn's clock
     cdef readonly uint8_t layout   # 2; in a cluster 1 while nodes of it don't speak level 5
@@ -62,23 +57,23 @@ cdef class Journal:
     cdef readonly bint full    # the block has as many
     cdef uint32_t epoch        # number of the current compaction; 0 = nothing is kept (store `memory`)
 
-    cdef int note_level_5(self) except -1
-    cdef int record_will_delay(self, bytes client_id, uint64_t when, bint is_deadline) except -1
     cdef int64_t deadline(self, int64_t clock) noexcept
-    cdef uint64_t message_5(self, Message* m) except? 0
     cdef uint8_t* room(self, uint8_t kind, Py_ssize_t n) except NULL
     cdef int number(self, uint8_t kind, uint64_t a) except -1
     cdef int numbers(self, uint8_t kind, uint64_t a, uint64_t b) except -1
-    cdef int text(self, uint8_t kind, uint64_t a, uint8_t options, const uint8_t* data, Py_ssize_t n) except -1
+    cdef int three_numbers(self, uint8_t kind, uint64_t a, uint64_t b, uint64_t c) except -1
+    cdef uint8_t* with_text(self, uint8_t kind, Py_ssize_t head, const uint8_t* data, Py_ssize_t n) except NULL
+    cdef int text(self, uint8_t kind, uint64_t a, const uint8_t* data, Py_ssize_t n) except -1
     cdef uint64_t message(self, Message* m) except? 0
     # Records of sessions and the router. A session is passed as an object and as a number: each kind of journal uses
     # the name that it needs.
     cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags,
                     const uint8_t* identifiers, Py_ssize_t length) except -1
+    cdef int session(self, uint64_t number, uint8_t level, uint8_t connected, uint64_t first, uint64_t sent,
+                     bytes client_id) except -1
     cdef int subscribed(self, uint64_t number, uint8_t options, uint32_t identifier, const uint8_t* topic_filter,
                         Py_ssize_t n) except -1
     cdef int group_queued(self, uint64_t group, uint64_t place, Message* m) except -1
-    cdef int of_group(self, uint8_t kind, uint64_t group, uint64_t place, uint64_t value) except -1
     cdef int group_failed(self, uint64_t group, uint64_t place, uint64_t deliveries, uint8_t code) except -1
     cdef int group_key(self, uint64_t group, uint64_t place, uint64_t hash) except -1
     cdef int given(self, uint64_t group, uint64_t place, uint64_t number, uint64_t n) except -1

@@ -4,50 +4,10 @@ A store keeps blocks in order, each whole or not at all. Reading all blocks, fir
 node at the last commit. Every record states a value ("subscription F of session 7 has options 1"), not a difference,
 so a record may be written again. Compaction writes all live state again and then deletes the earlier blocks.
 
-Block: one byte LAYOUT or LAYOUT_5, then records. Record: one byte kind, then fields, little-endian, without padding.
+Block: one byte LAYOUT, then records. Record: one byte kind, then fields, little-endian, without padding. The table
+`RECORDS` has all kinds. A block of another layout is refused: another form of a record needs another LAYOUT.
 
-======================  ==============================================================================================
-MESSAGE                 id u64, QoS | RETAIN << 2 u8, topic length u16, payload length u32, topic name, payload
-QUEUED                  session u64, queue number u64, message u64, QoS | RETAIN << 2 u8
-DONE                    session u64, queue number u64: PUBACK or PUBCOMP received, or message dropped
-RECEIVED                session u64, queue number u64: PUBREC received
-AWAITING                session u64, packet identifier u64, message u64: QoS 2 message received, PUBREL awaited
-RELEASED                session u64, packet identifier u64: PUBREL received
-SESSION                 session u64, protocol level | connected << 7 u8, length u32, first queue number u64,
-                        sent below this queue number u64, client id
-SESSION_USER            session u64, 0 u8, length u32, name of the user that owns the session; empty = no user
-SESSION_GONE            session u64
-SUBSCRIBED              session u64, options u8, length u32, topic filter
-UNSUBSCRIBED            session u64, 0 u8, length u32, topic filter
-RETAINED                message u64, 0 u64
-RETAINED_GONE           0 u64, 0 u8, length u32, topic name
-WILL                    message u64, 0 u8, length u32, client id
-WILL_GONE               0 u64, 0 u8, length u32, client id
-MESSAGE_5               id u64, QoS | RETAIN << 2 | HAS_DEADLINE u8, topic length u16, payload length u32, properties
-                        length u32, deadline i64, topic name, properties, payload
-QUEUED_5                session u64, flags u8 as in QUEUED and RETAIN AS PUBLISHED << 3, length u32, queue number u64,
-                        message u64, subscription identifiers as properties
-SUBSCRIBED_5            session u64, options u8, length u32, subscription identifier u32, topic filter
-SESSION_EXPIRY          session u64, 1 = as configured u8, length u32, Session Expiry Interval u32, deadline i64 (0 =
-                        connected, or never)
-WILL_DELAY              delay in seconds u64, 0 u8, length u32, client id; or deadline u64, 1 u8, ...
-WILL_AUTHOR             bytes of the client id u64, 0 u8, length u32, client id, author (broker/auth/author.py)
-CLOCK                   store's clock u64, wall clock u64
-GROUP                   group u64, 0 u8, length u32, `$share/`, share name, `/` and topic filter
-GROUP_GONE              group u64: nothing of it is kept
-GROUP_QUEUED            group u64, place u64, message u64: no session has it, or a clean one, unacknowledged
-GROUP_DONE              group u64, place u64: acknowledged, dropped, or sent to a clean session with QoS 2
-GIVEN                   group u64, place u64, session u64, queue number u64: its entry, in a QUEUED before
-                        this, is this message of the group. If it goes back, DONE and GROUP_QUEUED follow
-GROUP_FAILED            group u64, place u64, deliveries without success << 8 | reason code of the last u64
-GROUP_DECLARED          group u64, 0 u8, length u32, the settings that it is declared with; empty = it is not declared
-GROUP_KEY               group u64, place u64, hash u64: of the publisher, whose messages keep their order in the group
-DELAYED                 message u64, 0 u8, length u32, due i64, client id of its publisher, empty = the broker
-DELAYED_GONE            message u64: it is published
-======================  ==============================================================================================
-
-Records from MESSAGE_5 on have what level 5 adds; a block without them has LAYOUT 1, which older versions read. A
-deadline is milliseconds of the store's clock (broker/storage/store_clock.py).
+A deadline is milliseconds of the store's clock (broker/coordination/expiry.py).
 
 A message has a number as its name. It is written before the first record that refers to it, and again once a
 compaction has begun (its epoch is then older than the journal's). Message numbers are names, not an order.
@@ -59,13 +19,17 @@ from ..base.buffers cimport buffer_free, buffer_reserve, buffer_size, pool_free
 from .message cimport (
     Message, Publication, message_new, message_release, message_size, publication_of,
 )
-from .outgoing_queue cimport RETAIN_AS_PUBLISHED
+from .outgoing_queue cimport STORED_FLAGS
 
 import struct
 
 cdef enum:
-    HAS_DEADLINE = 8           # in the flags of MESSAGE_5
+    HAS_PROPERTIES = 8         # in the flags of MESSAGE
+    HAS_DEADLINE = 16          # likewise
+    HAS_IDENTIFIERS = 128      # in the flags of QUEUED, beside STORED_FLAGS
     QUARTER = 250              # milliseconds of the turn's clock
+
+AS_CONFIGURED = -1             # in place of a Session Expiry Interval
 
 
 class DamagedBlock(ValueError):
@@ -101,9 +65,6 @@ cdef class Journal:
 
     def take(self):
         """Return the block, as bytes, and begin a new one."""
-        if self.has_level_5:
-            self.records.data[self.records.start] = LAYOUT_5
-            self.has_level_5 = False
         block = self.records.data[self.records.start:self.records.end]
         buffer_free(&self.records, &self.pool)
         self.urgent = False
@@ -138,27 +99,19 @@ cdef class Journal:
             message_release(m)
         if author:
             names = client_id + author
-            self.note_level_5()
-            self.text(WILL_AUTHOR, len(client_id), 0, names, len(names))
+            self.text(WILL_AUTHOR, len(client_id), names, len(names))
         if delay:
-            self.record_will_delay(client_id, delay, False)
+            self.text(WILL_DELAY, delay, c, len(client_id))
 
     def record_will_due(self, bytes client_id not None, int64_t clock):
         """Write when the will of a client is due whose connection has ended, in the time of the turn's clock."""
-        self.record_will_delay(client_id, self.deadline(clock), True)
-
-    cdef int record_will_delay(self, bytes client_id, uint64_t when, bint is_deadline) except -1:
-        """Write the delay of a will in seconds or, once its connection has ended, the deadline in milliseconds."""
         cdef const uint8_t* c = client_id
         if self.epoch:
-            self.note_level_5()
-            self.text(WILL_DELAY, when, is_deadline, c, len(client_id))
-        return 0
+            self.text(WILL_DUE, <uint64_t>self.deadline(clock), c, len(client_id))
 
     def record_clock(self, uint64_t wall):
         """Write the store's clock and the wall clock, in milliseconds."""
         if self.epoch:
-            self.note_level_5()
             self.numbers(CLOCK, <uint64_t>self.deadline(self.now), wall)
 
     def record_session_expiry(self, uint64_t number, interval, int64_t clock):
@@ -166,11 +119,9 @@ cdef class Journal:
 
         `clock` is the time of the turn's clock at which it ends; 0 = its client is connected, or never.
         """
-        cdef bytes data
+        cdef int64_t seconds = AS_CONFIGURED if interval is None else interval
         if self.epoch:
-            self.note_level_5()
-            data = struct.pack("<Iq", interval or 0, self.deadline(clock))
-            self.text(SESSION_EXPIRY, number, interval is None, data, len(data))
+            self.three_numbers(SESSION_EXPIRY, number, <uint64_t>seconds, <uint64_t>self.deadline(clock))
 
     cdef int64_t deadline(self, int64_t clock) noexcept:
         """A time of the turn's clock as milliseconds of the store's clock; 0 stays 0."""
@@ -182,20 +133,11 @@ cdef class Journal:
             return 0
         return (deadline - self.clock_offset + QUARTER - 1) // QUARTER or -1  # it is over, as the clock begins at 1
 
-    def use_level_5(self):
-        """The store has records of level 5."""
-        self.uses_level_5 = True
-
     def record_will_gone(self, bytes client_id not None):
         """Write that the client's will was published or discarded."""
         cdef const uint8_t* c = client_id
         if self.epoch:
-            self.text(WILL_GONE, 0, 0, c, len(client_id))
-
-    cdef int note_level_5(self) except -1:
-        """The record that follows is one that LAYOUT 1 doesn't have."""
-        self.has_level_5 = self.uses_level_5 = True
-        return 0
+            self.with_text(WILL_GONE, 0, c, len(client_id))
 
     cdef uint8_t* room(self, uint8_t kind, Py_ssize_t n) except NULL:
         """Reserve the `n` bytes of a record's fields; they count as written."""
@@ -222,116 +164,108 @@ cdef class Journal:
         memcpy(p + 8, &b, 8)
         return 0
 
-    cdef int text(self, uint8_t kind, uint64_t a, uint8_t options, const uint8_t* data, Py_ssize_t n) except -1:
-        cdef uint8_t* p = self.room(kind, 13 + n)
-        cdef uint32_t length = <uint32_t>n
+    cdef int three_numbers(self, uint8_t kind, uint64_t a, uint64_t b, uint64_t c) except -1:
+        cdef uint8_t* p = self.room(kind, 24)
         memcpy(p, &a, 8)
-        p[8] = options
-        memcpy(p + 9, &length, 4)
-        memcpy(p + 13, data, n)
+        memcpy(p + 8, &b, 8)
+        memcpy(p + 16, &c, 8)
+        return 0
+
+    cdef uint8_t* with_text(self, uint8_t kind, Py_ssize_t head, const uint8_t* data, Py_ssize_t n) except NULL:
+        """Write a record's text, the last of its fields; reserve the `head` bytes before it."""
+        cdef uint8_t* p = self.room(kind, head + 4 + n)
+        cdef uint32_t length = <uint32_t>n
+        memcpy(p + head, &length, 4)
+        memcpy(p + head + 4, data, n)
+        return p
+
+    cdef int text(self, uint8_t kind, uint64_t a, const uint8_t* data, Py_ssize_t n) except -1:
+        memcpy(self.with_text(kind, 8, data, n), &a, 8)
         return 0
 
     cdef uint64_t message(self, Message* m) except? 0:
         """The number of the message in the store; its bytes are written to this block unless the store has them."""
         cdef uint8_t* p
+        cdef uint8_t flags = m.qos | m.retain << 2
+        cdef Py_ssize_t head = 15
+        cdef int64_t deadline
         if m.stored_epoch == self.epoch:
             return m.stored_id
         if m.stored_id == 0:
             self.last_id += 1
             m.stored_id = self.last_id
         m.stored_epoch = self.epoch
-        if m.properties_length or m.expires:
-            return self.message_5(m)
-        p = self.room(MESSAGE, 15 + m.topic_length + m.payload_length)
+        if m.properties_length:
+            flags |= HAS_PROPERTIES
+            head += 4
+        if m.expires:
+            flags |= HAS_DEADLINE
+            head += 8
+        p = self.room(MESSAGE, head + message_size(m))
         memcpy(p, &m.stored_id, 8)
-        p[8] = m.qos | m.retain << 2
+        p[8] = flags
         memcpy(p + 9, &m.topic_length, 2)
         memcpy(p + 11, &m.payload_length, 4)
-        memcpy(p + 15, m.data, m.topic_length + m.payload_length)
-        return m.stored_id
-
-    cdef uint64_t message_5(self, Message* m) except? 0:
-        cdef uint8_t* p
-        cdef int64_t deadline = self.deadline(m.expires)
-        cdef Py_ssize_t size = message_size(m)
-        self.note_level_5()
-        p = self.room(MESSAGE_5, 27 + size)
-        memcpy(p, &m.stored_id, 8)
-        p[8] = m.qos | m.retain << 2 | HAS_DEADLINE * (m.expires != 0)
-        memcpy(p + 9, &m.topic_length, 2)
-        memcpy(p + 11, &m.payload_length, 4)
-        memcpy(p + 15, &m.properties_length, 4)
-        memcpy(p + 19, &deadline, 8)
-        memcpy(p + 27, m.data, size)
+        if m.properties_length:
+            memcpy(p + 15, &m.properties_length, 4)
+        if m.expires:
+            deadline = self.deadline(m.expires)
+            memcpy(p + head - 8, &deadline, 8)
+        memcpy(p + head, m.data, message_size(m))
         return m.stored_id
 
     cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags,
                     const uint8_t* identifiers, Py_ssize_t length) except -1:
         """Write that the message is in the session's queue, with queue number `n`, EntryFlags, and identifiers."""
         cdef uint64_t name = self.message(m)
-        cdef uint8_t* p
-        cdef uint32_t size = <uint32_t>(16 + length)
-        if length or flags & RETAIN_AS_PUBLISHED:
-            self.note_level_5()
-            p = self.room(QUEUED_5, 13 + size)
-            memcpy(p, &number, 8)
-            p[8] = flags
-            memcpy(p + 9, &size, 4)
-            memcpy(p + 13, &n, 8)
-            memcpy(p + 21, &name, 8)
-            if length:
-                memcpy(p + 29, identifiers, length)
-            return 0
-        p = self.room(QUEUED, 25)
+        cdef uint32_t size = <uint32_t>length
+        cdef uint8_t* p = self.room(QUEUED, 25 + (4 + length if length else 0))
         memcpy(p, &number, 8)
         memcpy(p + 8, &n, 8)
         memcpy(p + 16, &name, 8)
         p[24] = flags
+        if length:
+            p[24] |= HAS_IDENTIFIERS
+            memcpy(p + 25, &size, 4)
+            memcpy(p + 29, identifiers, length)
+        return 0
+
+    cdef int session(self, uint64_t number, uint8_t level, uint8_t connected, uint64_t first, uint64_t sent,
+                     bytes client_id) except -1:
+        """Write a session: all before queue number `first` is done, all before `sent` may have been sent."""
+        cdef const uint8_t* name = client_id
+        cdef uint8_t* p = self.with_text(SESSION, 26, name, len(client_id))
+        memcpy(p, &number, 8)
+        p[8] = level
+        p[9] = connected
+        memcpy(p + 10, &first, 8)
+        memcpy(p + 18, &sent, 8)
         return 0
 
     cdef int subscribed(self, uint64_t number, uint8_t options, uint32_t identifier, const uint8_t* topic_filter,
                         Py_ssize_t n) except -1:
         """Write a subscription with its options and its identifier."""
-        cdef uint8_t* p
-        cdef uint32_t size = <uint32_t>(4 + n)
-        if identifier == 0 and options <= 2:
-            return self.text(SUBSCRIBED, number, options, topic_filter, n)
-        self.note_level_5()
-        p = self.room(SUBSCRIBED_5, 13 + size)
+        cdef uint8_t* p = self.with_text(SUBSCRIBED, 13, topic_filter, n)
         memcpy(p, &number, 8)
         p[8] = options
-        memcpy(p + 9, &size, 4)
-        memcpy(p + 13, &identifier, 4)
-        memcpy(p + 17, topic_filter, n)
+        memcpy(p + 9, &identifier, 4)
         return 0
 
     cdef int group_queued(self, uint64_t group, uint64_t place, Message* m) except -1:
         """Write that the message waits in a group, with this place."""
-        return self.of_group(GROUP_QUEUED, group, place, self.message(m))
+        return self.three_numbers(GROUP_QUEUED, group, place, self.message(m))
 
     cdef int group_key(self, uint64_t group, uint64_t place, uint64_t hash) except -1:
         """Write the key of a group's message."""
-        return self.of_group(GROUP_KEY, group, place, hash)
+        return self.three_numbers(GROUP_KEY, group, place, hash)
 
     cdef int group_failed(self, uint64_t group, uint64_t place, uint64_t deliveries, uint8_t code) except -1:
         """Write how often a message of a group was sent without success."""
-        return self.of_group(GROUP_FAILED, group, place, deliveries << 8 | code)
-
-    cdef int of_group(self, uint8_t kind, uint64_t group, uint64_t place, uint64_t value) except -1:
-        """Write a record about the message with this place in a group."""
-        cdef uint8_t* p
-        self.note_level_5()
-        p = self.room(kind, 24)
-        memcpy(p, &group, 8)
-        memcpy(p + 8, &place, 8)
-        memcpy(p + 16, &value, 8)
-        return 0
+        return self.three_numbers(GROUP_FAILED, group, place, deliveries << 8 | code)
 
     cdef int given(self, uint64_t group, uint64_t place, uint64_t number, uint64_t n) except -1:
         """Write that the entry `n` of the session `number` is a group's message."""
-        cdef uint8_t* p
-        self.note_level_5()
-        p = self.room(GIVEN, 32)
+        cdef uint8_t* p = self.room(GIVEN, 32)
         memcpy(p, &group, 8)
         memcpy(p + 8, &place, 8)
         memcpy(p + 16, &number, 8)
@@ -361,44 +295,101 @@ cdef class Journal:
         raise NotImplementedError
 
     cdef int retained(self, Message* m) except -1:
-        return self.numbers(RETAINED, self.message(m), 0)
+        return self.number(RETAINED, self.message(m))
 
     cdef int retained_gone(self, const uint8_t* topic, Py_ssize_t n) except -1:
-        return self.text(RETAINED_GONE, 0, 0, topic, n)
+        self.with_text(RETAINED_GONE, 0, topic, n)
+        return 0
 
     cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1:
         """Write that a QoS 2 message from the session's client waits for PUBREL."""
-        cdef uint64_t name = self.message(m), wide = packet_id
-        cdef uint8_t* p = self.room(AWAITING, 24)
-        memcpy(p, &number, 8)
-        memcpy(p + 8, &wide, 8)
-        memcpy(p + 16, &name, 8)
-        return 0
+        return self.three_numbers(AWAITING, number, packet_id, self.message(m))
 
     cdef int delayed(self, Message* m, int64_t due, uint32_t seconds, bytes publisher) except -1:
         """Write that the message waits until it is due, by the store's clock; or, in a cluster, for `seconds`."""
         cdef uint64_t name = self.message(m)
         cdef const uint8_t* client_id = publisher
-        cdef Py_ssize_t n = len(publisher)
-        cdef uint32_t length = <uint32_t>(8 + n)
-        cdef uint8_t* p
-        self.note_level_5()
-        p = self.room(DELAYED, 13 + length)
+        cdef uint8_t* p = self.with_text(DELAYED, 16, client_id, len(publisher))
         memcpy(p, &name, 8)
-        p[8] = 0
-        memcpy(p + 9, &length, 4)
-        memcpy(p + 13, &due, 8)
-        memcpy(p + 21, client_id, n)
+        memcpy(p + 8, &due, 8)
         return 0
 
     cdef int delayed_gone(self, const Message* m) except -1:
         """Write that a message that waited is published, in the block that has the publication."""
-        self.note_level_5()
         return self.number(DELAYED_GONE, m.stored_id)
 
     cdef int will(self, Message* m, const uint8_t* client_id, Py_ssize_t n) except -1:
-        cdef uint64_t name = self.message(m)
-        return self.text(WILL, name, 0, client_id, n)
+        return self.text(WILL, self.message(m), client_id, n)
+
+
+# A record is a row: name, kind, head of the types Q, q, I and B as for `struct`, and whether a text follows, with its
+# length u32 before it. The comment names the fields.
+RECORDS = (
+    # Number of the message, QoS | RETAIN << 2 and flags, length of the topic name, length of the payload; length of the
+    # properties u32 with HAS_PROPERTIES, deadline i64 with HAS_DEADLINE; topic name, properties, payload.
+    ("MESSAGE", MESSAGE, "QBHI", False),
+    # Session, queue number, message, STORED_FLAGS; with HAS_IDENTIFIERS a text: subscription identifiers as properties.
+    ("QUEUED", QUEUED, "QQQB", False),
+    # Session, queue number: PUBACK or PUBCOMP received, or message dropped.
+    ("DONE", DONE, "QQ", False),
+    # Session, queue number: PUBREC received.
+    ("RECEIVED", RECEIVED, "QQ", False),
+    # Session, packet identifier, message: QoS 2 message received, PUBREL awaited.
+    ("AWAITING", AWAITING, "QQQ", False),
+    # Session, packet identifier: PUBREL received.
+    ("RELEASED", RELEASED, "QQ", False),
+    # Session, protocol level, connected, first queue number, sent below this queue number; client id.
+    ("SESSION", SESSION, "QBBQQ", True),
+    # Session; name of the user that owns the session, empty = no user.
+    ("SESSION_USER", SESSION_USER, "Q", True),
+    # Session, Session Expiry Interval or AS_CONFIGURED, deadline: 0 = connected, or never.
+    ("SESSION_EXPIRY", SESSION_EXPIRY, "Qqq", False),
+    # Session.
+    ("SESSION_GONE", SESSION_GONE, "Q", False),
+    # Session, options, subscription identifier: 0 = none; topic filter.
+    ("SUBSCRIBED", SUBSCRIBED, "QBI", True),
+    # Session; topic filter.
+    ("UNSUBSCRIBED", UNSUBSCRIBED, "Q", True),
+    # Message.
+    ("RETAINED", RETAINED, "Q", False),
+    # Topic name.
+    ("RETAINED_GONE", RETAINED_GONE, "", True),
+    # Message; client id.
+    ("WILL", WILL, "Q", True),
+    # Bytes of the client id; client id and author (broker/auth/author.py).
+    ("WILL_AUTHOR", WILL_AUTHOR, "Q", True),
+    # Delay in seconds; client id.
+    ("WILL_DELAY", WILL_DELAY, "Q", True),
+    # Deadline of the will of an ended connection; client id.
+    ("WILL_DUE", WILL_DUE, "Q", True),
+    # Client id.
+    ("WILL_GONE", WILL_GONE, "", True),
+    # The store's clock, wall clock.
+    ("CLOCK", CLOCK, "QQ", False),
+    # Group; `$share/`, share name, `/` and topic filter.
+    ("GROUP", GROUP, "Q", True),
+    # Group; the settings that it is declared with, empty = it is not declared.
+    ("GROUP_DECLARED", GROUP_DECLARED, "Q", True),
+    # Group: nothing of it is kept.
+    ("GROUP_GONE", GROUP_GONE, "Q", False),
+    # Group, place, message: no session has it, or a clean one, unacknowledged.
+    ("GROUP_QUEUED", GROUP_QUEUED, "QQQ", False),
+    # Group, place: acknowledged, dropped, or sent to a clean session with QoS 2.
+    ("GROUP_DONE", GROUP_DONE, "QQ", False),
+    # Group, place, deliveries without success << 8 | reason code of the last.
+    ("GROUP_FAILED", GROUP_FAILED, "QQQ", False),
+    # Group, place, hash of the publisher, whose messages keep their order in the group.
+    ("GROUP_KEY", GROUP_KEY, "QQQ", False),
+    # Group, place, session, queue number: its entry, in a QUEUED before this, is this message of the group. If it goes
+    # back, DONE and GROUP_QUEUED follow.
+    ("GIVEN", GIVEN, "QQQQ", False),
+    # Message, due; client id of its publisher, empty = the broker.
+    ("DELAYED", DELAYED, "Qq", True),
+    # Message: it is published.
+    ("DELAYED_GONE", DELAYED_GONE, "Q", False),
+)
+BY_KIND = {kind: (name, head.encode(), struct.calcsize(f"<{head}"), text) for name, kind, head, text in RECORDS}
+BY_NAME = {name: (kind, struct.Struct(f"<{head}I" if text else f"<{head}"), text) for name, kind, head, text in RECORDS}
 
 
 cdef int need(const uint8_t* p, const uint8_t* end, Py_ssize_t n) except -1:
@@ -408,196 +399,145 @@ cdef int need(const uint8_t* p, const uint8_t* end, Py_ssize_t n) except -1:
 
 
 def records(bytes block not None):
-    """The records of a block as a list of tuples: the name of the kind, then its fields as in the table above.
+    """The records of a block as tuples: the name of the kind, then the fields as in `RECORDS`, texts as bytes.
 
-    MESSAGE and MESSAGE_5: ("MESSAGE", id, qos, retain, topic, payload, properties, deadline). QUEUED and QUEUED_5:
-    ("QUEUED", session, n, message, flags, identifiers). SUBSCRIBED and SUBSCRIBED_5: ("SUBSCRIBED", session, options,
-    topic filter, identifier). SESSION: (name, session, level, connected, first queue number, sent below, client id).
-    DELAYED: (name, message, due, publisher). Texts are bytes.
+    Two kinds have fields of their own: ("MESSAGE", number, QoS, RETAIN, topic name, payload, properties, deadline) and
+    ("QUEUED", session, queue number, message, flags, identifiers).
 
     Raises:
         DamagedBlock: another layout, or the bytes are not those of a journal.
     """
-    cdef const uint8_t* p = block
-    cdef const uint8_t* end = p + len(block)
-    cdef uint8_t kind, flags
-    cdef uint16_t topic_length
-    cdef uint32_t length, properties_length, identifier
-    cdef uint64_t a, b, c, d
-    cdef int64_t deadline
-    cdef Py_ssize_t size
+    cdef const uint8_t* begin = block
+    cdef const uint8_t* p = begin + 1
+    cdef const uint8_t* end = begin + len(block)
     cdef list found = []
-    need(p, end, 1)
-    if p[0] not in (LAYOUT, LAYOUT_5):
-        raise DamagedBlock(f"journal layout {p[0]} is not supported (this version supports {LAYOUT} and {LAYOUT_5})")
-    p += 1
+    need(begin, end, 1)
+    if begin[0] != LAYOUT:
+        raise DamagedBlock(f"journal layout {begin[0]} is not supported, only layout {LAYOUT}")
     while p < end:
-        kind = p[0]
-        p += 1
-        need(p, end, 8)
-        memcpy(&a, p, 8)
-        if kind == MESSAGE:
-            need(p, end, 15)
-            flags = p[8]
-            memcpy(&topic_length, p + 9, 2)
-            memcpy(&length, p + 11, 4)
-            p += 15
-            need(p, end, <Py_ssize_t>topic_length + length)
-            found.append(("MESSAGE", a, flags & 3, flags >> 2, p[:topic_length],
-                          p[topic_length:topic_length + <Py_ssize_t>length], b"", 0))
-            p += topic_length + <Py_ssize_t>length
-        elif kind == MESSAGE_5:
-            need(p, end, 27)
-            flags = p[8]
-            memcpy(&topic_length, p + 9, 2)
-            memcpy(&length, p + 11, 4)
-            memcpy(&properties_length, p + 15, 4)
-            memcpy(&deadline, p + 19, 8)
-            p += 27
-            size = <Py_ssize_t>topic_length + properties_length
-            need(p, end, size + length)
-            found.append(("MESSAGE", a, flags & 3, flags >> 2 & 1, p[:topic_length], p[size:size + <Py_ssize_t>length],
-                          p[topic_length:size], deadline if flags & HAS_DEADLINE else 0))
-            p += size + length
-        elif kind == QUEUED:
-            need(p, end, 25)
-            memcpy(&b, p + 8, 8)
-            memcpy(&c, p + 16, 8)
-            found.append(("QUEUED", a, b, c, p[24], b""))
-            p += 25
-        elif kind in (AWAITING, GROUP_QUEUED, GROUP_FAILED, GROUP_KEY):
-            need(p, end, 24)
-            memcpy(&b, p + 8, 8)
-            memcpy(&c, p + 16, 8)
-            found.append((NAMES[kind], a, b, c))
-            p += 24
-        elif kind == GIVEN:
-            need(p, end, 32)
-            memcpy(&b, p + 8, 8)
-            memcpy(&c, p + 16, 8)
-            memcpy(&d, p + 24, 8)
-            found.append(("GIVEN", a, b, c, d))
-            p += 32
-        elif kind in (DONE, RECEIVED, RELEASED, RETAINED, CLOCK, GROUP_DONE):
-            need(p, end, 16)
-            memcpy(&b, p + 8, 8)
-            found.append((NAMES[kind], a, b))
-            p += 16
-        elif kind in (SESSION_GONE, GROUP_GONE, DELAYED_GONE):
-            found.append((NAMES[kind], a))
-            p += 8
-        elif kind in TEXTS:
-            need(p, end, 13)
-            flags = p[8]
-            memcpy(&length, p + 9, 4)
-            p += 13
-            need(p, end, length)
-            if kind == SESSION:
-                need(p, p + length, 16)
-                memcpy(&b, p, 8)
-                memcpy(&c, p + 8, 8)
-                found.append(("SESSION", a, flags & 0x7F, flags >> 7, b, c, p[16:<Py_ssize_t>length]))
-            elif kind == QUEUED_5:
-                need(p, p + length, 16)
-                memcpy(&b, p, 8)
-                memcpy(&c, p + 8, 8)
-                found.append(("QUEUED", a, b, c, flags, p[16:<Py_ssize_t>length]))
-            elif kind == SUBSCRIBED:
-                found.append(("SUBSCRIBED", a, flags, p[:<Py_ssize_t>length], 0))
-            elif kind == SUBSCRIBED_5:
-                need(p, p + length, 4)
-                memcpy(&identifier, p, 4)
-                found.append(("SUBSCRIBED", a, flags, p[4:<Py_ssize_t>length], identifier))
-            elif kind == SESSION_EXPIRY:
-                need(p, p + length, 12)
-                memcpy(&identifier, p, 4)
-                memcpy(&deadline, p + 4, 8)
-                found.append(("SESSION_EXPIRY", a, None if flags else identifier, deadline))
-            elif kind == DELAYED:
-                need(p, p + length, 8)
-                memcpy(&deadline, p, 8)
-                found.append(("DELAYED", a, deadline, p[8:<Py_ssize_t>length]))
-            else:
-                found.append((NAMES[kind], a, flags, p[:<Py_ssize_t>length]))
-            p += length
+        if p[0] == MESSAGE:
+            p = read_message(p + 1, end, found)
+        elif p[0] == QUEUED:
+            p = read_queued(p + 1, end, found)
         else:
-            raise DamagedBlock(f"record kind {kind} is not supported")
+            p = read_row(p, end, found)
     return found
+
+
+cdef const uint8_t* read_message(const uint8_t* p, const uint8_t* end, list found) except NULL:
+    cdef uint8_t flags
+    cdef uint16_t topic_length
+    cdef uint32_t length, properties_length = 0
+    cdef uint64_t number
+    cdef int64_t deadline = 0
+    cdef Py_ssize_t size
+    need(p, end, 15)
+    memcpy(&number, p, 8)
+    flags = p[8]
+    memcpy(&topic_length, p + 9, 2)
+    memcpy(&length, p + 11, 4)
+    p += 15
+    if flags & HAS_PROPERTIES:
+        need(p, end, 4)
+        memcpy(&properties_length, p, 4)
+        p += 4
+    if flags & HAS_DEADLINE:
+        need(p, end, 8)
+        memcpy(&deadline, p, 8)
+        p += 8
+    size = <Py_ssize_t>topic_length + properties_length
+    need(p, end, size + length)
+    found.append(("MESSAGE", number, flags & 3, flags >> 2 & 1, p[:topic_length], p[size:size + <Py_ssize_t>length],
+                  p[topic_length:size], deadline))
+    return p + size + length
+
+
+cdef const uint8_t* read_queued(const uint8_t* p, const uint8_t* end, list found) except NULL:
+    cdef uint64_t session, n, message
+    cdef uint32_t length = 0
+    cdef uint8_t flags
+    need(p, end, 25)
+    memcpy(&session, p, 8)
+    memcpy(&n, p + 8, 8)
+    memcpy(&message, p + 16, 8)
+    flags = p[24]
+    p += 25
+    if flags & HAS_IDENTIFIERS:
+        need(p, end, 4)
+        memcpy(&length, p, 4)
+        p += 4
+        need(p, end, length)
+    found.append(("QUEUED", session, n, message, flags & STORED_FLAGS, p[:<Py_ssize_t>length]))
+    return p + length
+
+
+cdef const uint8_t* read_row(const uint8_t* p, const uint8_t* end, list found) except NULL:
+    """Read a record as its row says. The types are walked here: `struct` would take three times as long."""
+    cdef uint64_t u64
+    cdef int64_t i64
+    cdef uint32_t u32
+    cdef bytes head
+    cdef Py_ssize_t size
+    cdef bint has_text
+    cdef list fields
+    cdef uint8_t letter
+    row = BY_KIND.get(p[0])
+    if row is None:
+        raise DamagedBlock(f"record kind {p[0]} is not supported")
+    name, head, size, has_text = row
+    p += 1
+    need(p, end, size)
+    fields = [name]
+    for letter in head:
+        if letter == c"Q":
+            memcpy(&u64, p, 8)
+            fields.append(u64)
+            p += 8
+        elif letter == c"q":
+            memcpy(&i64, p, 8)
+            fields.append(i64)
+            p += 8
+        elif letter == c"I":
+            memcpy(&u32, p, 4)
+            fields.append(u32)
+            p += 4
+        else:
+            fields.append(p[0])
+            p += 1
+    if has_text:
+        need(p, end, 4)
+        memcpy(&u32, p, 4)
+        p += 4
+        need(p, end, u32)
+        fields.append(p[:<Py_ssize_t>u32])
+        p += u32
+    found.append(tuple(fields))
+    return p
 
 
 def block_of(list found not None):
     """The block of these records, tuples as `records` returns them: its inverse."""
-    cdef list parts = [b""]
-    cdef bint is_level_5 = False
+    parts = [bytes([LAYOUT])]
     for name, *fields in found:
-        kind, data = encoded(name, fields)
-        is_level_5 = is_level_5 or kind in KINDS_5
-        parts += (bytes([kind]), data)
-    parts[0] = bytes([LAYOUT_5 if is_level_5 else LAYOUT])
+        kind, head, has_text = BY_NAME[name]
+        parts += bytes([kind]), *encoded(kind, head, has_text, fields)
     return b"".join(parts)
 
 
-cdef tuple encoded(str name, list fields):
-    """The kind of a record, and its bytes."""
-    if name == "MESSAGE":
+cdef tuple encoded(int kind, head, bint has_text, list fields):
+    """The head of a record, and all that follows."""
+    if kind == MESSAGE:
         number, qos, retain, topic, payload, properties, deadline = fields
-        flags = qos | retain << 2
-        if properties or deadline:
-            head = struct.pack("<QBHIIq", number, flags | HAS_DEADLINE * (deadline != 0), len(topic), len(payload),
-                               len(properties), deadline)
-            return MESSAGE_5, head + topic + properties + payload
-        return MESSAGE, struct.pack("<QBHI", number, flags, len(topic), len(payload)) + topic + payload
-    if name == "QUEUED":
+        flags = qos | retain << 2 | (HAS_PROPERTIES if properties else 0) | (HAS_DEADLINE if deadline else 0)
+        lengths = struct.pack("<I", len(properties)) if properties else b""
+        due = struct.pack("<q", deadline) if deadline else b""
+        return head.pack(number, flags, len(topic), len(payload)), lengths, due, topic, properties, payload
+    if kind == QUEUED:
         session, n, message, flags, identifiers = fields
-        if identifiers or flags & RETAIN_AS_PUBLISHED:
-            return QUEUED_5, with_text(session, flags, struct.pack("<QQ", n, message) + identifiers)
-        return QUEUED, struct.pack("<QQQB", session, n, message, flags)
-    if name == "SUBSCRIBED":
-        session, options, topic_filter, identifier = fields
-        if identifier or options > 2:
-            return SUBSCRIBED_5, with_text(session, options, struct.pack("<I", identifier) + topic_filter)
-        return SUBSCRIBED, with_text(session, options, topic_filter)
-    if name == "SESSION":
-        session, level, connected, first, sent, client_id = fields
-        return SESSION, with_text(session, level | connected << 7, struct.pack("<QQ", first, sent) + client_id)
-    if name == "SESSION_EXPIRY":
-        session, interval, deadline = fields
-        return SESSION_EXPIRY, with_text(session, interval is None, struct.pack("<Iq", interval or 0, deadline))
-    if name == "DELAYED":
-        message, due, publisher = fields
-        return DELAYED, with_text(message, 0, struct.pack("<q", due) + publisher)
-    kind = KINDS[name]
-    if kind in TEXTS:
-        return kind, with_text(fields[0], fields[1], fields[2])
-    if kind == RETAINED:
-        fields = [fields[0], 0]
-    return kind, struct.pack(f"<{len(fields)}Q", *fields)
-
-
-cdef bytes with_text(uint64_t number, uint8_t flags, bytes text):
-    """The fields of a record with a text: a number, flags, length, text."""
-    return struct.pack("<QBI", number, flags, len(text)) + text
-
-
-NAMES = {
-    MESSAGE: "MESSAGE", QUEUED: "QUEUED", DONE: "DONE", RECEIVED: "RECEIVED", AWAITING: "AWAITING",
-    RELEASED: "RELEASED", SESSION: "SESSION", SESSION_GONE: "SESSION_GONE", SUBSCRIBED: "SUBSCRIBED",
-    UNSUBSCRIBED: "UNSUBSCRIBED", RETAINED: "RETAINED", RETAINED_GONE: "RETAINED_GONE", WILL: "WILL",
-    WILL_GONE: "WILL_GONE", SESSION_USER: "SESSION_USER", WILL_DELAY: "WILL_DELAY", WILL_AUTHOR: "WILL_AUTHOR",
-    CLOCK: "CLOCK",
-    GROUP: "GROUP", GROUP_GONE: "GROUP_GONE", GROUP_QUEUED: "GROUP_QUEUED", GROUP_DONE: "GROUP_DONE", GIVEN: "GIVEN",
-    GROUP_FAILED: "GROUP_FAILED",
-    GROUP_DECLARED: "GROUP_DECLARED",
-    GROUP_KEY: "GROUP_KEY",
-    DELAYED: "DELAYED", DELAYED_GONE: "DELAYED_GONE",
-}
-TEXTS = {
-    SESSION, SUBSCRIBED, UNSUBSCRIBED, RETAINED_GONE, WILL, WILL_GONE, SESSION_USER, QUEUED_5, SUBSCRIBED_5,
-    SESSION_EXPIRY, WILL_DELAY, WILL_AUTHOR, GROUP, GROUP_DECLARED, DELAYED,
-}
-KINDS = {name: kind for kind, name in NAMES.items()}
-KINDS_5 = {
-    MESSAGE_5, QUEUED_5, SUBSCRIBED_5, SESSION_EXPIRY, WILL_DELAY, WILL_AUTHOR, CLOCK, GROUP, GROUP_GONE, GROUP_QUEUED,
-    GROUP_DONE, GIVEN,
-    GROUP_FAILED, GROUP_DECLARED, GROUP_KEY, DELAYED, DELAYED_GONE,
-}
+        if not identifiers:
+            return (head.pack(session, n, message, flags),)
+        return head.pack(session, n, message, flags | HAS_IDENTIFIERS), struct.pack("<I", len(identifiers)), identifiers
+    if has_text:
+        *numbers, text = fields
+        return head.pack(*numbers, len(text)), text
+    return (head.pack(*fields),)

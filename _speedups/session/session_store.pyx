@@ -6,8 +6,6 @@ In a cluster a session has no records of its own: its queue is in Redis, and is 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-import struct
-
 from . cimport journal as j
 from .incoming_qos2 cimport incoming_places
 from .membership cimport Membership
@@ -30,13 +28,12 @@ cdef class SessionStore(SessionQueue):
 
     def record(self, bint connected):
         """Write the session to the journal: its level, its user, and whether it is connected."""
-        cdef bytes data
+        cdef bytes user = self.user
         if self.kind == LOCAL and self.recorded():
-            data = struct.pack("<QQ", min(self.queue.head, self.tail), self.first_unsent()) + self.client_id
-            self.turn.journal.text(j.SESSION, self.session_id, self.level | connected << 7, data, len(data))
-            if self.user is not None:
-                data = self.user
-                self.turn.journal.text(j.SESSION_USER, self.session_id, 0, data, len(data))
+            self.turn.journal.session(self.session_id, self.level, connected, min(self.queue.head, self.tail),
+                                      self.first_unsent(), self.client_id)
+            if user is not None:
+                self.turn.journal.text(j.SESSION_USER, self.session_id, user, len(user))
 
     def record_gone(self):
         """Write the end of the session to the journal."""

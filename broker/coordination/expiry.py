@@ -56,10 +56,9 @@ class Expiry:
         self._journal.set_time(now - MS_PER_TICK)
 
     def record_clock(self) -> None:
-        """Record the store's clock, if the store has deadlines."""
-        if self._journal.uses_level_5:
-            self._journal.record_clock(_wall())
-            self._recorded = self._turn.clock
+        """Record the store's clock."""
+        self._journal.record_clock(_wall())
+        self._recorded = self._turn.clock
 
     def restore(self, deadlines: dict[bytes, int], wills: dict[bytes, Will], due: dict[bytes, int]) -> None:
         """Take what the store had.

