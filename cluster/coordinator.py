@@ -7,6 +7,7 @@ confirmed, the node is *fenced*: it closes all clients, and rejoins with another
 
 import asyncio
 import contextlib
+import re
 import secrets
 import socket
 import time
@@ -49,7 +50,6 @@ from .redis.append_only_file import rewrite_after_restart
 from .redis.clients import RedisAddress
 from .redis.connector import Connector, Refused
 from .redis.durability import inspect
-from .redis.keys import LAYOUT
 from .redis.link import DECLARED_DEAD, LinkError, LinkLost, Reply, ignore, is_forbidden
 from .redis.log_bounds import LogBounds
 from .redis.store import RedisStore
@@ -169,7 +169,6 @@ class ClusterCoordinator(Coordinator):
             self._link.node_id,
             on_ready=self._on_member_ready,
             on_left=self._on_member_left,
-            on_layout=self._on_layout,
         )
         self._replica = Replica(
             members=members,
@@ -221,7 +220,6 @@ class ClusterCoordinator(Coordinator):
         )
         plane.reactor.attach_lease(self._on_lease_expired)
         self._clock = ClusterClock(self.journal)
-        self._layout = cluster.layout or LAYOUT
         self._cleanup = Cleanup(self._link, self._wills, lambda: self._config.mqtt.session_expiry)
         self._heartbeat = Heartbeat(
             self._link,
@@ -231,7 +229,6 @@ class ClusterCoordinator(Coordinator):
             wills=self._wills,
             cleanup=self._cleanup,
             clock=self._clock,
-            layout=self._layout,
             describe=self._describe_node,
             on_fenced=self._on_fenced,
         )
@@ -268,12 +265,10 @@ class ClusterCoordinator(Coordinator):
                 wills=self._wills,
                 logged=self._logged,
                 clock=self._clock,
-                layout=self._layout,
                 former_id=self._former_id,
-                on_layout=self.journal.open_layout,
             ).join()
         except Refused as error:
-            reason = str(error).removeprefix("MOVED ").removeprefix("ARRIVING ")
+            reason = re.sub("^(LAYOUT|MOVED|ARRIVING) ", "", str(error))
             raise StoreError(f"Redis at {self._address} is unusable: {reason}", _hint(str(error))) from error
         except (LinkLost, LinkError, OSError, TimeoutError) as error:
             raise NotNow(f"Redis at {self._address} is away: {reason_of(error)}") from error
@@ -281,8 +276,7 @@ class ClusterCoordinator(Coordinator):
             if not link.joined:
                 link.close()
         self._leases.configure(self._config)
-        if self.shares:
-            await self._groups.declare_all(self._config.shared.groups)
+        await self._groups.declare_all(self._config.shared.groups)
         await self._inspect_redis()
         rewrite_after_restart(link.connection)
         log.info(
@@ -317,8 +311,7 @@ class ClusterCoordinator(Coordinator):
         self._config = config
         self._logged.configure()
         self._leases.configure(config)
-        if self.shares:
-            self.data_plane.run(self._groups.declare_all(config.shared.groups))
+        self.data_plane.run(self._groups.declare_all(config.shared.groups))
 
     def tick(self) -> None:
         now, link = time.monotonic(), self._link
@@ -423,21 +416,12 @@ class ClusterCoordinator(Coordinator):
         return {
             **describe_node(self.data_plane, self._name),
             "change": self._replica.changes.last,
-            "speaks": LAYOUT,
             "routes": len(self._routes),
             "fights": self._takeover.fights,
             "links_lost": self._recovery.links_lost,
         }
 
     # ---- connections and sessions ----
-
-    @property
-    def highest_level(self) -> int:
-        return 5 if self.journal.layout >= 2 else 4
-
-    @property
-    def shares(self) -> bool:
-        return self.journal.layout >= 2
 
     @property
     def message_log(self) -> MessageLog | None:
@@ -520,8 +504,6 @@ class ClusterCoordinator(Coordinator):
             return int(await self._link.ask_function("purge_group", name, as_node=False))
 
     async def declare_group(self, group: DeclaredGroup) -> None:
-        if not self.shares:
-            raise NotNow("nodes of the cluster are of a version without shared subscriptions")
         with _away_is_not_now():
             await self._groups.declare(group)
 
@@ -573,12 +555,6 @@ class ClusterCoordinator(Coordinator):
         self._takeover.node_left(node)
         self._rpc.node_left(node)
 
-    def _on_layout(self, layout: int) -> None:
-        """The layout of the cluster has changed; from 2 on its nodes accept clients of MQTT 5.0."""
-        if layout > self.journal.layout:
-            self.journal.open_layout(layout)
-            log.info("the cluster has a new layout", layout=layout)
-
     def _queue_limits(self) -> tuple[int, int, bool]:
         limits = self._config.limits
         return limits.max_queued_messages, limits.max_queued_bytes, limits.queue_policy == "drop-old"
@@ -627,7 +603,7 @@ def _weight(name: str, node: bytes) -> bytes:
 
 def _hint(reason: str) -> str:
     if reason.startswith("LAYOUT"):
-        return f"nodes of another version have made this cluster; this version knows layout {LAYOUT}: upgrade the older"
+        return "run the version of FlockMQ that its nodes have, or choose another cluster.prefix"
     if reason.startswith("MOVED"):
         return "serve it there, or bring it back with `flockmq migrate FROM TO`"
     if reason.startswith("ARRIVING"):

@@ -1,4 +1,4 @@
-"""Batches of messages from other nodes: each is delivered once. The layout of a batch is in cluster/peers/wire.py."""
+"""Batches of messages from other nodes: each is delivered once. The form of a batch is in cluster/peers/wire.py."""
 
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy

@@ -61,7 +61,7 @@ cdef class ClusterJournal(Journal):
         self.header = header
         self.node = node
         self.shared = True
-        self.epoch = self.layout = 1
+        self.epoch = 1
         self.most_pushes = PUSHES_MAX
         self.share_limits = (1 << 30, 1 << 40, 0)
         self.to_tick = set()
@@ -104,10 +104,6 @@ cdef class ClusterJournal(Journal):
 
     def start(self):
         """Start recording. There is no compaction: nothing is written again."""
-
-    def open_layout(self, uint8_t layout):
-        """All nodes speak this layout: 2 has properties, expiry, options and identifiers."""
-        self.layout = layout
 
     def limit_pushes(self, int most):
         """Set how many entries for queues a block has, about: the next message, or part of it, is in the next one."""
@@ -435,7 +431,7 @@ cdef class ClusterJournal(Journal):
                                             self.heads, self, &block.texts_size)
                 block.sessions = pack_pushes(&b, &self.packing, &self.pushes, self.sessions)
                 block.batch = pack_log(&b, &self.packing, self.forwards, self.forward_count, self.sessions,
-                                       self.header() if self.forward_count else b"", self.layout, self.now)
+                                       self.header() if self.forward_count else b"", self.now)
                 put_object(&b, &self.packing, pack(self.changes) if self.changes else b"")
                 pack_handshakes(&b, &self.packing, &self.handshakes, AWAITING, self.sessions, self.half_published)
                 pack_handshakes(&b, &self.packing, &self.handshakes, RELEASED, self.sessions, None)

@@ -5,22 +5,22 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from ..session.message cimport Message, Publication
 
 cdef enum:
-    MESSAGE_LAYOUT = 1
-    MESSAGE_HEAD = 3           # bytes before the topic name
-    MESSAGE_LAYOUT_5 = 2       # of a message with properties or an expiry
-    MESSAGE_HEAD_5 = 7         # bytes before its topic name, or before its deadline
+    PLAIN_KIND = 1             # of a message without properties and expiry
+    PLAIN_HEAD = 3             # bytes before the topic name
+    RICH_KIND = 2              # of a message with properties or an expiry
+    RICH_HEAD = 7              # bytes before its topic name, or before its deadline
     DEADLINE_SIZE = 8
     HAS_DEADLINE = 8           # in the first byte of such a message
-    ENTRY_LAYOUT = 3           # of an entry of a queue that has more than a message
+    ENTRY_KIND = 3             # of an entry of a queue that has more than a message
     OF_SHARE = 1               # in its first byte: it is from a shared subscription
     AS_PUBLISHED = 2           # RETAIN is sent at level 5
     HAS_IDENTIFIERS = 4
-    FAILED_LAYOUT = 4          # of the failures before a message of a group
+    FAILED_KIND = 4            # of the failures before a message of a group
     FAILED_SIZE = 4
-    KEY_LAYOUT = 5             # of the key before a message of a group
+    KEY_KIND = 5               # of the key before a message of a group
     KEY_SIZE = 13
     ELSEWHERE = 1              # in its first byte: a session that is elsewhere has messages of the key
-    PROGRESS_LAYOUT = 6        # of the progress before a message whose publication is under way
+    PROGRESS_KIND = 6          # of the progress before a message whose publication is under way
     PROGRESS_SIZE = 5
 
 # The heads of a message of a group.

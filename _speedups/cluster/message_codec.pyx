@@ -1,13 +1,13 @@
 """Messages and entries of queues as Redis has them: encoding and decoding.
 
-A message is one byte (QoS | RETAIN << 2 | LAYOUT << 4), topic length u16, little-endian, topic name, payload. One with
-properties or an expiry has LAYOUT 2: one byte (QoS | RETAIN << 2 | HAS_DEADLINE | LAYOUT << 4), topic length u16,
-properties length u32, [deadline u64 in milliseconds of the cluster's clock], topic name, properties, payload. In a
-queue there may be one byte (OF_SHARE | AS_PUBLISHED | HAS_IDENTIFIERS | 3 << 4), [place u64, length u16, group],
-[length u16, identifiers as properties] before it. One of a group with an order has a key before it: one byte (ELSEWHERE
-| 5 << 4), hash u32, number of the lease as a double. One that was sent without success has failures before
-it: one byte (4 << 4), deliveries u16, reason code of the last u8. A message that awaits PUBREL, or a will, whose
-publication is under way has its progress before it: one byte (6 << 4), u32.
+The first half of each first byte is a kind. A message is one byte (QoS | RETAIN << 2 | 1 << 4), topic length u16,
+little-endian, topic name, payload. A message with properties or an expiry is one byte (QoS | RETAIN << 2 | HAS_DEADLINE
+| 2 << 4), topic length u16, properties length u32, [deadline u64 in milliseconds of the cluster's clock], topic name,
+properties, payload. In a queue there may be one byte (OF_SHARE | AS_PUBLISHED | HAS_IDENTIFIERS | 3 << 4), [place u64,
+length u16, group], [length u16, identifiers as properties] before it. A message of a group with an order has a key
+before it: one byte (ELSEWHERE | 5 << 4), hash u32, number of the lease as a double. A message that was sent without
+success has failures before it: one byte (4 << 4), deliveries u16, reason code of the last u8. A message that awaits
+PUBREL, or a will, whose publication is under way has its progress before it: one byte (6 << 4), u32.
 """
 
 from libc.string cimport memcpy
@@ -23,19 +23,19 @@ import struct
 cdef Py_ssize_t stored_size(const Message* m) noexcept:
     """Bytes of the message as Redis has it."""
     if m.properties_length == 0 and m.expires == 0:
-        return MESSAGE_HEAD + message_size(m)
-    return MESSAGE_HEAD_5 + (DEADLINE_SIZE if m.expires else 0) + message_size(m)
+        return PLAIN_HEAD + message_size(m)
+    return RICH_HEAD + (DEADLINE_SIZE if m.expires else 0) + message_size(m)
 
 
 cdef int write_message(uint8_t* p, const Message* m, uint8_t flags, int64_t deadline) except -1:
     memcpy(p + 1, &m.topic_length, 2)
     if m.properties_length == 0 and m.expires == 0:
-        p[0] = flags | MESSAGE_LAYOUT << 4
-        memcpy(p + MESSAGE_HEAD, m.data, message_size(m))
+        p[0] = flags | PLAIN_KIND << 4
+        memcpy(p + PLAIN_HEAD, m.data, message_size(m))
         return 0
-    p[0] = flags | (HAS_DEADLINE if deadline else 0) | MESSAGE_LAYOUT_5 << 4
+    p[0] = flags | (HAS_DEADLINE if deadline else 0) | RICH_KIND << 4
     memcpy(p + 3, &m.properties_length, 4)
-    p += MESSAGE_HEAD_5
+    p += RICH_HEAD
     if deadline:
         memcpy(p, &deadline, DEADLINE_SIZE)
         p += DEADLINE_SIZE
@@ -48,18 +48,18 @@ cdef Publication read_message(const uint8_t* p, Py_ssize_t n, int64_t* deadline)
     cdef Publication publication
     cdef uint16_t topic_length
     cdef uint32_t properties_length = 0
-    cdef Py_ssize_t head = MESSAGE_HEAD
+    cdef Py_ssize_t head = PLAIN_HEAD
     deadline[0] = 0
-    if n < MESSAGE_HEAD or p[0] >> 4 not in (MESSAGE_LAYOUT, MESSAGE_LAYOUT_5):
-        raise DamagedMessage("a message of a layout that this version doesn't support")
+    if n < PLAIN_HEAD or p[0] >> 4 not in (PLAIN_KIND, RICH_KIND):
+        raise DamagedMessage("a message of an unknown kind")
     memcpy(&topic_length, p + 1, 2)
-    if p[0] >> 4 == MESSAGE_LAYOUT_5:
-        head = MESSAGE_HEAD_5 + (DEADLINE_SIZE if p[0] & HAS_DEADLINE else 0)
+    if p[0] >> 4 == RICH_KIND:
+        head = RICH_HEAD + (DEADLINE_SIZE if p[0] & HAS_DEADLINE else 0)
         if n < head:
             raise DamagedMessage("a message that is cut short")
         memcpy(&properties_length, p + 3, 4)
         if p[0] & HAS_DEADLINE:
-            memcpy(deadline, p + MESSAGE_HEAD_5, DEADLINE_SIZE)
+            memcpy(deadline, p + RICH_HEAD, DEADLINE_SIZE)
     if <Py_ssize_t>topic_length + properties_length > n - head:
         raise DamagedMessage("a message that is cut short")
     p += head
@@ -76,12 +76,12 @@ cdef Heads read_heads(const uint8_t* p, Py_ssize_t n) noexcept:
     cdef uint32_t key
     cdef double number
     cdef uint16_t deliveries
-    if n >= KEY_SIZE and p[0] >> 4 == KEY_LAYOUT:
+    if n >= KEY_SIZE and p[0] >> 4 == KEY_KIND:
         memcpy(&key, p + 1, 4)
         memcpy(&number, p + 5, 8)
         heads.key, heads.number, heads.elsewhere = key, <uint64_t>number, p[0] & ELSEWHERE
         heads.size = KEY_SIZE
-    if n - heads.size >= FAILED_SIZE and p[heads.size] >> 4 == FAILED_LAYOUT:
+    if n - heads.size >= FAILED_SIZE and p[heads.size] >> 4 == FAILED_KIND:
         memcpy(&deliveries, p + heads.size + 1, 2)
         heads.failures = <uint64_t>deliveries << 8 | p[heads.size + 3]
         heads.size += FAILED_SIZE
@@ -94,12 +94,12 @@ def encode_message(bytes topic not None, bytes payload not None, int qos, bint r
     cdef bytes head = len(topic).to_bytes(2, "little")
     cdef int flags = qos | retain << 2
     if not properties and not deadline:
-        return bytes([flags | MESSAGE_LAYOUT << 4]) + head + topic + payload
+        return bytes([flags | PLAIN_KIND << 4]) + head + topic + payload
     head += len(properties).to_bytes(4, "little")
     if deadline:
         flags |= HAS_DEADLINE
         head += struct.pack("<Q", deadline)
-    return bytes([flags | MESSAGE_LAYOUT_5 << 4]) + head + topic + properties + payload
+    return bytes([flags | RICH_KIND << 4]) + head + topic + properties + payload
 
 
 def decode_message(bytes data not None):
@@ -116,7 +116,7 @@ def decode_message(bytes data not None):
 
 def split_progress(bytes data not None):
     """(progress, message) of a message that awaits PUBREL, or of a will, as Redis has it; 0: no receiver has it yet."""
-    if len(data) < PROGRESS_SIZE or data[0] >> 4 != PROGRESS_LAYOUT:
+    if len(data) < PROGRESS_SIZE or data[0] >> 4 != PROGRESS_KIND:
         return 0, data
     return int.from_bytes(data[1:PROGRESS_SIZE], "little"), data[PROGRESS_SIZE:]
 
@@ -127,7 +127,7 @@ cdef Opened open_entry(const uint8_t* p, Py_ssize_t size) except *:
     entry.flags = 0
     entry.place = entry.group_length = entry.identifiers_length = 0
     entry.group = entry.identifiers = p
-    if size and p[0] >> 4 == ENTRY_LAYOUT:
+    if size and p[0] >> 4 == ENTRY_KIND:
         entry.flags = p[0]
         p += 1
         size -= 1
@@ -182,7 +182,7 @@ def encode_entry(bytes message not None, bint as_published=False, bytes identifi
     if group:
         head = struct.pack("<QH", place, len(group)) + group + head
     if flags:
-        head = bytes([ENTRY_LAYOUT << 4 | flags]) + head
+        head = bytes([ENTRY_KIND << 4 | flags]) + head
     return head + message
 
 
@@ -195,9 +195,9 @@ cdef bytes pack_failures(tuple failures):
     """The failures of a message, to stand before it. None: there are none."""
     if failures is None:
         return b""
-    return struct.pack("<BHB", FAILED_LAYOUT << 4, min(failures[0], 65535), failures[1])
+    return struct.pack("<BHB", FAILED_KIND << 4, min(failures[0], 65535), failures[1])
 
 
 cdef bytes pack_key(uint32_t key, uint64_t number):
     """The key of a message, to stand before it. `number`: of its lease; 0: it has none yet."""
-    return struct.pack("<BId", KEY_LAYOUT << 4, key, number)
+    return struct.pack("<BId", KEY_KIND << 4, key, number)

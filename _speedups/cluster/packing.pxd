@@ -14,7 +14,7 @@ cdef list pack_messages(const Queued* messages, Py_ssize_t count, dict identifie
                         Journal clock, Py_ssize_t* total)
 cdef list pack_pushes(Buffer* b, Pool* pool, Items* pushes, list sessions)
 cdef bytes pack_log(Buffer* b, Pool* pool, const Forward* forwards, Py_ssize_t count, list sessions, bytes header,
-                    uint8_t layout, int64_t clock)
+                    int64_t clock)
 cdef int pack_handshakes(Buffer* b, Pool* pool, const Items* handshakes, uint8_t kind, list sessions,
                          tuple half_published) except -1
 cdef list pack_acks(Pool* pool, Items* acks, list sessions)

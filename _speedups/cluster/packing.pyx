@@ -13,7 +13,7 @@ from ..base.buffers cimport Buffer, Pool, buffer_free
 from ..base.msgpack cimport put, put_array, put_number, put_object, put_text, put_text_head
 from .block cimport Forward, Item, Items, Queued
 from .message_codec cimport (
-    AS_PUBLISHED, ENTRY_LAYOUT, HAS_IDENTIFIERS, OF_SHARE, stored_size, write_message,
+    AS_PUBLISHED, ENTRY_KIND, HAS_IDENTIFIERS, OF_SHARE, stored_size, write_message,
 )
 from ..codec.publish cimport (
     FLAG_RETAIN, FORWARD_5, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size, write_properties,
@@ -88,7 +88,7 @@ cdef list pack_messages(const Queued* messages, Py_ssize_t count, dict identifie
         text = PyBytes_FromStringAndSize(NULL, head + len(heads) + stored_size(queued.message))
         p = <uint8_t*>PyBytes_AS_STRING(text)
         if head:
-            p[0] = (ENTRY_LAYOUT << 4 | (AS_PUBLISHED if queued.flags & RETAIN_AS_PUBLISHED else 0)
+            p[0] = (ENTRY_KIND << 4 | (AS_PUBLISHED if queued.flags & RETAIN_AS_PUBLISHED else 0)
                     | (HAS_IDENTIFIERS if length else 0) | (OF_SHARE if share else 0))
             memcpy(p + 1, <const uint8_t*>share, len(share))
             if length:
@@ -146,11 +146,11 @@ cdef Py_ssize_t packet_size(const Message* m) noexcept:
     return publish_size(remaining_of(m))
 
 
-cdef int write_packet(uint8_t* p, const Message* m, uint8_t layout, int64_t clock) except -1:
+cdef int write_packet(uint8_t* p, const Message* m, int64_t clock) except -1:
     """Write a PUBLISH with its original QoS, 1 or 2, and packet identifier 0."""
     cdef bint is_level_5 = m.properties_length or m.expires
     cdef uint8_t first_byte = (FORWARD_5 if is_level_5 else PUBLISH_QOS_0) | m.qos << 1
-    if layout > 1 and m.retain:
+    if m.retain:
         first_byte |= FLAG_RETAIN
     p = write_publish(p, first_byte, remaining_of(m), m.data, m.topic_length, 0, message_payload(m), m.payload_length)
     if is_level_5:
@@ -160,7 +160,7 @@ cdef int write_packet(uint8_t* p, const Message* m, uint8_t layout, int64_t cloc
 
 
 cdef bytes pack_log(Buffer* b, Pool* pool, const Forward* forwards, Py_ssize_t count, list sessions, bytes header,
-                    uint8_t layout, int64_t clock):
+                    int64_t clock):
     """1 for a batch, the header of batches, and [peer, its batch; empty = that of the log].
 
     Returns the batch of the log, after its header. It is no part of the text: it takes Redis much longer to get a text
@@ -193,7 +193,7 @@ cdef bytes pack_log(Buffer* b, Pool* pool, const Forward* forwards, Py_ssize_t c
     for i in range(count):
         m = forwards[i].message
         if m != last:
-            write_packet(p, m, layout, clock)
+            write_packet(p, m, clock)
             p += packet_size(m)
         last = m
     put_number(b, pool, 1)
@@ -214,7 +214,7 @@ cdef bytes pack_log(Buffer* b, Pool* pool, const Forward* forwards, Py_ssize_t c
         for i in range(count):
             if forwards[i].peer == k:
                 m = forwards[i].message
-                write_packet(put(b, pool, packet_size(m)), m, layout, clock)
+                write_packet(put(b, pool, packet_size(m)), m, clock)
     return batch
 
 

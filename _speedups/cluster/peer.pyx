@@ -92,7 +92,7 @@ cdef class Peer(Subscriber):
         cdef bint sent
         # DUP means "published with QoS 1 or 2": sessions that have it in a queue then skip it.
         first_byte = (FORWARD_5 if is_level_5 else PUBLISH_QOS_0) | FLAG_DUP * (publication.qos > 0 and n == 0)
-        if publication.retain and self.turn.journal.layout > 1:
+        if publication.retain:
             first_byte |= FLAG_RETAIN
         remaining = publish_remaining(publication.topic_length, publication.payload_length, 0)
         if is_level_5:

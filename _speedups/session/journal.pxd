@@ -50,7 +50,6 @@ cdef class Journal:
     cdef readonly bint shared  # records reach all nodes, and retained messages take effect from there
     cdef bint urgent           # a client or callback waits for this block: not all its records are DONE
     cdef int64_t now           # the turn's clock
-    cdef readonly uint8_t layout   # 2; in a cluster 1 while nodes of it don't speak level 5
     cdef int64_t clock_offset   # milliseconds of the store's clock when the turn's clock was 0
     cdef Py_ssize_t weight     # bytes that the block refers to and `records` does not contain
     cdef int most_pushes       # entries for queues that a call of the store should have at most; 0 = any number

@@ -39,9 +39,6 @@ class DamagedBlock(ValueError):
 cdef class Journal:
     """Records of the block being written. Nothing is recorded before `start`, during the restore."""
 
-    def __cinit__(self):
-        self.layout = 2
-
     def __dealloc__(self):
         buffer_free(&self.records, &self.pool)
         pool_free(&self.pool)

@@ -380,12 +380,6 @@ class ClusterConfig:
         RedisUrlKind(),
         flag="--redis",
     )
-    layout: int = option(
-        0,
-        "The newest layout that the cluster may use of what its nodes share; 0 = the newest that all nodes know. "
-        "1 = no MQTT 5.0, but nodes of version 0.1 can join.",
-        Integer(0, 2),
-    )
     node_name: str = option(
         "",
         "Name of the node in logs and `flockmq cluster status`; empty = the host's name.",

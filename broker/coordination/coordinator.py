@@ -60,16 +60,6 @@ class Coordinator(ABC):
         self.methods = methods
 
     @property
-    def highest_level(self) -> int:
-        """The highest protocol level that clients may use."""
-        return 5
-
-    @property
-    def shares(self) -> bool:
-        """Whether clients may use shared subscriptions."""
-        return True
-
-    @property
     def message_log(self) -> MessageLog | None:
         """The log of messages, for streams; None: there is none."""
         return None

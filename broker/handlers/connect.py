@@ -111,8 +111,8 @@ class ConnectHandler(Admission):
 
     def handle(self, connection: Connection, packet: Connect | None) -> None:
         """Decide over a CONNECT packet; None stands for one of an unknown protocol [MQTT-3.1.2-2]."""
-        if packet is None or packet.protocol_level > self._coordinator.highest_level:
-            self.refuse(connection, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, "" if packet is None else packet.client_id)
+        if packet is None:
+            self.refuse(connection, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, "")
             return
         connection.limit_output(packet.properties.get("maximum_packet_size", 0))
         self._connects = (self._connects + 1) % MAX_NUMBER
@@ -444,8 +444,6 @@ class ConnectHandler(Admission):
         if keep_alive != packet.keep_alive:
             properties["server_keep_alive"] = math.floor(keep_alive) or 1
             keep_alive = properties["server_keep_alive"]
-        if not self._coordinator.shares:
-            properties["shared_subscription_available"] = 0
         if connection.authentication is not None:  # [5: MQTT-4.12.0-5, 6]
             properties["authentication_method"] = connection.authentication.method
             if connection.authentication.data:

@@ -155,9 +155,6 @@ class SubscribeHandler:
             return Refusal(ReasonCode.TOPIC_FILTER_INVALID, str(fault))
         read = topic_filter  # the filter of the messages
         if is_shared(topic_filter):
-            if not self._coordinator.shares:
-                reason = "shared subscriptions are not supported"
-                return Refusal(ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, reason)
             try:
                 _, read = split_shared(topic_filter)
             except ValueError as fault:

@@ -8,7 +8,7 @@ from ...broker import logs
 from ..peers.liveness import is_gone
 from ..peers.members import Members
 from ..peers.node_link import NodeLink
-from ..redis.link import GONE, LOST_DATA, LinkLost, Reply, ReplyError, ignore
+from ..redis.link import GONE, LOST_DATA, LinkLost, Reply, ReplyError
 from ..replication.changes import Changes
 from ..replication.snapshot import pairs
 from ..sessions.wills import Wills
@@ -33,7 +33,6 @@ class Heartbeat:
         wills: of this node.
         cleanup: of this node.
         clock: of the cluster, as this node has it.
-        layout: to which the layout of the cluster is raised when all its nodes know it.
         describe: returns the description of this node.
         on_fenced: called with the reason when this node is no longer a member.
     """
@@ -48,7 +47,6 @@ class Heartbeat:
         wills: Wills,
         cleanup: Cleanup,
         clock: ClusterClock,
-        layout: int,
         describe: Callable[[], Mapping[str, str | int]],
         on_fenced: Callable[[str], object],
     ) -> None:
@@ -59,7 +57,6 @@ class Heartbeat:
         self._wills = wills
         self._cleanup = cleanup
         self._clock = clock
-        self._layout = layout
         self._describe = describe
         self._on_fenced = on_fenced
         self._interval = min(lease.seconds / HEARTBEATS_PER_LEASE, MOST_SECONDS)
@@ -114,7 +111,7 @@ class Heartbeat:
         if reply[0] == b"gone":
             self._on_fenced(GONE)
             return
-        _, change, clock, due, layout, *heartbeats = reply
+        _, change, clock, due, *heartbeats = reply
         if change < self._changes.last:
             self._on_fenced(LOST_DATA)
             return
@@ -125,8 +122,6 @@ class Heartbeat:
         self._clock.set(clock)
         if due:
             self._cleanup.take_due()
-        if layout < self._layout:
-            self._link.function(ignore, "raise", self._layout)
         counts = dict(zip(heartbeats[::2], heartbeats[1::2], strict=True))
         del counts[self._link.node_id]
         for node, count in self._members.check_heartbeats(counts, self._lease.seconds):

@@ -1,14 +1,13 @@
 """Joining: the node reads the state of the cluster, catches up, and becomes a member."""
 
 import time
-from collections.abc import Callable
 
 from ..message_log import LoggedMessages
 from ..peers import wire
 from ..peers.liveness import is_gone
 from ..peers.node_link import NodeLink
 from ..redis.connector import Refused
-from ..redis.keys import ARRIVING, MOVED
+from ..redis.keys import ARRIVING, LAYOUT, MOVED
 from ..redis.link import LinkError, LinkLost
 from ..redis.store import RedisStore
 from ..replication.replica import Replica
@@ -31,9 +30,7 @@ class Joining:
         wills: of the node.
         logged: the log of messages of the node.
         clock: of the cluster, as this node has it.
-        layout: of a new cluster.
         former_id: of the node before it was fenced: it has closed all clients, so nobody need wait for that lease.
-        on_layout: called with the layout of the cluster.
     """
 
     def __init__(
@@ -47,9 +44,7 @@ class Joining:
         wills: Wills,
         logged: LoggedMessages,
         clock: ClusterClock,
-        layout: int,
         former_id: bytes,
-        on_layout: Callable[[int], object],
     ) -> None:
         self._link = link
         self._replica = replica
@@ -59,9 +54,7 @@ class Joining:
         self._wills = wills
         self._logged = logged
         self._clock = clock
-        self._layout = layout
         self._former_id = former_id
-        self._on_layout = on_layout
 
     async def join(self) -> None:
         """Join the cluster.
@@ -73,13 +66,12 @@ class Joining:
         """
         link, replica = self._link, self._replica
         await link.open()
-        reply = await link.ask_function("join", self._layout, *self._heartbeat.fields())
+        reply = await link.ask_function("join", LAYOUT, *self._heartbeat.fields())
         if reply[0] == b"layout":
-            raise Refused(await self._why_not(int(reply[1])))
-        replica.changes.last, layout, clock, off = reply
+            raise Refused(await self._why_not(reply[1]))
+        replica.changes.last, clock, off = reply
         wills = await self._bury()
         self._clock.begin(clock, off, await link.ask_function("clock", 0))
-        self._on_layout(layout)
         await replica.reader.read_groups()
         await replica.reader.read_sessions()
         await replica.reader.read_retained()
@@ -113,10 +105,11 @@ class Joining:
         link.note_process()
         self._wills.publish_missed()  # those whose authors could not be looked up until now
 
-    async def _why_not(self, layout: int) -> str:
-        """Why this node can't join a cluster of this layout."""
+    async def _why_not(self, written: bytes) -> str:
+        """Why this node can't join a cluster with this layout in Redis."""
+        layout = int(written) if written.isdigit() else 0
         if layout not in (ARRIVING, MOVED):
-            return f"LAYOUT {layout}"
+            return f"LAYOUT the cluster has layout {written.decode(errors='replace')}, and this version layout {LAYOUT}"
         place, options = await self._link.ask("HMGET", self._link.keys.migration, "place", "options")
         what = "MOVED its state was moved to" if layout == MOVED else "ARRIVING a migration has not ended, from"
         return f"{what} {(place or b'').decode()}{(options or b'').decode()}"

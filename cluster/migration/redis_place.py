@@ -51,17 +51,16 @@ class RedisPlace(Place):
 
     def _check_layout(self) -> None:
         keys = self._keys
-        written = self._client.get(keys.layout) or b"0"
-        layout = int(written) if written.isdigit() else -1
+        written = self._client.get(keys.layout) or b"%d" % LAYOUT
+        layout = int(written) if written.isdigit() else 0
         noted = {name.decode(): value.decode() for name, value in self._client.hgetall(keys.migration).items()}
         stage = {ARRIVING: Stage.ARRIVING, MOVED: Stage.MOVED}.get(layout, Stage.OWN)
-        if stage == Stage.OWN and not 0 <= layout <= LAYOUT:
+        if stage == Stage.OWN and layout != LAYOUT:
             raise FlockError(
                 f"Redis at {self.name} has layout {written.decode('utf-8', 'replace')}, "
-                f"this version knows layouts up to {LAYOUT}",
+                f"and this version layout {LAYOUT}",
                 "use the version of its nodes",
             )
-        self._layout = int(noted.get("layout", layout if stage == Stage.OWN and layout else LAYOUT))
         self.mark = Mark(stage, *(noted.get(name, "") for name in ("id", "place", "options")))
 
     def _check_nodes(self) -> None:
@@ -97,7 +96,6 @@ class RedisPlace(Place):
         return not self.read().is_empty or bool(self._client.exists(self._keys.nodes))
 
     def write(self, state: State, mark: Mark) -> Moved:
-        self._layout = LAYOUT
         self.set_mark(mark)
         self._clear()
         writer = KeyWriter(self._client, self._keys, self._config, state)
@@ -121,10 +119,8 @@ class RedisPlace(Place):
 
     def set_mark(self, mark: Mark) -> None:
         keys = self._keys
-        layout = {Stage.ARRIVING: ARRIVING, Stage.MOVED: MOVED, Stage.OWN: self._layout}[mark.stage]
+        layout = {Stage.ARRIVING: ARRIVING, Stage.MOVED: MOVED, Stage.OWN: LAYOUT}[mark.stage]
         noted: dict[Any, Any] = {"id": mark.id, "place": mark.place, "options": mark.options}
-        if mark.stage == Stage.MOVED:
-            noted["layout"] = str(self._layout)
 
         def change(pipe: "redis.client.Pipeline") -> None:
             if self._read_position() != self._position:

@@ -1,4 +1,4 @@
-"""The messages between nodes, over channels of Redis. Layout version 1, specified in deploy/docs/CLUSTER.md.
+"""The messages between nodes, over channels of Redis, as deploy/docs/CLUSTER.md specifies them.
 
 A batch of messages is: kind u8, length of the node's id u8, its id, number u64, little-endian, then PUBLISH packets.
 Kind `L` (logged) has QoS 1 and 2, and is entry `number` of the node's log. Kind `Q` has QoS 0, and is in no log; its
@@ -34,7 +34,7 @@ def decode(data: bytes) -> list[Any]:
 
 
 def is_apart(data: bytes) -> bool:
-    """Whether this is a message that belongs to the array after it: the first half of its first byte is its layout."""
+    """Whether this is a message that belongs to the array after it: the first half of its first byte is its kind."""
     return data[:1] < b"\x40"
 
 

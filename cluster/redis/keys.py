@@ -2,8 +2,8 @@
 
 from binascii import crc_hqx
 
-LAYOUT = 2  # the newest layout that this version knows, of everything that nodes share; 2 has what MQTT 5.0 adds
-# In place of the layout: nodes of every version refuse to join, because they don't know it (`flockmq migrate`).
+LAYOUT = 1  # of everything that nodes share; a node joins no cluster of another layout
+# In place of the layout, so that no node joins (`flockmq migrate`):
 ARRIVING = 1_000_001  # a migration to these keys has not ended
 MOVED = 1_000_002  # the state was moved to another place
 LIBRARY = "flockmq1"

@@ -13,7 +13,6 @@ ready           node: it has joined
 left            node: it has left, or was declared dead
 expired         topic name: its retained message has expired; for Redis only, nodes drop it by themselves
 group           name, settings as JSON (empty = no more): a shared subscription is declared
-layout          the cluster has this layout from now on
 mark            number: random, the last record of a change
 ==============  ====================================================================================================
 """
@@ -39,7 +38,6 @@ class Changes:
         node_id: of this node.
         on_ready: called with a node that has joined, and the number of that change.
         on_left: called with a node that has left.
-        on_layout: called with the layout of the cluster when it has changed.
     """
 
     def __init__(
@@ -50,14 +48,12 @@ class Changes:
         *,
         on_ready: Callable[[bytes, int], object],
         on_left: Callable[[bytes], object],
-        on_layout: Callable[[int], object],
     ) -> None:
         self._plane = plane
         self._members = members
         self._node_id = node_id
         self._on_ready = on_ready
         self._on_left = on_left
-        self._on_layout = on_layout
         self._missing: dict[bytes, None] = {}  # topic names, in the order in which they are read
         self.last = 0  # number of the last applied change ...
         self.mark = 0  # ... and its mark: after a failover that lost it, another change may have the number; 0 = none
@@ -87,8 +83,6 @@ class Changes:
                 self._on_left(fields[0])
             elif name == "group":
                 self.apply_group(*fields)
-            elif name == "layout":
-                self._on_layout(fields[0])
         if number >= self.last:
             self.last, self.mark = number, mark_of(records)
 

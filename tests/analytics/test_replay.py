@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import pty
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ import pytest
 
 from flockmq._speedups.codec.packets import Publish
 from flockmq._speedups.codec.properties import encode_block
+from flockmq._speedups.codec.reason_codes import ReasonCode
 from flockmq.broker.cli import main
 from flockmq.broker.client.client import Client
 from flockmq.broker.client.options import Options
 from flockmq.cluster.analytics.times import iso
 from tests.analytics.written_logs import WrittenLog, row
-from tests.conftest import StartCluster
 from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.certificates import Authority
 from tests.harness.cluster_process import ClusterProcess
@@ -507,10 +508,37 @@ def test_properties_in_json(redis_server: RedisProcess, target: BrokerProcess, r
     assert message.properties.keys() == {"response_topic", "correlation_data", "user_property"}
 
 
-def test_a_broker_without_level_5_gets_no_properties(redis_server: RedisProcess, start_cluster: StartCluster) -> None:
+@contextlib.asynccontextmanager
+async def without_level_5(target: int) -> AsyncIterator[int]:
+    """The port of a proxy before a node that refuses CONNECT of level 5, as a broker of another kind may."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        begin = await reader.readuntil(b"MQTT") + await reader.readexactly(1)
+        if begin[-1] == 5:
+            writer.write(bytes([0x20, 3, 0, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, 0]))
+            writer.close()
+            return
+        answers, node = await asyncio.open_connection("127.0.0.1", target)
+        node.write(begin)
+        await asyncio.gather(pump(reader, node), pump(answers, writer))
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+def test_a_broker_without_level_5_gets_no_properties(redis_server: RedisProcess, target: BrokerProcess) -> None:
     WrittenLog(redis_server, "n1", "a").write(rows_with_properties())
-    cluster = start_cluster({"cluster.layout": 1}, nodes="a")
-    told, listener = asyncio.run(played(cluster.port, 2, redis_server.url, *SINCE, *UNTIL, level=4))
+
+    async def replayed() -> tuple[Told, Listener]:
+        async with without_level_5(target.port) as port:
+            return await played(port, 2, redis_server.url, *SINCE, *UNTIL, level=4)
+
+    told, listener = asyncio.run(replayed())
     assert told.status == 0, told.errors
     assert [message.payload for message in listener.received] == [b"1", b"2"]
     assert told.errors.endswith("1 without their properties: the broker speaks no MQTT 5.0\n")

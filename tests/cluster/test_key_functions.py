@@ -26,7 +26,7 @@ class Nodes:
         self.redis.function_load(function_library(), replace=True)
         self.sequence = {b"n1": 0, b"n2": 0}
         for node in self.sequence:
-            self.call("join", node, 2)
+            self.call("join", node, 1)
         self.call("declare_group", b"n1", GROUP, json.dumps(SETTINGS))
 
     def call(self, name: str, *arguments: Any) -> Any:

@@ -1,10 +1,10 @@
-"""MQTT 5.0 over nodes: properties, options, identifiers, expiry, delayed wills, and the layout that opens it."""
+"""MQTT 5.0 over nodes: properties, options, identifiers, expiry and delayed wills."""
 
 from typing import Any
 
 import pytest
 
-from flockmq._speedups.codec.packets import Connack, Disconnect, Puback, Publish, Subscribe, Unsubscribe
+from flockmq._speedups.codec.packets import Disconnect, Puback, Publish, Subscribe, Unsubscribe
 from flockmq._speedups.codec.reason_codes import ReasonCode
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
@@ -226,27 +226,3 @@ def test_what_has_expired_is_not_delivered(cluster: ClusterProcess) -> None:
     until(is_gone, "this node has dropped it, too")
     reader = five(cluster, "c", "reader", clean_start=False, **FOREVER)
     assert message(reader).payload == b"long"
-
-
-def test_it_opens_when_all_nodes_may_speak_it(start_cluster: StartCluster) -> None:
-    """Held at layout 1, level 5 is refused as an unknown level; without that a restart of the nodes opens it."""
-    cluster = start_cluster({"cluster.lease": LEASE, "cluster.layout": 1}, nodes="ab")
-    assert cluster.redis.client().get("mq:layout") == "1"
-    refused = SocketClient(cluster["a"].port, "x", level=5)
-    assert isinstance(refused.connack, Connack)
-    assert refused.connack.reason_code == ReasonCode.UNSUPPORTED_PROTOCOL_VERSION
-    SocketClient(cluster["a"].port, "kept", clean_start=False).subscribe(("t", 1))
-    for name in "ab":
-        cluster[name].settings["cluster.layout"] = 0
-        cluster[name].stop()
-        cluster[name].start()
-    until(lambda: cluster.redis.client().get("mq:layout") == "2", "all nodes know layout 2")
-    cluster["a"].wait_for_log("the cluster has a new layout")
-    cluster["b"].stop()
-    known = len(cluster["b"].log)
-    cluster["b"].start()
-    assert not [line for line in cluster["b"].log[known:] if "layout" in line["event"]]  # it is not new
-    kept = five(cluster, "b", "kept", clean_start=False, **FOREVER)
-    assert kept.connack is not None and kept.connack.session_present
-    five(cluster, "a", "writer").send(Publish("t", b"x", 1, packet_id=1, properties=PROPERTIES))
-    assert message(kept).properties == PROPERTIES

@@ -216,7 +216,7 @@ def test_a_redis_cluster(old: Path, tmp_path: Path, migrate: Run) -> None:
         servers.start()
         migrate(f"sqlite:{old}", servers.url)
         with servers.owner.client() as client:
-            assert client.get("{mq}:layout") == "2"
+            assert client.get("{mq}:layout") == "1"
         migrate(servers.url, f"sqlite:{old}")
         same(before, state_of(old))
     finally:
@@ -406,7 +406,7 @@ def test_a_target_with_state_is_refused(old: Path, redis_server: RedisProcess, m
         migrate(f"sqlite:{old}", redis_server.url, fails="has state already")
         assert client.keys("*") == ["mq:retained"]
         migrate(f"sqlite:{old}", redis_server.url, "--prefix", "new:")
-        assert client.get("new:layout") == "2"
+        assert client.get("new:layout") == "1"
         assert client.exists("mq:retained")
     other = old.with_name("other.db")
     leave_store(other)
@@ -417,7 +417,7 @@ def test_a_target_with_state_is_refused(old: Path, redis_server: RedisProcess, m
 def test_other_clusters_in_the_same_redis_stay(old: Path, redis_server: RedisProcess, migrate: Run) -> None:
     """Also one whose prefix begins with this one's."""
     with redis_server.client() as client:
-        client.set("mq:shop:layout", 2)
+        client.set("mq:shop:layout", 1)
         client.hset("mq:shop:retained", "t", "x")
         client.set("mq:users-of-others", "x")
         others = sorted(client.keys("*"))
@@ -456,10 +456,10 @@ def test_a_source_in_use_is_refused(
 def test_a_node_that_starts_meanwhile_is_noticed(old: Path, redis_server: RedisProcess) -> None:
     place = RedisPlace(RedisAddress.parse(redis_server.url), load({}), print)
     with redis_server.client() as client, place.opened(create=False):
-        client.set("mq:layout", 2)
+        client.set("mq:layout", 1)
         with pytest.raises(FlockError, match="has changed"):
             place.set_mark(Mark(Stage.MOVED, "1", f"sqlite:{old}"))
-        assert client.get("mq:layout") == "2"
+        assert client.get("mq:layout") == "1"
 
 
 def test_a_node_that_slept_changes_nothing(cluster: ClusterProcess, path: Path, migrate: Run, tmp_path: Path) -> None:
@@ -486,7 +486,7 @@ def test_a_node_that_slept_changes_nothing(cluster: ClusterProcess, path: Path, 
 
 def test_unknown_layouts_are_refused(old: Path, redis_server: RedisProcess, migrate: Run) -> None:
     with redis_server.client() as client:
-        for layout in ("9", "strange"):
+        for layout in ("0", "2", "strange"):
             client.set("mq:layout", layout)
             migrate(f"sqlite:{old}", redis_server.url, fails=f"layout {layout}")
             migrate(redis_server.url, f"sqlite:{old}", fails=f"layout {layout}")
@@ -521,7 +521,7 @@ def test_a_place_that_was_left_is_restored(old: Path, redis_server: RedisProcess
         migrate(f"sqlite:{old}", redis_server.url)
         migrate(redis_server.url, f"sqlite:{old}")
         migrate("--restore", redis_server.url)
-        assert client.get("mq:layout") == "2"
+        assert client.get("mq:layout") == "1"
         assert not client.exists("mq:migration")
 
 

@@ -39,10 +39,17 @@ def refused(directory: Path, url: str, *more: str) -> str:
     return errors[0]
 
 
-def test_another_layout(tmp_path: Path, redis_server: RedisProcess) -> None:
-    redis_server.client().set("mq:layout", "999")
-    assert re.search("layout|version", refused(tmp_path, redis_server.url))
+@pytest.mark.parametrize("layout", ["0", "2", "999", "strange"])
+def test_another_layout(tmp_path: Path, redis_server: RedisProcess, layout: str) -> None:
+    redis_server.client().set("mq:layout", layout)
+    line = refused(tmp_path, redis_server.url)
+    assert f"the cluster has layout {layout}, and this version layout 1; run the version of FlockMQ that" in line
     assert redis_server.key_names() == ["mq:layout"]
+    assert redis_server.client().get("mq:layout") == layout
+
+
+def test_the_layout_of_a_new_cluster(start_cluster: StartCluster) -> None:
+    assert start_cluster(nodes="a").redis.client().get("mq:layout") == "1"
 
 
 def test_another_layout_under_another_prefix_is_no_matter(

@@ -15,8 +15,6 @@ released          the release of a session has been recorded, and nothing of it 
 buried            Redis has handed over the wills of a dead node; none is published
 due-taken         Redis has ended expired sessions and handed over due wills; none is published
 due-published     they are published, and nothing of it is committed
-raise-sent        the node has asked for a higher layout of the cluster
-layout-raised     Redis has raised the layout; the node knows it, and has not acted on it
 leased            Redis has leased messages of a group to the node, which has done nothing with them
 lease-given       the node has given them to members, and has recorded nothing of it
 before-given      a block in which leases end is about to go to the store
@@ -31,8 +29,6 @@ buried-leases     a dead node's leases went back to their groups; those of this 
 leases-asked      after a gap of its link, the node has got its leases again
 leases-recovered  they are given to members
 ================  ==================================================================================================
-
-`raise-sent` and `layout-raised` count from the start.
 """
 
 import asyncio
@@ -48,7 +44,6 @@ from flockmq.broker import cli
 from flockmq.cluster.coordinator import ClusterCoordinator
 from flockmq.cluster.membership.cleanup import Cleanup
 from flockmq.cluster.membership.heartbeat import Heartbeat
-from flockmq.cluster.peers.node_link import NodeLink
 from flockmq.cluster.redis.store import RedisStore
 from flockmq.cluster.sessions.leases import Leases
 from flockmq.cluster.sessions.loading import Loading
@@ -62,14 +57,13 @@ LEASE_POINTS = ("leased", "lease-given", "before-given", "given", "settled")
 DIRECT_POINTS = ("filled", "filled-given")
 SHARED_POINTS = (*LEASE_POINTS, *DIRECT_POINTS, "commit-sent", "acknowledged")
 RETURN_POINTS = ("returned", "grace-asked", "grace-due", "buried-leases", "leases-asked", "leases-recovered")
-LAYOUT_POINTS = ("raise-sent", "layout-raised")
 
 
 class Killer:
     def __init__(self, point: str, count: int) -> None:
         self.point = point
         self.left = count
-        self.armed = point in LAYOUT_POINTS
+        self.armed = False
 
     def here(self, point: str) -> None:
         """The process is at this point."""
@@ -156,14 +150,6 @@ def install(point: str, count: int) -> None:
         if reply and isinstance(reply, list):
             killer.here("buried")
 
-    def raised(layout: int) -> None:
-        if layout > 1:
-            killer.here("layout-raised")
-
-    def asked(then: Any, name: str, *_: Any, **__: Any) -> None:
-        if name == "raise":
-            asyncio.get_running_loop().call_soon(killer.here, "raise-sent")
-
     def soon(name: str) -> Callable[..., None]:
         return lambda *_: asyncio.get_running_loop().call_soon(killer.here, name)
 
@@ -218,8 +204,6 @@ def install(point: str, count: int) -> None:
     around(RedisStore, "_number", released, nothing)
     around(Heartbeat, "_declared_dead", handed_over, nothing)
     around(Cleanup, "_due_taken", due("due-taken"), due("due-published"))
-    around(NodeLink, "function", nothing, asked)
-    around(ClusterCoordinator, "_on_layout", raised, nothing)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""kill -9 while a delayed will moves or falls due, a session expires, and a cluster gets its layout: G6, I6."""
+"""kill -9 while a delayed will moves or falls due, and while a session expires: G6, I6."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from flockmq._speedups.codec.packets import Connack, Publish
+from flockmq._speedups.codec.packets import Connack
 from flockmq.loadtest.prove import checker
 from flockmq.loadtest.prove.history import History
 from tests.conftest import StartCluster
 from tests.faults.client import FaultClient, Fleet
-from tests.faults.cluster_kill_points import COMMIT_POINTS, DUE_POINTS, LAYOUT_POINTS
+from tests.faults.cluster_kill_points import COMMIT_POINTS, DUE_POINTS
 from tests.faults.cluster_load import CLUSTER_SETTINGS
 from tests.faults.fault_node import FaultNode
 from tests.faults.kill_points import ARM, POINTS
@@ -200,54 +200,3 @@ def test_a_node_dies_with_the_wills_of_a_dead_node(cluster: ClusterProcess, dela
     assert cluster["a"].died(20)
     wills.lose_all()
     check_end(cluster, wills)
-
-
-@pytest.mark.parametrize("point", LAYOUT_POINTS)
-def test_a_node_dies_while_the_layout_is_raised(cluster: ClusterProcess, point: str) -> None:
-    """Both nodes open level 5; sessions and messages of level 4 are as before."""
-    for node in cluster.nodes:
-        node.settings["cluster.layout"] = 1
-    cluster.start()
-    history = History()
-    reader, writer = FaultClient(history, "reader"), FaultClient(history, "writer")
-    fleet = Fleet(reader, writer)
-    reader.reconnect(cluster["b"].port)
-    writer.reconnect(cluster["a"].port)
-    reader.subscribe(("t", 2))
-    fleet.run(lambda: not reader.subscriptions, "SUBACK")
-    reader.leave()
-    writer.publish("t", b"before", 2)
-    fleet.run(lambda: not writer.outgoing, "PUBCOMP")
-    cluster["b"].stop()
-    cluster["b"].settings["cluster.layout"] = 0
-    cluster["b"].module = ["tests.faults.cluster_kill_points", f"{point}:1"]
-    cluster["b"].spawn()
-    assert cluster["b"].died(20)
-    writer.publish("t", b"after", 2)
-    fleet.run(lambda: not writer.outgoing, "PUBCOMP")
-    bring_back(cluster)
-    until(lambda: cluster.redis.client().get("mq:layout") == "2", "the cluster has layout 2")
-    reader.reconnect(cluster["b"].port)
-    fleet.run(lambda: reader.taken == {b"before", b"after"} and not reader.unreleased, "both messages")
-    assert checker.check(history) == []
-    sender = connect_5(cluster["b"], "sender")
-    other = connect_5(cluster["a"], "other")
-    other.subscribe(("five", 0))
-    cluster.settle()
-    sender.send(Publish("five", b"x", properties={"user_property": [("a", "b")]}))
-    packet = other.receive()
-    assert isinstance(packet, Publish) and packet.properties == {"user_property": [("a", "b")]}
-
-
-def connect_5(node: ClusterNode, client_id: str) -> SocketClient:
-    """A client of level 5, as soon as the node accepts it: it gets to know the new layout a little later."""
-
-    def connected() -> SocketClient | None:
-        client = SocketClient(node.port, client_id, level=5)
-        assert isinstance(client.connack, Connack)
-        return client if client.connack.reason_code == 0 else None
-
-    connect: Callable[[], SocketClient | None] = connected
-    found = until(connect, "level 5 is open")
-    assert isinstance(found, SocketClient)
-    return found

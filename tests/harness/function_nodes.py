@@ -21,7 +21,7 @@ class FunctionNodes:
         self.redis = redis.Redis(port=port)
         self.redis.function_load(function_library(), replace=True)
         for node in NODES:
-            self.call("join", node, 2, *fields)
+            self.call("join", node, 1, *fields)
         self.told = self.redis.pubsub(ignore_subscribe_messages=True)
 
     def close(self) -> None:

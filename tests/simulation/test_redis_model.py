@@ -133,7 +133,7 @@ class Calls:
     def join(self, node: bytes) -> list[Any]:
         """A node joins; it has a new number of its commits then."""
         self._seq[node] = 0
-        return [node, 2, "name", node, "speaks", 2]
+        return [node, 1, "name", node]
 
     def ready(self, node: bytes) -> list[Any]:
         """A node is ready."""
@@ -294,7 +294,7 @@ def test_functions(real: redis.Redis, seed: int) -> None:
     library = Library(code, keyspace, lambda channel, message: 0)
     calls = Calls(Random(seed))
     story = []
-    joins = [(b"flockmq_join", [node, 2, "speaks", 2]) for node in NODES]
+    joins = [(b"flockmq_join", [node, 1]) for node in NODES]
     for number, (name, arguments) in enumerate(chain(joins, (calls.next() for _ in range(500)))):
         texts = [each if isinstance(each, bytes) else str(each).encode() for each in (b"mq:", *arguments)]
         expected = without_times(plain("", ask(lambda: raw(real, [b"FCALL", name, b"0", *texts]))))  # noqa: B023
@@ -312,7 +312,7 @@ def normal(name: bytes, reply: Any) -> Any:
     if name in (b"flockmq_beat", b"flockmq_ready", b"flockmq_sessions", b"flockmq_retained", b"flockmq_owned"):
         return sorted(map(repr, reply)) if isinstance(reply, list) else reply
     if name == b"flockmq_join" and isinstance(reply, list):
-        return reply[:3]  # the fourth is a time: how long no node has lived
+        return reply[:2]  # the third is a time: how long no node has lived
     if name == b"flockmq_load" and isinstance(reply, list):
         return [*reply[:5], *(sorted(each) for each in reply[5:])]
     return reply

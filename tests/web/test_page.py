@@ -246,16 +246,6 @@ def test_the_console_publishes_properties(browser: Chromium, node: BrokerProcess
     browser.until("return document.querySelector('main .link').innerText.includes('invalid topic name: ')")
 
 
-def test_the_console_takes_the_level_that_it_gets(browser: Chromium, start_cluster: StartCluster) -> None:
-    """A cluster that refuses MQTT 5.0 gets 3.1.1."""
-    visit(browser, HttpClient(start_cluster({"http.listen": "127.0.0.1:0", "cluster.layout": 1})["a"]).url, "console")
-    browser.until("return document.querySelector('main .link').innerText === 'connected'")
-    fill(browser, "topic", "t")
-    fill_properties(browser)
-    click(browser, "Publish", "main")
-    browser.until("return document.getElementById('told').innerText.includes('it takes no properties')")
-
-
 def test_a_ban_is_made_and_lifted(browser: Chromium, node: BrokerProcess, url: str) -> None:
     visit(browser, url, "bans")
     says(browser, "Nobody is banned.")

@@ -1,5 +1,4 @@
-// An MQTT client over WebSocket: clean sessions, QoS 0 to 2 both ways, subscriptions that survive a reconnect.
-// It speaks MQTT 5.0, and 3.1.1 from then on where a broker refuses that: a cluster does while it has older nodes.
+// A client of MQTT 5.0 over WebSocket: clean sessions, QoS 0 to 2 both ways, subscriptions that survive a reconnect.
 
 import { token } from "./api.js";
 import * as packets from "./packets.js";
@@ -7,10 +6,7 @@ import { value } from "./properties.js";
 
 const KEEP_ALIVE = 30;
 const LONGEST_WAIT = 10000;
-const PASSING = [3, 136, 137, 151, 159]; // codes of CONNACK that may pass by themselves
-const PROTOCOL_REFUSED = [1, 132];
-
-let level = 5; // of all clients of the page
+const PASSING = [136, 137, 151, 159]; // codes of CONNACK that may pass by themselves
 
 export class Client extends EventTarget {
   constructor() {
@@ -28,8 +24,7 @@ export class Client extends EventTarget {
     const socket = (this.socket = new WebSocket(place, ["mqtt", ...shown]));
     socket.binaryType = "arraybuffer";
     this.rest = new Uint8Array();
-    this.level = level;
-    socket.onopen = () => socket.send(packets.connect(this.level, `page-${crypto.getRandomValues(new Uint32Array(2)).join("-")}`, credentials, KEEP_ALIVE));
+    socket.onopen = () => socket.send(packets.connect(`page-${crypto.getRandomValues(new Uint32Array(2)).join("-")}`, credentials, KEEP_ALIVE));
     socket.onmessage = (event) => this.#feed(new Uint8Array(event.data));
     socket.onclose = () => this.#ended();
     this.#become("connecting");
@@ -53,26 +48,25 @@ export class Client extends EventTarget {
   subscribe(filter, qos = 0) {
     this.filters.set(filter, qos);
     if (this.state !== "open") return Promise.resolve({ code: qos });
-    return this.#asking((id) => packets.subscribe(this.level, id, filter, qos)).then(({ codes: [code], properties }) => ({
-      code, reason: code < packets.FAILURE ? "" : this.level < 5 ? "it was refused" : packets.reason(code, properties),
+    return this.#asking((id) => packets.subscribe(id, filter, qos)).then(({ codes: [code], properties }) => ({
+      code, reason: code < packets.FAILURE ? "" : packets.reason(code, properties),
     }));
   }
 
   unsubscribe(filter) {
     this.filters.delete(filter);
-    if (this.state === "open") this.#asking((id) => packets.unsubscribe(this.level, id, filter));
+    if (this.state === "open") this.#asking((id) => packets.unsubscribe(id, filter));
   }
 
   // Resolves to the acknowledgement of the broker, if there is one. `properties`: a list of [identifier, value].
   async publish(topic, payload, qos = 0, retain = false, properties = []) {
     if (this.state !== "open") throw new Error("Not connected to the broker.");
-    if (properties.length && this.level < 5) throw new Error("The cluster speaks MQTT 3.1.1 until all nodes are upgraded: it takes no properties.");
     const data = typeof payload === "string" ? packets.bytesOf(payload) : payload;
     if (!qos) {
-      this.#send(packets.publish(this.level, topic, data, 0, retain, 0, properties));
+      this.#send(packets.publish(topic, data, 0, retain, 0, properties));
       return null;
     }
-    return this.#asking((id) => packets.publish(this.level, topic, data, qos, retain, id, properties));
+    return this.#asking((id) => packets.publish(topic, data, qos, retain, id, properties));
   }
 
   #asking(make) {
@@ -98,7 +92,7 @@ export class Client extends EventTarget {
     const all = new Uint8Array(this.rest.length + data.length);
     all.set(this.rest);
     all.set(data, this.rest.length);
-    const [found, rest] = packets.split(this.level, all);
+    const [found, rest] = packets.split(all);
     this.rest = rest;
     found.forEach((packet) => this.#take(packet));
   }
@@ -118,12 +112,6 @@ export class Client extends EventTarget {
   }
 
   #connected({ code, properties }) {
-    if (code && this.level === 5 && PROTOCOL_REFUSED.includes(code)) {
-      level = 4;
-      this.wait = 1;
-      this.socket.close();
-      return;
-    }
     if (code) {
       this.wanted = PASSING.includes(code);
       this.refusal = packets.reason(code, properties);

@@ -1,4 +1,4 @@
-// Packets of MQTT 3.1.1 and 5.0, as far as a console needs them. `level` is 4 or 5.
+// Packets of MQTT 5.0, as far as a console needs them.
 
 import { read, value, write } from "./properties.js";
 
@@ -6,9 +6,9 @@ export const CONNACK = 2, PUBLISH = 3, PUBACK = 4, PUBREC = 5, PUBREL = 6, PUBCO
 export const PINGRESP = 13, DISCONNECT = 14;
 export const NOBODY = 16; // a code of PUBACK: no subscription matches
 export const FAILURE = 128; // codes from here on refuse
+const LEVEL = 5; // of the protocol
 const REASONS = {
-  1: "the protocol is refused", 2: "the client id is refused", 3: "the broker is not available", 4: "wrong user name or password",
-  5: "not authorized", 128: "unspecified error", 129: "malformed packet", 130: "protocol error", 131: "implementation specific error",
+  128: "unspecified error", 129: "malformed packet", 130: "protocol error", 131: "implementation specific error",
   132: "the protocol is refused", 133: "the client id is refused", 134: "wrong user name or password", 135: "not authorized",
   136: "the broker is not available", 137: "the broker is busy", 138: "banned", 139: "the broker shuts down",
   140: "bad authentication method", 141: "keep alive ran out", 142: "taken over by another client", 143: "invalid topic filter",
@@ -49,29 +49,28 @@ function packet(first, body, payload = new Uint8Array()) {
   return data;
 }
 
-const none = (level) => (level === 5 ? [0] : []); // an empty property block
+const NONE = 0; // an empty property block
 
-export function connect(level, clientId, { username, password } = {}, keepAlive = 30) {
+export function connect(clientId, { username, password } = {}, keepAlive = 30) {
   const flags = 2 | (username ? 128 : 0) | (username && password ? 64 : 0);
-  const body = [...text("MQTT"), level, flags, ...u16(keepAlive), ...none(level), ...text(clientId)];
+  const body = [...text("MQTT"), LEVEL, flags, ...u16(keepAlive), NONE, ...text(clientId)];
   if (username) body.push(...text(username));
   if (username && password) body.push(...text(password));
   return packet(0x10, body);
 }
 
-export function publish(level, topic, payload, qos, retain, id, properties = []) {
-  const block = level === 5 ? write(properties) : [];
-  return packet(0x30 | (qos << 1) | Number(retain), [...text(topic), ...(qos ? u16(id) : []), ...block], payload);
+export function publish(topic, payload, qos, retain, id, properties = []) {
+  return packet(0x30 | (qos << 1) | Number(retain), [...text(topic), ...(qos ? u16(id) : []), ...write(properties)], payload);
 }
 
-export const subscribe = (level, id, filter, qos) => packet(0x82, [...u16(id), ...none(level), ...text(filter), qos]);
-export const unsubscribe = (level, id, filter) => packet(0xa2, [...u16(id), ...none(level), ...text(filter)]);
+export const subscribe = (id, filter, qos) => packet(0x82, [...u16(id), NONE, ...text(filter), qos]);
+export const unsubscribe = (id, filter) => packet(0xa2, [...u16(id), NONE, ...text(filter)]);
 export const acknowledge = (kind, id) => packet((kind << 4) | (kind === PUBREL ? 2 : 0), u16(id));
 export const pingreq = () => packet(0xc0, []);
 export const disconnect = () => packet(0xe0, []);
 
 // The packets in what has come so far, and the bytes that are left.
-export function split(level, data) {
+export function split(data) {
   const found = [];
   let start = 0;
   for (;;) {
@@ -82,24 +81,23 @@ export function split(level, data) {
       shift += 7;
     }
     if (more || at + length > data.length) return [found, data.subarray(start)];
-    found.push(decode(level, data[start], data.subarray(at, at + length)));
+    found.push(decode(data[start], data.subarray(at, at + length)));
     start = at + length;
   }
 }
 
-function decode(level, first, body) {
+function decode(first, body) {
   const kind = first >> 4;
   const number = (at) => (body[at] << 8) | body[at + 1];
-  const block = (at) => (level === 5 ? read(body, at) : [[], at]);
-  if (kind === CONNACK) return { kind, code: body[1], properties: block(2)[0] };
-  if (kind === DISCONNECT) return { kind, code: body[0] ?? 0, properties: block(1)[0] };
+  if (kind === CONNACK) return { kind, code: body[1], properties: read(body, 2)[0] };
+  if (kind === DISCONNECT) return { kind, code: body[0] ?? 0, properties: read(body, 1)[0] };
   if (kind === SUBACK || kind === UNSUBACK) {
-    const [properties, at] = block(2);
+    const [properties, at] = read(body, 2);
     return { kind, id: number(0), codes: body.subarray(at), properties };
   }
-  if (kind !== PUBLISH) return { kind, id: body.length > 1 ? number(0) : 0, code: body[2] ?? 0, properties: block(3)[0] };
+  if (kind !== PUBLISH) return { kind, id: body.length > 1 ? number(0) : 0, code: body[2] ?? 0, properties: read(body, 3)[0] };
   const qos = (first >> 1) & 3, end = 2 + number(0);
-  const [properties, at] = block(end + (qos ? 2 : 0));
+  const [properties, at] = read(body, end + (qos ? 2 : 0));
   return {
     kind, qos, retain: Boolean(first & 1), topic: decoder.decode(body.subarray(2, end)), id: qos ? number(end) : 0,
     payload: body.slice(at), properties,

@@ -1,18 +1,12 @@
 -- Nodes: they join, send heartbeats, leave, and are declared dead.
 
--- args: prefix, node, layout of a new cluster, fields of the node's hash; with the field `speaks`, the newest layout
--- that the node knows. Returns {number of the last change, layout, clock, milliseconds without a node that it counts},
--- or {'layout', theirs}.
+-- args: prefix, node, its layout, fields of the node's hash. A new cluster gets this layout. Returns {number of the
+-- last change, clock, milliseconds without a node that it counts}, or {'layout', theirs} if the cluster has another.
 register('flockmq_join', function(args)
-  local prefix, node, speaks = args[1], args[2], args[3]
-  for i = 4, #args, 2 do
-    if args[i] == 'speaks' then
-      speaks = args[i + 1]
-    end
-  end
+  local prefix, node = args[1], args[2]
   redis.call('SETNX', prefix .. 'layout', args[3])
   local layout = redis.call('GET', prefix .. 'layout')
-  if tonumber(layout) > tonumber(speaks) then
+  if layout ~= args[3] then
     return {'layout', layout}
   end
   local off = outage.begin(prefix, redis.call('HKEYS', prefix .. 'nodes'))
@@ -22,27 +16,7 @@ register('flockmq_join', function(args)
   end
   redis.call('HSET', prefix .. 'node:' .. node, 'seq', 0, 'state', 'joining', 'starts', starts.count(prefix),
     unpack(args, 4))
-  return {tonumber(redis.call('GET', prefix .. 'change') or 0), tonumber(layout), clock(prefix), off}
-end)
-
--- args: prefix, node, layout. Raises the layout of the cluster if all its nodes know it. Returns 1 if it has that
--- layout.
-register('flockmq_raise', function(args)
-  local prefix, wanted = args[1], tonumber(args[3])
-  if not live(prefix, args[2]) then
-    return 0
-  end
-  if tonumber(redis.call('GET', prefix .. 'layout')) >= wanted then
-    return 1
-  end
-  for _, node in ipairs(redis.call('HKEYS', prefix .. 'nodes')) do
-    if tonumber(redis.call('HGET', prefix .. 'node:' .. node, 'speaks') or 1) < wanted then
-      return 0
-    end
-  end
-  redis.call('SET', prefix .. 'layout', args[3])
-  change(prefix, '', cmsgpack.pack({{'layout', wanted}, mark()}))
-  return 1
+  return {tonumber(redis.call('GET', prefix .. 'change') or 0), clock(prefix), off}
 end)
 
 -- args: prefix, node. The node has read the state; from now on others wait for it.
@@ -63,7 +37,7 @@ register('flockmq_ready', function(args)
 end)
 
 -- args: prefix, node, fields. Returns {seq, last change, node, heartbeats, ...}, or {'gone'}. With the field `elapsed`,
--- the milliseconds since the node's last heartbeat: {seq, last change, clock, 1 = something is due, layout, node, ...}.
+-- the milliseconds since the node's last heartbeat: {seq, last change, clock, 1 = something is due, node, ...}.
 register({function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = function(args)
   local prefix, node = args[1], args[2]
   local seq = live(prefix, node) and seq_of(prefix, node)
@@ -91,7 +65,7 @@ register({function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = func
           due = 1
         end
       end
-      result[3], result[4], result[5] = time, due, tonumber(redis.call('GET', prefix .. 'layout') or 1)
+      result[3], result[4] = time, due
     end
   end
   for _, value in ipairs(redis.call('HGETALL', prefix .. 'nodes')) do
