@@ -39,8 +39,8 @@ class AclFile:
         user: str | None = None
         text = read_text(path, "auth.acl_file", errors="surrogateescape")  # comments may be of any code
         for number, raw in enumerate(text.removeprefix(MARK).split("\n"), 1):
-            line = raw.strip(" \t\r")
-            if not line or line.startswith("#"):
+            line = raw.rstrip(" \t\r").lstrip(" ")
+            if line.lstrip("\t ").startswith("#") or not line:
                 continue
             try:
                 user = self._add(line, user)
@@ -51,7 +51,8 @@ class AclFile:
         """Add a line; returns the user of the lines that follow."""
         if not is_text(line):
             raise ValueError("UTF-8")
-        line = line.replace("\t", " ")
+        if "\t" in line:  # no separator in Mosquitto: it refuses most such lines, and reads the others in its own way
+            raise ValueError("spaces between words, and no tab")
         word, _, name = line.partition(" ")
         if word == "user":
             if not name.strip():

@@ -75,10 +75,21 @@ class ListenUrl:
         return replace(self, address=address)
 
 
+def clash(one: ListenUrl, other: ListenUrl) -> bool:
+    """Whether two addresses can't both be listened on: all addresses of a family include each one."""
+    if one.scheme not in NETWORK or other.scheme not in NETWORK:
+        return str(one) == str(other)
+    (hosts, port), (others, other_port) = hosts_and_port(one.address), hosts_and_port(other.address)
+    if not port or port != other_port:
+        return False
+    pairs = [(host, known) for host in hosts for known in others if (":" in host) == (":" in known)]
+    return any(host == known or host in EVERYWHERE or known in EVERYWHERE for host, known in pairs)
+
+
 def hosts_and_port(address: str) -> tuple[tuple[str, ...], int]:
     """The hosts and the port of an address to listen on. Raises ValueError."""
     host, port = split_address(f"*{address}" if address.startswith(":") else address)
-    return {"*": EVERYWHERE, "localhost": LOOPBACK}.get(host, (host,)), port
+    return {"*": EVERYWHERE, "localhost": LOOPBACK}.get(host.lower(), (host,)), port  # names of hosts have no case
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -3,25 +3,54 @@
 Directives are rows: those of a listener, of a bridge (`connection`), and of the whole broker. A path is taken as it is;
 FlockMQ reads Mosquitto's files of users and rules unchanged. A directive without a counterpart whose loss would open
 something ends the translation, unless its name is accepted.
+
+The lines before the first `listener` that are about one listener are about the default listener. Mosquitto opens it if
+one of some directives is among them (`OPENERS`), and the other listeners never have what it has.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, cast
 
 from ..errors import ConfigError
 from .keys import KEYS, read
-from .link import LEVELS, link
+from .link import NAME
+from .listen_url import ListenUrl, clash
+from .mosquitto_bridge import BRIDGE_LINES, Bridge, is_of
+from .mosquitto_directives import (
+    ALWAYS,
+    BROKER,
+    BY_MISTAKE,
+    CHAIN,
+    CLOSED,
+    EMPTY,
+    FAMILIES,
+    IF_TRUE,
+    LISTENER,
+    LOCAL,
+    MAIN_ONLY,
+    NO_BRIDGE,
+    OPENERS,
+    OPENERS_PER_LISTENER,
+    OPENS,
+    OPTION,
+    PLUGIN_OPTIONS,
+    PLUGINS,
+    PORT,
+    SECURITY,
+    SEPARATED,
+    STORE_FILE,
+    TAB,
+    UNKNOWN,
+    WITHOUT,
+    Row,
+    flag,
+    word,
+)
 
-VERSIONS = {"mqttv31": "3.1", "mqttv311": "3.1.1", "mqttv50": "5"}
-SECONDS = {"h": 3600, "d": 86_400, "w": 604_800, "m": 2_592_000, "y": 31_536_000}  # of persistent_client_expiration
-FIRST = "localhost:1883"  # that a configuration without listeners has
-STORE_FILE = "flockmq.db"
 MARK = "\ufeff"  # that editors of Windows write at the begin
-
-Convert = Callable[[str], object]
 
 
 class Loss(NamedTuple):
@@ -42,184 +71,45 @@ class Translated(NamedTuple):
 
     toml: str
     losses: list[Loss]  # accepted ones
-
-
-class Row(NamedTuple):
-    """The counterpart of a directive."""
-
-    key: str  # of FlockMQ
-    convert: Convert
-
-
-def _word(text: str) -> str:
-    """The first word. Mosquitto ignores what follows a truth value or a number; a text goes to the end of the line."""
-    return text.split(" ")[0]
-
-
-def _flag(text: str) -> bool:
-    return {"true": True, "1": True, "false": False, "0": False}[_word(text)]
-
-
-def _number(text: str) -> int:
-    return int(_word(text))
-
-
-def _seconds(text: str) -> str:
-    return f"{_number(text)} s"
-
-
-def _expiration(text: str) -> str:
-    word = _word(text)
-    return f"{int(word[:-1]) * SECONDS[word[-1]]} s"
-
-
-def _retry(text: str) -> int:
-    """Of SECONDS, or BASE CAP."""
-    words = text.split()[:2]
-    if int(words[-1]) < int(words[0]):
-        raise ConfigError("the second number is less than the first one, which Mosquitto refuses")
-    return min(3600, max(1, int(words[-1])))
-
-
-def _message_limit(text: str) -> int:
-    return _number(text) + 65_600 if _number(text) else 268_435_460
-
-
-# Of a listener; the value of `tls.*` and so on in its table.
-LISTENER: dict[str, Row] = {
-    "max_connections": Row("quotas.max_connections", lambda text: max(0, _number(text))),
-    "certfile": Row("tls.certificate", str),
-    "keyfile": Row("tls.key", str),
-    "cafile": Row("tls.client_ca", str),
-    "crlfile": Row("tls.client_crl", str),
-    "require_certificate": Row("tls.client_certificate", lambda text: "required" if _flag(text) else "none"),
-    "use_identity_as_username": Row("tls.username_from", lambda text: "cn" if _flag(text) else "none"),
-    "use_subject_as_username": Row("tls.username_from", lambda text: "subject" if _flag(text) else "none"),
-    "tls_version": Row("tls.min_version", lambda text: "1.3" if _word(text) == "tlsv1.3" else "1.2"),
-    "allow_anonymous": Row("auth.allow_anonymous", _flag),
-    "password_file": Row("auth.password_file", str),
-    "acl_file": Row("auth.acl_file", str),
-    "listener_allow_anonymous": Row("auth.allow_anonymous", _flag),
-    "enable_proxy_protocol": Row("proxied", lambda text: _number(text) > 0),
-    "websockets_origin": Row("websocket.origins", str.split),
-    "maximum_qos": Row("mqtt.maximum_qos", _number),
-    "max_qos": Row("mqtt.maximum_qos", _number),
-}
-PLUGIN_OPTIONS = {  # of the plugins that Mosquitto 2.1 has in place of its own directives
-    "plugin_opt_password_file": Row("auth.password_file", str),
-    "plugin_opt_acl_file": Row("auth.acl_file", str),
-    "plugin_opt_db_file": Row("store.url", lambda text: f"sqlite:{Path(text).parent / STORE_FILE}"),
-}
-PLUGINS = ("mosquitto_password_file", "mosquitto_acl_file", "mosquitto_persist_sqlite")
-BROKER: dict[str, Row] = {
-    "max_inflight_messages": Row("limits.max_inflight", lambda text: min(65_535, _number(text) or 65_535)),
-    "max_queued_messages": Row("limits.max_queued_messages", lambda text: _number(text) or 2**31 - 1),
-    "max_queued_bytes": Row("limits.max_queued_bytes", lambda text: max(1024, _number(text) or 1 << 40)),
-    "max_packet_size": Row("limits.max_packet_size", lambda text: _number(text) or 268_435_460),
-    "message_size_limit": Row("limits.max_packet_size", _message_limit),
-    "global_max_connections": Row("limits.max_connections", lambda text: max(0, _number(text))),
-    "global_max_clients": Row("limits.max_sessions", lambda text: 2**31 - 1 if _number(text) < 1 else _number(text)),
-    "max_keepalive": Row("limits.max_keep_alive", _seconds),
-    "retain_available": Row("mqtt.retain_available", _flag),
-    "max_topic_alias": Row("mqtt.topic_alias_maximum", _number),
-    "sys_interval": Row("mqtt.sys_interval", _seconds),
-    "persistent_client_expiration": Row("mqtt.session_expiry", _expiration),
-}
-BRIDGE: dict[str, Row] = {
-    "bridge_protocol_version": Row("version", lambda text: VERSIONS[_word(text)]),
-    "remote_clientid": Row("client_id", str),
-    "clientid": Row("client_id", str),
-    "remote_username": Row("username", str),
-    "username": Row("username", str),
-    "remote_password": Row("password", str),
-    "password": Row("password", str),
-    "bridge_cafile": Row("ca_file", str),
-    "bridge_certfile": Row("certificate", str),
-    "bridge_keyfile": Row("key", str),
-    "bridge_insecure": Row("insecure", _flag),
-    "keepalive_interval": Row("keep_alive", lambda text: max(5, _number(text))),
-    "restart_timeout": Row("retry", _retry),
-}
-NO_KEYS = "FlockMQ has no pre-shared keys: the listener would have no TLS, and let in clients without a key"
-UNKNOWN_PLUGIN = "nothing would check for it which clients may connect, publish or subscribe; see auth.* and hooks.*"
-NO_BRIDGE_KEYS = "a link verifies certificates, and has no pre-shared keys: use bridge_cafile"
-# Without the line, clients could do what they can't do now, or messages could be read on their way.
-OPENS = {
-    "psk_file": NO_KEYS,
-    "psk_hint": NO_KEYS,
-    "mount_point": "the listener's clients would share the topics of all others; see [[tenants]]",
-    "bind_interface": "the listener would be reached over all interfaces: name an address in `listener`",
-    "clientid_prefixes": "clients with any client identifier would be let in",
-    "use_username_as_clientid": "clients would choose their client identifiers, those of other users too",
-    "proxy_protocol_v2_require_tls": "clients that have reached the proxy without TLS would be let in",
-    "plugin": UNKNOWN_PLUGIN,
-    "global_plugin": UNKNOWN_PLUGIN,
-    "plugin_load": UNKNOWN_PLUGIN,
-    "auth_plugin": UNKNOWN_PLUGIN,
-    "bridge_capath": "a link takes one file of certificates: join them, and name the file in bridge_cafile",
-    "bridge_psk": NO_BRIDGE_KEYS,
-    "bridge_identity": NO_BRIDGE_KEYS,
-    "bridge_require_ocsp": "a link would take a revoked certificate of the other broker",
-    "use_identity_as_username": "clients without a certificate would be let in: see require_certificate",
-    "use_subject_as_username": "clients without a certificate would be let in: see require_certificate",
-}
-IF_TRUE = ("use_username_as_clientid", "proxy_protocol_v2_require_tls", "bridge_require_ocsp")
-# These mean TLS, and a link does the rest in its own way, or not at all.
-NO_BRIDGE = ("bridge_capath", "bridge_psk", "bridge_identity")
-TLS_BRIDGE = {
-    "bridge_tls_version": "a link takes TLS 1.2 and 1.3",
-    "bridge_alpn": "a link sends no ALPN",
-}
-# True of FlockMQ in any case, so that nothing is lost with the line.
-ALWAYS = {
-    "autosave_interval": "each message is stored before it is acknowledged",
-    "autosave_on_changes": "each message is stored before it is acknowledged",
-    "persistence_file": "the store has its own file, see store.url",
-    "set_tcp_nodelay": "always so",
-    "allow_zero_length_clientid": "always so, as the standard says",
-    "log_timestamp": "always so",
-    "connection_messages": "level debug logs each connection",
-    "try_private": "always so",
-    "notifications": "$SYS/broker/links/NAME/state is 1 or 0",
-    "start_type": "links are always up",
-    "cleansession": "links keep their sessions",
-    "bridge_attempt_unsubscribe": "filters that are no longer configured are not carried",
-    "round_robin": "links try their addresses in turn",
-    "local_cleansession": "links keep their sessions",
-    "local_clientid": "a link is part of the broker, not a client of it",
-    "local_username": "a link is part of the broker, not a client of it",
-    "local_password": "a link is part of the broker, not a client of it",
-    "allow_duplicate_messages": "a client gets a message once, with the highest QoS of its subscriptions",
-    "check_retain_source": "rules are checked as retained messages are delivered, for the receiver",
-    "memory_limit": "limits.* bound each use of memory; systemd and containers bound the process",
-    "user": "the service's unit or container has the user",
-    "pid_file": "systemd and containers know the process",
-    "log_dest": "the log is written to standard error, for the journal or the container",
-}
-UNKNOWN = "no counterpart"
-# Mosquitto completes the chain of its own certificate from `cafile`.
-CHAIN = "append the certificates of intermediate authorities that signed the node's own to tls.certificate"
-MAIN_ONLY = "without effect: Mosquitto takes it in its main file only"
-SEPARATED = ("listener", "port", "address", "addresses", "topic")  # their values are several words
-TAB = "a tab is no separator in a mosquitto.conf: write spaces"
+    warnings: list[str]
 
 
 @dataclass
 class Listener:
     """A listener, as far as it has been read."""
 
-    address: str
+    host: str = ""  # or the path of a Unix socket
+    port: str = PORT  # "0": a Unix socket
+    where: str = ""  # FILE:LINE
+    family: str = ""  # "ipv4" or "ipv6"
     values: dict[str, object] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)  # FILE:LINE: `LINE` of values
     websocket: bool = False
+    is_checked: bool = False  # whether a plugin, or a file of keys, decides in Mosquitto who connects
 
     def is_for(self, key: str) -> bool:
         """Whether a key has an effect on it."""
         return not key.startswith("tls.") or "tls.certificate" in self.values
 
     @property
+    def address(self) -> str:
+        """HOST:PORT of its family, or the path after unix:. Raises ConfigError."""
+        if self.port == "0":
+            return f"unix:{self.host}"
+        host = self.host
+        if self.family and host in ("", LOCAL):
+            host = FAMILIES[self.family][host == LOCAL]
+        elif self.family and not is_of(host, self.family):
+            raise ConfigError(
+                f"{self.where}: `socket_domain {self.family}` can't be taken over with the host {host}",
+                f"name an address of {self.family} in its place",
+            )
+        return _address(host, self.port)
+
+    @property
     def url(self) -> str:
-        """As `listen` has it."""
-        if self.address.startswith("unix:"):
+        """As `listen` has it. Raises ConfigError."""
+        if self.port == "0":
             return self.address
         secure = "tls.certificate" in self.values
         scheme = {(False, False): "", (False, True): "mqtts://", (True, False): "ws://", (True, True): "wss://"}
@@ -235,20 +125,24 @@ class Translation:
 
     def __init__(self, path: Path) -> None:
         self._main = path
-        self.first = Listener(FIRST)  # of `port`, and of the file before the first `listener`
-        self._bound = ""  # address of `bind_address`
+        self.first = Listener()  # of `port`, and of the file before the first `listener`
+        self._is_named = False  # by `port` or `bind_address`
+        self._opener = ""  # the line that opens it, though it is not named
         self._where = ""  # FILE:LINE
         self._capath = ""  # the line
-        self._secure: set[str] = set()  # connections with a directive that means TLS
         self.listeners: list[Listener] = []
-        self.bridges: dict[str, dict[str, object]] = {}
+        self.bridges: dict[str, Bridge] = {}
         self.values: dict[str, object] = {}
         self.notes: list[str] = []
         self.losses: list[Loss] = []
-        self._bridge: dict[str, object] | None = None
+        self.warnings: list[str] = []
+        self.nobody = ""  # who could connect: why
+        self._bridge: Bridge | None = None
         self._plugin: dict[str, object] = {}  # gets the options that follow
         self._loaded: dict[str, dict[str, object]] = {}  # options of plugins by name
         self._persistent = self._per_listener = False
+        self._is_checked = False  # as of a listener, for all
+        self._security = ""  # the line of the first setting of security
 
     @property
     def _listener(self) -> Listener:
@@ -285,6 +179,8 @@ class Translation:
             raise ConfigError("it is not UTF-8")
         if "\t" in name or ("\t" in value and name in SEPARATED):
             raise ConfigError(TAB)
+        if not value and name not in EMPTY:
+            raise ConfigError("it has no value, which Mosquitto refuses")
         if name != "include_dir":
             self._take(name, value, line)
         elif is_main:
@@ -307,72 +203,82 @@ class Translation:
             yield path
 
     def _take(self, name: str, value: str, line: str) -> None:
+        if name in SECURITY:
+            self._security = self._security or self._where
+        if self._listener is self.first and not self._opener:
+            opens = name in OPENERS_PER_LISTENER if self._per_listener else False
+            if opens or (name in OPENERS and OPENERS[name](value)):
+                self._opener = f"{self._where}: `{line}`"
         is_lost = name in OPENS and self._is_lost(name, value)
         if is_lost:
             self._lose(self._where, name, value)
+            self._note_check(name)
         if is_lost and "plugin" not in name:
-            self._secure |= self._present_bridge if name in NO_BRIDGE else set()
+            if self._bridge is not None and name in NO_BRIDGE:
+                self._bridge.secure = True
         elif name in IF_TRUE:
             self.notes.append(f"{line}: the default")
         elif name in ("listener", "port"):
             self._begin_listener(name, *value.split())
         elif name == "connection":
-            self._bridge = self.bridges.setdefault(value, {"url": [], "topics": [], "version": "3.1.1"})
-        elif self._bridge is not None and self._take_bridge(self._bridge, name, value):
-            pass
+            self._begin_bridge(word(value))
+        elif name in BRIDGE_LINES:
+            if self._bridge is None:
+                raise ConfigError("no `connection` stands before it, which Mosquitto refuses")
+            self.notes += self._bridge.take(name, value)
         elif name in LISTENER:
             is_own = name == "listener_allow_anonymous" or not LISTENER[name].key.startswith("auth.")
             _set(self._listener.values if is_own else self._shared, LISTENER[name], value)
+            self._listener.places[LISTENER[name].key] = f"{self._where}: `{line}`"
         elif name in BROKER:
             _set(self.values, BROKER[name], value)
         elif "plugin" in name:
             self._take_plugin(name, value, line)
         elif not self._take_other(name, value):
             self.notes.append(f"{line}: {ALWAYS.get(name, UNKNOWN)}")
+            if name not in ALWAYS and name not in WITHOUT and not OPTION.match(name):
+                self.warnings.append(f"{self._where}: `{line}` is left out: Mosquitto has no directive {name!r}")
+
+    def _note_check(self, name: str) -> None:
+        """A directive is lost by which Mosquitto decides who connects: its listeners are not those of nobody."""
+        if name == "psk_file" or "plugin" in name:
+            if self._per_listener:
+                self._listener.is_checked = True
+            else:
+                self._is_checked = True
 
     def _begin_listener(self, name: str, port: str, host: str = "", *_: str) -> None:
-        self._bridge = None
         if name == "port":  # other words are a comment
-            self.first.address = _address(self._bound, port)
+            self.first.port, self.first.where = str(int(port)), self._where
+            self._is_named = True
         else:
             host = "" if host.startswith("#") else host
-            self.listeners.append(Listener(f"unix:{host}" if port == "0" else _address(_host(host), port)))
+            self.listeners.append(Listener(host if port == "0" else _host(host), str(int(port)), self._where))
+        try:
+            ListenUrl.parse((self.first if name == "port" else self.listeners[-1]).address)
+        except ValueError as fault:
+            raise ConfigError(f"expected {fault}") from None
+
+    def _begin_bridge(self, name: str) -> None:
+        if name in self.bridges:
+            raise ConfigError(f"there is a connection {name} already, which Mosquitto refuses")
+        if not NAME.fullmatch(name):
+            raise ConfigError("a link has a name of at most 32 letters, digits, - and _")
+        self._bridge = self.bridges[name] = Bridge(self._where)
 
     def _is_lost(self, name: str, value: str) -> bool:
         """Whether a directive opens something if it is not taken over."""
         if "plugin" in name:
             return not any(known in value for known in PLUGINS)
-        return name not in LISTENER and (name not in IF_TRUE or _flag(value))
+        return name not in LISTENER and (name not in IF_TRUE or flag(value))
 
     def _lose(self, where: str, name: str, value: str) -> None:
         self.losses.append(Loss(where, name, value, OPENS[name]))
 
-    @property
-    def _present_bridge(self) -> set[str]:
-        """The name of the connection that a line is about, if it is about one."""
-        return {name for name, found in self.bridges.items() if found is self._bridge}
-
-    def _take_bridge(self, bridge: dict[str, object], name: str, value: str) -> bool:
-        urls, topics = cast(list[str], bridge["url"]), cast(list[str], bridge["topics"])
-        if name in ("address", "addresses"):
-            urls += [place if ":" in place else f"{place}:1883" for place in value.split()]
-        elif name == "topic":
-            topics.append(value)
-        elif name in BRIDGE:
-            row = BRIDGE[name]
-            bridge[row.key] = row.convert(value)
-        elif name in TLS_BRIDGE or name == "bridge_tls_use_os_certs":
-            if name in TLS_BRIDGE or _flag(value):
-                self._secure |= self._present_bridge
-            if name in TLS_BRIDGE:
-                self.notes.append(f"{name} {value}: {TLS_BRIDGE[name]}")
-        else:
-            return False
-        return True
-
     def _take_plugin(self, name: str, value: str, line: str) -> None:
         """Read a line about a plugin: files of users and rules, and a store, have a counterpart."""
         if name == "plugin_use":
+            self._listener.is_checked = True
             for key, found in self._loaded.get(value, {}).items():
                 (self.values if key == "store.url" else self._listener.values)[key] = found
         elif name in PLUGIN_OPTIONS:
@@ -381,6 +287,8 @@ class Translation:
             self._persistent |= row.key == "store.url"
         elif name not in OPENS:
             self.notes.append(f"{line}: {UNKNOWN}")
+            if name not in WITHOUT and not OPTION.match(name):
+                self.warnings.append(f"{self._where}: `{line}` is left out: Mosquitto has no directive {name!r}")
         else:
             self._plugin = self.values if name == "global_plugin" else self._shared
             if name == "plugin_load":
@@ -388,21 +296,28 @@ class Translation:
 
     def _take_other(self, name: str, value: str) -> bool:
         if name == "protocol":
-            self._listener.websocket = {"mqtt": False, "websockets": True}[_word(value)]
+            self._listener.websocket = {"": False, "mqtt": False, "websockets": True}[word(value)]
         elif name == "per_listener_settings":
-            self._per_listener = _flag(value)
+            if self._security and (flag(value) or self._per_listener):
+                raise ConfigError(f"Mosquitto wants it before all settings of security, as in {self._security}")
+            self._per_listener = flag(value)
+        elif name == "socket_domain":
+            if word(value) not in FAMILIES:
+                raise ConfigError("Mosquitto takes ipv4 and ipv6 only")
+            self._listener.family = word(value)
+            self._listener.where = self._listener.where or self._where
         elif name == "bind_address":
-            self._bound = _host(value)
-            self.first.address = _address(value, self.first.address.rpartition(":")[2])
+            self.first.host, self.first.where = _host(value), self._where
+            self._is_named = True
         elif name == "persistence":
-            self._persistent = _flag(value)
+            self._persistent = flag(value)
         elif name == "persistence_location":
             self.values["store.url"] = f"sqlite:{Path(value) / STORE_FILE}"
         elif name == "capath":
             self._capath = self._capath or f"{self._where}: `capath {value}`"
             self.notes.append(f"capath {value}: {CHAIN}")
         elif name == "log_type":
-            if _word(value) in ("debug", "all"):
+            if word(value) in ("debug", "all"):
                 self.values["log.level"] = "debug"
         else:
             return False
@@ -421,7 +336,7 @@ class Translation:
             is_vain = key in ("tls.client_ca", "tls.client_crl", "tls.username_from") and not needs_certificate
             if key == "tls.username_from" and listener.is_for(key) and is_vain and values[key] != "none":
                 kind = "identity" if values.pop(key) == "cn" else "subject"  # Mosquitto lets in nobody
-                self._lose(listener.url, f"use_{kind}_as_username", "true")
+                self._lose(listener.places[key].partition(": `")[0], f"use_{kind}_as_username", "true")
             elif not listener.is_for(key) or is_vain:
                 more = f"; {CHAIN}" if key == "tls.client_ca" and listener.is_for(key) else ""
                 self.notes.append(f"{key} = {json.dumps(values.pop(key))}: without effect on {listener.url}{more}")
@@ -441,17 +356,84 @@ class Translation:
             limits = (f"{qos} for {listener.url}" for qos, listener in zip(found, listeners, strict=True))
             self.notes.append(f"the maximum QoS, {', '.join(limits)}: mqtt.maximum_qos is the same for all listeners")
 
+    def _opened(self) -> list[Listener]:
+        """The listeners that Mosquitto opens, with the default listener if it is one of them. Raises ConfigError."""
+        first = self.first
+        if not self.listeners:
+            if not self._is_named:
+                first.host = LOCAL
+                if self._opener:
+                    self.warnings.append(
+                        f"{self._opener}: no `listener` stands in the file: Mosquitto opens port {PORT} to every "
+                        f"machine and client, FlockMQ to this machine only; write `listener {PORT}` if others connect"
+                    )
+            return [first]
+        if self._is_named or self._opener:
+            first.where = first.where or self._opener.partition(": `")[0]
+            if not self._is_named:
+                self.warnings.append(
+                    f"{self._opener}: it stands before the first `listener`, so it is about the default listener: "
+                    f"Mosquitto opens {first.url} for it, and FlockMQ does"
+                )
+            return [first, *self.listeners]
+        for key in first.values:
+            self.warnings.append(
+                f"{first.places[key]} has no effect: it stands before the first `listener`, so it is about the default "
+                "listener, which Mosquitto does not open"
+            )
+        return self.listeners
+
+    def _without_closed(self, listeners: list[Listener]) -> list[Listener]:
+        """The listeners at which somebody can connect; all if nobody can at any.
+
+        FlockMQ does not start with a listener that refuses everybody, or accepts anonymous clients if only this machine
+        reaches it.
+        """
+        if not (self.listeners or self._is_named):
+            return listeners  # Mosquitto accepts clients of this machine, and FlockMQ does
+        closed = {id(listener): self._why_closed(listener) for listener in listeners}
+        found = [f"{listener.where}: {listener.url}" for listener in listeners if closed[id(listener)]]
+        reasons = [reason for reason in closed.values() if reason]
+        if len(found) == len(listeners):
+            self.nobody = "; ".join(f"{place}: {why}" for place, why in zip(found, reasons, strict=True))
+            return listeners
+        for place, why in zip(found, reasons, strict=True):
+            self.warnings.append(f"{place} is left out: {why}")
+        return [listener for listener in listeners if not closed[id(listener)]]
+
+    def _why_closed(self, listener: Listener) -> str:
+        """Why nobody can connect to a listener; empty: somebody can."""
+        values = {**self.values, **listener.values}
+        is_by_mistake = self._per_listener and listener is self.first and "auth.allow_anonymous" not in values
+        by_certificate = values.get("tls.username_from", "none") != "none" and listener.is_for("tls.username_from")
+        is_known = values.get("auth.password_file") or by_certificate or listener.is_checked or self._is_checked
+        if values.get("auth.allow_anonymous") or is_known:
+            if is_by_mistake:
+                self.warnings.append(f"{listener.where}: {listener.url}: {BY_MISTAKE}")
+            return ""
+        return BY_MISTAKE if is_by_mistake else CLOSED
+
+    def _check_places(self, listeners: list[Listener]) -> None:
+        """Raise ConfigError if two listeners want the same port of an address."""
+        for number, listener in enumerate(listeners):
+            for other in listeners[:number]:
+                if clash(ListenUrl.parse(listener.url), ListenUrl.parse(other.url)):
+                    raise ConfigError(
+                        f"{listener.where}: {listener.url} is taken by {other.url} of {other.where}, so Mosquitto does "
+                        "not start"
+                    )
+
     def toml(self) -> Iterator[str]:
         """The lines of the configuration. Raises ConfigError."""
-        is_used = not self.listeners or self.first.address != FIRST
-        listeners = [self.first, *self.listeners] if is_used else self.listeners
-        shared = {} if is_used else self.first.values
+        opened = self._opened()
+        self._check_places(opened)
+        listeners = self._without_closed(opened)
         for listener in listeners:
             self._drop_unused(listener)
         self._take_maximum_qos(listeners)
         default = min(listeners, key=lambda listener: len(listener.values))  # the others inherit what it has
         yield f"listen = {json.dumps([default.url])}"
-        values = {**self.values, **shared, **default.values}
+        values = {**self.values, **default.values}
         if not self._persistent:
             values["store.url"] = "memory"  # as Mosquitto without persistence
         yield from _sections(values)
@@ -461,16 +443,7 @@ class Translation:
             yield from ("", f"[{name}]", f"listen = {json.dumps([listener.url])}")
             yield from _sections({**inherited, **listener.values}, f"{name}.")
         for name, bridge in self.bridges.items():
-            secure = name in self._secure or "ca_file" in bridge or "certificate" in bridge or bridge.get("insecure")
-            if not secure:
-                bridge.pop("insecure", None)  # of TLS, which the bridge has not
-            bridge["url"] = [f"{'mqtts' if secure else 'mqtt'}://{place}" for place in cast(list[str], bridge["url"])]
-            try:
-                link(name, bridge)
-            except ValueError as fault:
-                raise ConfigError(f"connection {name}: expected {fault}") from None
-            yield from ("", f"[links.{name}]")
-            yield from (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in bridge.items())
+            yield from ("", f"[links.{name}]", *bridge.lines(name))
         if self.losses:
             yield from ("", "# Accepted losses, each of which opens something:")
             yield from (f"# {loss}" for loss in self.losses)
@@ -530,7 +503,7 @@ def translate(path: Path, accepted: Collection[str] = ()) -> Translated:
         accepted: names of directives that may be lost, though their loss opens something.
 
     Raises:
-        ConfigError: a file can't be read, a line is not understood, or a loss is not accepted.
+        ConfigError: a file can't be read, a line is not understood, a loss is not accepted, or nobody could connect.
     """
     translation = Translation(path)
     translation.read(path)
@@ -542,7 +515,9 @@ def translate(path: Path, accepted: Collection[str] = ()) -> Translated:
             f"something would be open without {'; '.join(map(str, losses))}",
             f"change the file, or accept the loss: {' '.join(flags)}",
         )
-    return Translated("\n".join(lines) + "\n", translation.losses)
-
-
-assert set(VERSIONS.values()) == set(LEVELS)
+    if translation.nobody:
+        raise ConfigError(
+            f"nobody could connect: {translation.nobody}",
+            "write `allow_anonymous true`, or name a password_file (`flockmq passwd` makes one), in the file",
+        )
+    return Translated("\n".join(lines) + "\n", translation.losses, translation.warnings)

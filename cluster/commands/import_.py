@@ -6,7 +6,8 @@ from pathlib import Path
 
 from ...broker.commands.parser import Parser
 from ...broker.config.load import load
-from ...broker.config.mosquitto import OPENS, translate
+from ...broker.config.mosquitto import translate
+from ...broker.config.mosquitto_directives import OPENS
 from ...broker.errors import UsageError
 from ..migration.mosquitto_file import MAGIC
 from ..migration.places import MOSQUITTO
@@ -54,12 +55,13 @@ def run(arguments: list[str]) -> int:
         return move(f"{MOSQUITTO}{path}", args)
     if args.target is not None:
         raise UsageError(f"{path} is no mosquitto.db: only that has state for a store")
-    text, losses = translate(path, accepted(args.accept))
+    text, losses, warnings = translate(path, accepted(args.accept))
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as made:  # the output can be loaded
         made.write(text)
         made.flush()
         config = load({}, {}, made.name)
-    for sentence, is_warning in (*((f"lost: {loss}", True) for loss in losses), *reports(config, losses)):
+    warned = [*(f"lost: {loss}" for loss in losses), *warnings]
+    for sentence, is_warning in (*((each, True) for each in warned), *reports(config, losses)):
         print(f"flockmq: {'warning: ' * is_warning}{sentence}", file=sys.stderr)
     print(text, end="")
     return 0

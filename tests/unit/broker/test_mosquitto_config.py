@@ -8,18 +8,25 @@ import pytest
 
 from flockmq.broker.cli import main
 from flockmq.broker.config.load import load
-from flockmq.broker.config.mosquitto import ALWAYS, LISTENER, OPENS, translate
+from flockmq.broker.config.mosquitto import translate
+from flockmq.broker.config.mosquitto_directives import ALWAYS, BRIDGE, LISTENER, OPENS, TLS_BRIDGE
 from flockmq.broker.config.schema import Config
 from flockmq.broker.errors import ConfigError
 from tests.harness.certificates import Authority
 from tests.security.access_files import quick_hash
 
+FILES = (
+    *("acl_file", "password_file", "psk_file", "certfile", "keyfile", "cafile", "capath", "crlfile"),
+    *("persistence_location", "pid_file"),
+)
 CERTIFICATE = "certfile /c.pem\nkeyfile /k.pem\n"
 EXAMPLE = Path("/usr/share/doc/mosquitto/examples/mosquitto.conf")
 
 
 def imported(tmp_path: Path, text: str, *accepted: str) -> tuple[Config, str]:
-    """The configuration of a mosquitto.conf, and its text."""
+    """The configuration of a mosquitto.conf, and its text; everybody may connect if the file does not say who may."""
+    if not re.search("allow_anonymous|password_file|per_listener_settings", text):
+        text += "allow_anonymous true\n"
     source, made = tmp_path / "mosquitto.conf", tmp_path / "flockmq.toml"
     source.write_text(text)
     made.write_text(translate(source, accepted).toml)
@@ -48,7 +55,9 @@ listener 9001 ::1
 protocol websockets
 cafile /unused.pem
 max_connections 100
+password_file /pw
 listener 0 /run/m.sock
+password_file /pw
 """,
     )
     found = {listener.listen[0]: listener for listener in config.listeners}
@@ -136,6 +145,7 @@ def test_settings_of_listeners_since_mosquitto_2(tmp_path: Path) -> None:
         """listener 1883
 enable_proxy_protocol 2
 max_qos 1
+password_file /pw
 listener 9001
 protocol websockets
 websockets_origin https://a.example
@@ -210,7 +220,8 @@ def test_every_directive_of_mosquittos_own_example(tmp_path: Path) -> None:
         name, _, value = line.partition(" ")
         if not value or name in ("listener", "connection", "address", "topic", "include_dir"):
             continue
-        _, text = imported(tmp_path, f"{line}\n")
+        before = "connection up\naddress up.example\ntopic x\n" if name in (*BRIDGE, *TLS_BRIDGE) else ""
+        _, text = imported(tmp_path, f"{before}{line}\n")
         assert text.count("\n") > 3 or name in ("protocol", "persistence", "log_type", "port"), line
 
 
@@ -231,6 +242,7 @@ keyfile /k.pem
 cafile /ca.pem
 require_certificate true # devices
 allow_anonymous false # nobody
+password_file /pw
 protocol mqtt # plain
 """,
     )
@@ -242,12 +254,32 @@ protocol mqtt # plain
 
 
 @pytest.mark.parametrize(
-    "line", ["require_certificate yes", "persistence TRUE", "allow_anonymous", "max_connections", "protocol mqttsn"]
+    ("line", "reason"),
+    [
+        (
+            "require_certificate yes",
+            "can't be taken over: 'yes' is no truth value: Mosquitto takes true, false, 1 and 0",
+        ),
+        ("persistence TRUE", "can't be taken over: 'TRUE' is no truth value"),
+        ("allow_anonymous TRUE", "can't be taken over: 'TRUE' is no truth value"),
+        ("allow_anonymous", "can't be taken over: it has no value"),
+        ("max_connections", "can't be taken over: it has no value"),
+        ("protocol mqttsn", "is not understood"),
+        ("socket_domain IPV6", "can't be taken over: Mosquitto takes ipv4 and ipv6 only"),
+        ("per_listener_settings true", "can't be taken over: Mosquitto wants it before all settings of security"),
+        ("address a.example", "can't be taken over: no `connection` stands before it"),
+        ("topic x", "can't be taken over: no `connection` stands before it"),
+        ("keepalive_interval 30", "can't be taken over: no `connection` stands before it"),
+        ("connection", "can't be taken over: it has no value"),
+        ("listener 70000", "can't be taken over: expected a port from 0 to 65535"),
+        ("listener 0", "can't be taken over: expected an absolute path"),
+        *((name, "can't be taken over: it has no value") for name in FILES),
+    ],
 )
-def test_what_mosquitto_refuses_is_refused(tmp_path: Path, line: str) -> None:
+def test_what_mosquitto_refuses_is_refused(tmp_path: Path, line: str, reason: str) -> None:
     path = tmp_path / "mosquitto.conf"
-    path.write_text(f"listener 1883\n{line}\n")
-    with pytest.raises(ConfigError, match=f"mosquitto.conf:2: `{line}` is not understood"):
+    path.write_text(f"allow_anonymous true\n{line}\n")
+    with pytest.raises(ConfigError, match=re.escape(f"mosquitto.conf:2: `{line}` {reason}")):
         translate(path)
 
 
@@ -284,7 +316,7 @@ def test_a_bridge_without_tls(tmp_path: Path, line: str) -> None:
 
 def test_a_directory_of_certificates_for_clients_stops_the_import(tmp_path: Path) -> None:
     path = tmp_path / "mosquitto.conf"
-    lines = "listener 8883\ncertfile /c.pem\nkeyfile /k.pem\ncapath /cas\n"
+    lines = "listener 8883\ncertfile /c.pem\nkeyfile /k.pem\ncapath /cas\nallow_anonymous true\n"
     path.write_text(lines)
     assert "capath /cas: append the certificates" in translate(path).toml
     path.write_text(lines + "require_certificate true\n")
@@ -319,7 +351,7 @@ def test_each_loss_that_opens_something_is_tested() -> None:
 def test_a_loss_that_opens_something_is_accepted_by_its_name_only(tmp_path: Path, lines: str) -> None:
     line = lines.splitlines()[-1]
     name, shown = line.split()[0], line.replace("00ff", "...")  # a secret
-    text = f"listener 8883\nautosave_interval 1\n{lines}\nsys_interval 5\n"
+    text = f"listener 8883\nautosave_interval 1\n{lines}\nsys_interval 5\nallow_anonymous true\n"
     path = tmp_path / "mosquitto.conf"
     path.write_text(text)
     for accepted in ((), tuple(OPENS.keys() - {name})):
@@ -404,7 +436,9 @@ def test_retry_is_the_second_number(tmp_path: Path) -> None:
 
 def test_marks_codes_and_ends_of_lines(tmp_path: Path) -> None:
     path = tmp_path / "mosquitto.conf"
-    path.write_bytes(b"\xef\xbb\xbf# M\xfcller\r\nlistener 1884\r\n  # \xe9\r\n\r\nmax_keepalive 7\r\n")
+    path.write_bytes(
+        b"\xef\xbb\xbf# M\xfcller\r\nlistener 1884\r\nallow_anonymous true\r\n  # \xe9\r\n\r\nmax_keepalive 7\r\n"
+    )
     assert 'listen = [":1884"]' in translate(path).toml and "max_keep_alive" in translate(path).toml
     path.write_bytes(b"listener 1884\nacl_file /M\xfcller\n")
     with pytest.raises(ConfigError, match=r":2: `acl_file /M.ller` can't be taken over: it is not UTF-8"):
@@ -415,7 +449,7 @@ def test_a_fault_in_an_included_file_has_its_place(tmp_path: Path) -> None:
     more = tmp_path / "conf.d"
     more.mkdir()
     path = tmp_path / "mosquitto.conf"
-    path.write_text("listener 1883\ninclude_dir conf.d\n")
+    path.write_text("allow_anonymous true\nlistener 1883\ninclude_dir conf.d\n")
     (more / "a.conf").write_text("# x\nmax_connections many\n")
     with pytest.raises(ConfigError, match=f"^{more}/a.conf:2: `max_connections many` is not understood"):
         translate(path)
@@ -436,6 +470,216 @@ def test_include_dir_takes_other_regular_files_only(tmp_path: Path) -> None:
     more.mkdir()
     os.mkfifo(more / "a.conf")
     with pytest.raises(ConfigError, match=r":1: .*a.conf is no regular file"):
+        translate(path)
+
+
+# ---- which listeners there are, and who may connect, as with Mosquitto 2.0.11 ----
+
+PER = "per_listener_settings true\n"
+OPEN = "allow_anonymous true\n"
+
+
+def found(tmp_path: Path, text: str) -> dict[str, tuple[bool, str]]:
+    """Of each address, whether anonymous clients are accepted, and the password file."""
+    path = tmp_path / "mosquitto.conf"
+    path.write_text(text)
+    made = tmp_path / "flockmq.toml"
+    made.write_text(translate(path).toml)
+    listeners = load({}, {}, made).listeners
+    return {each.listen[0]: (each.auth.allow_anonymous, each.auth.password_file) for each in listeners}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            f"{PER}{OPEN}listener 2201\npassword_file /a\nlistener 2202\npassword_file /b\n",
+            {":2201": (False, "/a"), ":2202": (False, "/b")},
+        ),
+        (f"{PER}password_file /a\nlistener 2201\n{OPEN}listener 2202\n", {":1883": (False, "/a"), ":2201": (True, "")}),
+        (f"{PER}{OPEN}port 1884\nlistener 2201\npassword_file /a\n", {":1884": (True, ""), ":2201": (False, "/a")}),
+        (f"{PER}listener 2201\npassword_file /a\nport 1884\n{OPEN}", {":2201": (True, "/a")}),
+        (
+            f"{PER}{OPEN}acl_file /acl\nlistener 2201 127.0.0.1\nlistener 2202 127.0.0.1\n{OPEN}",
+            {"127.0.0.1:2202": (True, "")},
+        ),
+        (f"{OPEN}listener 2201\nlistener 2202\npassword_file /a\n", {":2201": (True, "/a"), ":2202": (True, "/a")}),
+        (f"max_connections 5\n{OPEN}listener 2201\n", {":1883": (True, ""), ":2201": (True, "")}),
+        (f"max_connections -1\nrequire_certificate false\n{OPEN}listener 2201\n", {":2201": (True, "")}),
+        (f"bind_address 127.0.0.1\n{OPEN}listener 2201\n", {"127.0.0.1:1883": (True, ""), ":2201": (True, "")}),
+        (f"socket_domain ipv6\n{OPEN}listener 2201\n", {"[::]:1883": (True, ""), ":2201": (True, "")}),
+        ("max_connections 5\n", {"localhost:1883": (False, "")}),
+    ],
+)
+def test_the_default_listener_is_a_listener_of_its_own(
+    tmp_path: Path, text: str, expected: dict[str, tuple[bool, str]]
+) -> None:
+    assert found(tmp_path, text) == expected
+
+
+def test_what_precedes_the_first_listener_is_of_the_default_listener(tmp_path: Path) -> None:
+    config, _ = imported(tmp_path, "max_connections 5\nlistener 2201\n")
+    limits = {each.listen[0]: each.quotas.max_connections for each in config.listeners}
+    assert limits == {":1883": 5, ":2201": 0}
+
+
+def test_settings_of_a_default_listener_that_is_not_opened_are_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "mosquitto.conf"
+    path.write_text(f"{PER}{OPEN}listener 2201\npassword_file /a\n")
+    assert translate(path).warnings == [
+        f"{path}:2: `allow_anonymous true` has no effect: it stands before the first `listener`, so it is about the "
+        "default listener, which Mosquitto does not open"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "listener", "address"),
+    [
+        ("socket_domain ipv6 # six\n", "listener 2201", "[::]:2201"),
+        ("socket_domain ipv4\n", "listener 2201", "0.0.0.0:2201"),
+        ("socket_domain ipv6\nsocket_domain ipv4\n", "listener 2201", "0.0.0.0:2201"),
+        ("socket_domain ipv6\n", "listener 2201 localhost", "[::1]:2201"),
+        ("socket_domain ipv4\n", "listener 2201 127.0.0.2", "127.0.0.2:2201"),
+        ("socket_domain ipv6\n", "port 2201", "[::]:2201"),
+    ],
+)
+def test_a_listener_keeps_its_family(tmp_path: Path, lines: str, listener: str, address: str) -> None:
+    config, _ = imported(tmp_path, f"{listener}\n{lines}")
+    assert config.listen == (address,)
+
+
+def test_a_host_of_another_family_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mosquitto.conf"
+    for host in ("127.0.0.1", "a.example"):
+        path.write_text(f"allow_anonymous true\nlistener 2201 {host}\nsocket_domain ipv6\n")
+        with pytest.raises(ConfigError, match=f"conf:2: `socket_domain ipv6` can't be taken over with the host {host}"):
+            translate(path)
+
+
+@pytest.mark.parametrize(("first", "second"), [("2201", "2201 127.0.0.1"), ("2201 ::1", "2201"), ("2201", "2201")])
+def test_two_listeners_at_one_address(tmp_path: Path, first: str, second: str) -> None:
+    path = tmp_path / "mosquitto.conf"
+    path.write_text(f"allow_anonymous true\nlistener {first}\nlistener {second}\n")
+    with pytest.raises(ConfigError, match=rf"conf:3: \S*:2201 is taken by \S*:2201 of {path}:2"):
+        translate(path)
+
+
+@pytest.mark.parametrize("text", ["listener 2201\nallow_anonymous false\n", "listener 2201 127.0.0.1\n", "port 2201\n"])
+def test_a_file_with_which_nobody_could_connect(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mosquitto.conf"
+    path.write_text(text)
+    with pytest.raises(
+        ConfigError, match=f"^nobody could connect: {path}:1: .*:2201: Mosquitto refuses every"
+    ) as caught:
+        translate(path)
+    assert "`allow_anonymous true`" in caught.value.hint
+
+
+def test_a_closed_listener_does_not_stop_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "mosquitto.conf"
+    path.write_text(f"{PER}listener 2201\nlistener 2202 127.0.0.1\nallow_anonymous false\nlistener 2203\n{OPEN}")
+    said = translate(path).warnings
+    closed = "Mosquitto refuses every client there, since it has neither `allow_anonymous true` nor a password_file"
+    assert said == [
+        f"{path}:2: :2201 is left out: {closed}",
+        f"{path}:3: 127.0.0.1:2202 is left out: {closed}",
+    ]
+    assert found(tmp_path, path.read_text()) == {":2203": (True, "")}
+
+
+def test_a_default_listener_without_a_word_about_anonymous_clients(tmp_path: Path) -> None:
+    """Mosquitto accepts them with `per_listener_settings`, against its manual."""
+    path = tmp_path / "mosquitto.conf"
+    path.write_text(f"{PER}port 1884\npassword_file /a\n")
+    (said,) = translate(path).warnings
+    assert said.startswith(f"{path}:2: :1884: it has no allow_anonymous line: Mosquitto 2.0 accepts anonymous clients")
+    path.write_text(f"{PER}port 1884\n")
+    with pytest.raises(ConfigError, match=r"nobody could connect: .*:2: :1884: it has no allow_anonymous line"):
+        translate(path)
+
+
+def test_unknown_directives_are_warnings(tmp_path: Path) -> None:
+    path = tmp_path / "mosquitto.conf"
+    path.write_text(f"listener 2201\n{OPEN}pasword_file /a\nlog_facility 5\nauth_opt_x y\nciphers x\nplugin_x 1\n")
+    assert translate(path).warnings == [
+        f"{path}:3: `pasword_file /a` is left out: Mosquitto has no directive 'pasword_file'",
+        f"{path}:7: `plugin_x 1` is left out: Mosquitto has no directive 'plugin_x'",
+    ]
+
+
+def test_an_order_that_mosquitto_takes(tmp_path: Path) -> None:
+    assert found(tmp_path, f"port 2201\n{PER}{OPEN}") == {":2201": (True, "")}
+    assert found(tmp_path, "password_file /a\nper_listener_settings false\nport 2201\n") == {":2201": (False, "/a")}
+
+
+# ---- bridges, as Mosquitto 2.0.11 reads them ----
+
+UP = "connection up # the cloud\naddress up.example # there\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("# out 1 # x", "# out 1"),
+        ("a out # x", "a out 0"),
+        ("a in 1 l/ # x", "a in 1 l/"),
+        ("a in 1 l/ r/ more", "a in 1 l/ r/"),
+        ("a in 1 #l r", "a in 1"),
+        ("a BOTH", "a both 0"),
+        ("a in x", "a in 0"),
+        ("a in 1x", "a in 1"),
+        ("  a   in   02", "a in 2"),
+        ('"" in 0 l r', '"" in 0 l r'),
+        ('a in 0 "" r/', 'a in 0 "" r/'),
+        ("#", "# out 0"),
+    ],
+)
+def test_topics_of_bridges(tmp_path: Path, line: str, rule: str) -> None:
+    config, _ = imported(tmp_path, f"{UP}topic {line}\n")
+    assert (config.links[0].name, config.links[0].url) == ("up", ("mqtt://up.example:1883",))
+    assert [str(each) for each in config.links[0].topics] == [rule]
+
+
+def test_addresses_of_bridges(tmp_path: Path) -> None:
+    config, _ = imported(tmp_path, "connection a\naddress [::1]:1884 b.example fe80::1:1885 # c.example\ntopic x\n")
+    assert config.links[0].url == ("mqtt://[::1]:1884", "mqtt://b.example:1883", "mqtt://[fe80::1]:1885")
+
+
+def test_a_listener_does_not_end_a_bridge(tmp_path: Path) -> None:
+    config, _ = imported(tmp_path, f"{UP}topic x\nlistener 2201\ntopic y\n")
+    assert [str(each) for each in config.links[0].topics] == ["x out 0", "y out 0"]
+
+
+@pytest.mark.parametrize(
+    ("line", "place", "reason"),
+    [
+        ("topic a # x", 3, "expected rules of the form"),
+        ("topic a in 3", 3, "expected rules of the form"),
+        ("topic a sideways", 3, "expected rules of the form"),
+        ("topic a in 0 l/# r", 3, "expected topic filters"),
+        ("topic a\naddress b.example", 4, "the connection has addresses already"),
+        ("topic a\nconnection up # x", 4, "there is a connection up already"),
+        ("topic a\nconnection my.cloud", 4, "a link has a name of at most 32 letters"),
+        ("topic a\nkeepalive_interval 99999", 4, "expected a whole number from 5 to 65535"),
+        ("topic a\nbridge_protocol_version mqttv50 # x", 4, ""),
+        ("topic a\nconnection b\ntopic x", 4, "connection b has no address"),
+        ("", 1, "connection up has no topic"),
+        ("topic a\nconnection b\naddress ::1", 5, "expected an IPv6 address in brackets"),
+        ("topic a\nconnection b\naddress h:0", 5, "expected a port from 1 to 65535"),
+        ("topic a\nbridge_certfile /c", 1, "connection up: expected certificate and key"),
+    ],
+)
+def test_faults_of_bridges_have_their_place(tmp_path: Path, line: str, place: int, reason: str) -> None:
+    path = tmp_path / "mosquitto.conf"
+    path.write_text(f"{UP}{line}\n")
+    with pytest.raises(ConfigError, match=f"^{path}:{place}: .*{reason}"):
+        translate(path)
+
+
+def test_a_lost_name_of_a_certificate_has_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "mosquitto.conf"
+    path.write_text(f"listener 8883\n{CERTIFICATE}use_identity_as_username true\n")
+    with pytest.raises(ConfigError, match=f"{path}:4: `use_identity_as_username true`: "):
         translate(path)
 
 
@@ -475,5 +719,8 @@ def test_the_command_looks_at_the_files(tmp_path: Path, capsys: pytest.CaptureFi
     assert any(line.startswith(f"flockmq: warning: {tmp_path}/passwords:2: user 'bob' is not served") for line in said)
     wrong = f"flockmq: warning: {pair.cert} can't be used as the certificate of {tmp_path}/other.key: "
     assert any(line.startswith(wrong) for line in said)
+    path.write_text("listener 1883\nallow_anonymous true\nallow_anonimous false\n")
+    assert main(["import", str(path)]) == 0
+    assert f"flockmq: warning: {path}:3: `allow_anonimous false` is left out: " in capsys.readouterr().err
     assert main(["import", str(path), "--accept", "user"]) == 2
     assert "--accept user: its loss opens nothing" in capsys.readouterr().err

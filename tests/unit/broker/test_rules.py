@@ -96,7 +96,7 @@ topic readwrite engine/#
 topic deny engine/secret
 pattern write devices/%c/#
 user bob\r
-topic\tread\tnews
+  topic  read news \t
 """
 
 
@@ -135,6 +135,13 @@ def test_a_bad_line_is_told_with_its_number(line: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"acl:2: expected ") as caught:
         acl(tmp_path, f"topic read a\n{line}\ntopic read b\n")
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("line", ["\ttopic read a", " \ttopic read a", "topic\tread a", "topic read\ta", "user\tada"])
+def test_a_tab_is_no_separator(line: str, tmp_path: Path) -> None:
+    """Mosquitto refuses the file, or takes the tab as a part of the topic filter."""
+    with pytest.raises(ConfigError, match=r"acl:2: expected spaces between words, and no tab"):
+        acl(tmp_path, f"\t# comment\n{line}\n")
 
 
 def test_a_line_of_no_kind_is_told_with_all_kinds(tmp_path: Path) -> None:
