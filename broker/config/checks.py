@@ -1,9 +1,10 @@
 """Checks of the configuration that concern more than one key."""
 
 from collections.abc import Mapping
+from typing import cast
 
 from ..errors import ConfigError
-from .listen_url import ListenUrl
+from .listen_url import ListenUrl, clash
 from .schema import Config, ListenerConfig
 
 
@@ -62,15 +63,11 @@ def _check_listeners(config: Config, origins: Mapping[str, str]) -> None:
     for name, table in config.tables:
         if "listen" not in dict(table):
             raise ConfigError(f"listeners.{name} has no addresses", 'give it `listen = ["HOST:PORT"]`')
-    places: set[object] = set()
+    _check_places(config)
     is_secure = False
     for listener in config.listeners:
         prefix = "" if listener.name == "default" else f"listeners.{listener.name}."
         urls = [ListenUrl.parse(address) for address in listener.listen]
-        for url in urls:
-            if not places.isdisjoint(url.places):
-                raise ConfigError(f"{prefix}listen: {url} is listened on twice", "each address belongs to one listener")
-            places.update(url.places)
         _check_tls(listener, prefix, any(url.secure for url in urls))
         is_secure = is_secure or any(url.secure for url in urls)
         for section, used in (("tls", any(url.secure for url in urls)), ("websocket", any(u.websocket for u in urls))):
@@ -86,6 +83,26 @@ def _check_listeners(config: Config, origins: Mapping[str, str]) -> None:
             f"tls.client_certificate ({origins['tls.client_certificate']}): no address of any listener has TLS",
             "write mqtts://HOST:PORT in `listen`",
         )
+
+
+def _check_places(config: Config) -> None:
+    """Raise ConfigError if two addresses of the node clash: the kernel would name one of them only."""
+    named = [("listen", config.listen), ("proxy.listen", config.proxy.listen)]
+    named += [
+        (f"listeners.{name}.listen", cast(tuple[str, ...], dict(table)["listen"])) for name, table in config.tables
+    ]
+    found = [(key, address, ListenUrl.parse(address)) for key, addresses in named for address in addresses]
+    pages = ((address, address.rpartition("://")[2]) for address in config.http.listen)
+    found += [("http.listen", address, ListenUrl("mqtt", place)) for address, place in pages]
+    for number, (key, address, url) in enumerate(found):
+        for other_key, other_address, other in found[:number]:
+            # Shared sockets of one port may be those of all addresses and of one: the kernel takes the nearest.
+            is_same = not set(url.places).isdisjoint(other.places)
+            if is_same or (clash(url, other) and not config.listen_shared):
+                raise ConfigError(
+                    f"{other_key} {other_address} and {key} {address} clash: the node can't listen on both",
+                    "each address belongs to one listener: choose another port, or remove one of the two",
+                )
 
 
 def _check_tls(listener: ListenerConfig, prefix: str, used: bool) -> None:

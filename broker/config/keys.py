@@ -10,10 +10,12 @@ from dataclasses import Field, fields
 from typing import Any, NamedTuple, cast
 
 from ..errors import ConfigError
-from .kinds import Kind
+from .kinds import Addresses, Kind, Networks, PythonObjects, Texts, TopicFilters
 from .schema import PER_LISTENER, Config
 
 PREFIX = "FLOCKMQ_"
+LISTS = (Addresses, Networks, PythonObjects, Texts, TopicFilters)
+TOML_LIST = re.compile(r"""\s*\[\s*["'].*\]\s*""", re.DOTALL)
 TOP_OF_LISTENER = ("listen", "proxied", "socket_mode")  # keys of a [listeners.NAME] table outside of sections
 
 
@@ -86,7 +88,16 @@ def read(key: Key, raw: object, origin: str, *, is_text: bool) -> object:
     except (ValueError, OverflowError) as error:
         wanted = str(error) if type(error) is ValueError and str(error) else key.kind.expected
         text = shorten(key.kind.shown(raw))
-        raise ConfigError(f"{key.name} = {text} ({origin}): expected {wanted}") from None
+        hint = _list_hint(key.name, raw) if is_text and isinstance(key.kind, LISTS) else ""
+        raise ConfigError(f"{key.name} = {text} ({origin}): expected {wanted}", hint) from None
+
+
+def _list_hint(name: str, raw: object) -> str:
+    """How a list that is written as in TOML is written as text; empty: it is not."""
+    if not (isinstance(raw, str) and TOML_LIST.fullmatch(raw)):
+        return ""
+    plain = ",".join(part.strip().strip("\"'") for part in raw.strip()[1:-1].split(","))
+    return f"outside of the file commas separate the elements of a list, without brackets and quotes: {name}={plain}"
 
 
 def shorten(text: str) -> str:

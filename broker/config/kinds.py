@@ -320,9 +320,12 @@ class ListenUrls(Addresses):
         addresses = texts(raw, is_text=is_text)
         if not (addresses or self.may_be_empty):
             raise ValueError
-        places = [place for address in addresses for place in ListenUrl.parse(address).places]
-        if len(set(places)) < len(places):
-            raise ValueError("each address once")
+        seen: set[object] = set()
+        for address in addresses:
+            places = ListenUrl.parse(address).places
+            if not seen.isdisjoint(places):
+                raise ValueError(f"each address once, {address} is there twice")
+            seen.update(places)
         return addresses
 
 

@@ -11,6 +11,7 @@ HOST `*`, or none, is every address of this machine, of IPv4 and IPv6; `localhos
 """
 
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
 from typing import Self
 
 EXPECTED = (
@@ -44,6 +45,9 @@ class ListenUrl:
             if scheme not in NETWORK:
                 raise ValueError(EXPECTED)
             address = rest.removeprefix("//").removesuffix("/")
+            if "/" in address:
+                setting = "; websocket.path is the path" if scheme in ("ws", "wss") else ""
+                raise ValueError(f"no path after the port of {text}{setting}")
         else:
             scheme, address = "mqtt", text
         hosts_and_port(address)
@@ -89,7 +93,19 @@ def clash(one: ListenUrl, other: ListenUrl) -> bool:
 def hosts_and_port(address: str) -> tuple[tuple[str, ...], int]:
     """The hosts and the port of an address to listen on. Raises ValueError."""
     host, port = split_address(f"*{address}" if address.startswith(":") else address)
+    mapped = _mapped(host)
+    if mapped:  # a socket of IPv6 takes connections of IPv6 only
+        raise ValueError(f"an address of IPv4 as IPv4 writes it, {mapped}:{port}, not [{host}]:{port}")
     return {"*": EVERYWHERE, "localhost": LOOPBACK}.get(host.lower(), (host,)), port  # names of hosts have no case
+
+
+def _mapped(host: str) -> str:
+    """The address of IPv4 that an address of IPv6 stands for, if it does."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return ""
+    return str(getattr(address, "ipv4_mapped", None) or "")
 
 
 def split_address(address: str) -> tuple[str, int]:

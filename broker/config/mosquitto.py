@@ -97,8 +97,8 @@ class Listener:
         if self.port == "0":
             return f"unix:{self.host}"
         host = self.host
-        if self.family and host in ("", LOCAL):
-            host = FAMILIES[self.family][host == LOCAL]
+        if self.family and host.lower() in ("", LOCAL):
+            host = FAMILIES[self.family][bool(host)]
         elif self.family and not is_of(host, self.family):
             raise ConfigError(
                 f"{self.where}: `socket_domain {self.family}` can't be taken over with the host {host}",

@@ -372,3 +372,18 @@ def test_sections_are_frozen() -> None:
         if section.name in SECTIONS:
             with pytest.raises(AttributeError):
                 setattr(value, fields(value)[0].name, None)
+
+
+def test_a_list_as_in_toml_is_told_how_it_is_written_as_text() -> None:
+    for values, env in (
+        ({"http.trusted_proxies": '["127.0.0.1", "::1"]'}, {}),
+        ({}, {"FLOCKMQ_HTTP_TRUSTED_PROXIES": '["127.0.0.1", "::1"]'}),
+    ):
+        with pytest.raises(ConfigError, match=r"http\.trusted_proxies = .* expected networks") as caught:
+            load(values, env)
+        assert caught.value.hint.endswith(
+            "commas separate the elements of a list, without brackets and quotes: http.trusted_proxies=127.0.0.1,::1"
+        )
+    with pytest.raises(ConfigError) as caught:
+        load({"http.trusted_proxies": "[x"}, {})
+    assert not caught.value.hint
