@@ -1,4 +1,4 @@
-"""An ACL file and a password file of Mosquitto's mean to us what they mean to Mosquitto, which is asked."""
+"""Files of Mosquitto mean to us what they mean to Mosquitto, which is asked: users, rules, listeners, faults."""
 
 import getpass
 import shutil
@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from flockmq.broker.auth.acl_file import AclFile
+from flockmq.broker.config.load import load
+from flockmq.broker.config.mosquitto import translate
+from flockmq.broker.errors import ConfigError
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
@@ -129,3 +133,81 @@ def test_rules_mean_the_same(files: Path, mosquitto: int) -> None:
             assert any(theirs), "it may do something"
     finally:
         broker.close()
+
+
+BRIDGE = "connection c # x\naddress 127.0.0.1:1 # x\ntopic a\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "allow_anonymous true\nper_listener_settings true\n",
+        "per_listener_settings true\nallow_anonymous true\nper_listener_settings true\n",
+        *(f"{name}\n" for name in ("acl_file", "password_file", "certfile", "cafile", "persistence_location", "user")),
+        "allow_anonymous TRUE\n",
+        "socket_domain IPV6\n",
+        "topic a\n",
+        "address a.example\n",
+        "keepalive_interval 9\n",
+        f"{BRIDGE}connection c\n",
+        f"{BRIDGE}address 127.0.0.1:2\n",
+        f"{BRIDGE}topic a # x\n",
+        f"{BRIDGE}topic a in 3\n",
+        f"{BRIDGE}bridge_protocol_version mqttv50 # x\n",
+        "connection c\ntopic a\n",
+        "connection c\naddress 127.0.0.1:0\ntopic a\n",
+    ],
+)
+def test_both_refuse_a_configuration(files: Path, text: str) -> None:
+    path = files / "mosquitto.conf"
+    path.write_text(text)
+    refused = subprocess.run(["mosquitto", "-c", path], check=False, capture_output=True, timeout=DEADLINE)
+    assert refused.returncode and b"Error" in refused.stderr
+    with pytest.raises(ConfigError, match=f"^{path}:[0-9]: "):
+        translate(path)
+
+
+@pytest.mark.parametrize("line", ["\ttopic read a", "topic\tread a", "user\tada"])
+def test_both_refuse_a_tab_in_rules(files: Path, line: str) -> None:
+    (files / "acl").write_text(f"{line}\n")
+    lines = f"listener {free_port()} 127.0.0.1\nacl_file {files}/acl\nuser {getpass.getuser()}\n"
+    (files / "mosquitto.conf").write_text(lines)
+    command = ["mosquitto", "-c", files / "mosquitto.conf"]
+    refused = subprocess.run(command, check=False, capture_output=True, timeout=DEADLINE)
+    assert refused.returncode and b"Invalid line in acl_file" in refused.stderr
+    with pytest.raises(ConfigError, match="acl:1: "):
+        AclFile(str(files / "acl"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "per_listener_settings true\nallow_anonymous true\nlistener {0}\npassword_file {2}\nlistener {1}\n",
+        "per_listener_settings true\nallow_anonymous true\nport {0}\nlistener {1}\npassword_file {2}\n",
+        "per_listener_settings true\nlistener {0} 127.0.0.1\nlistener {1} 127.0.0.1\nallow_anonymous true\n",
+        "allow_anonymous true\nport {0}\nlistener {1}\npassword_file {2}\n",
+        "listener {0}\npassword_file {2}\nlistener {1}\n",
+    ],
+)
+def test_both_accept_anonymous_clients_at_the_same_listeners(files: Path, text: str) -> None:
+    ports = free_port(), free_port()
+    path = files / "mosquitto.conf"
+    path.write_text(text.format(*ports, files / "passwords") + f"user {getpass.getuser()}\n")
+    (files / "flockmq.toml").write_text(translate(path).toml)
+    listeners = load({}, {}, files / "flockmq.toml").listeners
+    ours = {int(each.listen[0].rpartition(":")[2]) for each in listeners if each.auth.allow_anonymous}
+    with (files / "mosquitto.log").open("wb") as log:
+        process = subprocess.Popen(["mosquitto", "-c", path], stdout=log, stderr=log)
+    try:
+        until(lambda: any(map(answers, ports)), "Mosquitto answers")
+        assert ours == {port for port in ports if accepts_anonymous(port)}
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def accepts_anonymous(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as client:
+        client.sendall(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01c")
+        return client.recv(4) == b"\x20\x02\x00\x00"
+    return False
