@@ -304,8 +304,11 @@ LOADS = (
     ("sockets", "connections_opened"),
 )
 
-# Names below $SYS/broker/ by which exporters for Mosquitto look for sums of gauges, and the names of these.
+# Names below $SYS/broker/ by which exporters for Mosquitto look for gauges, or sums of gauges, and the names of these.
 SUMS = {
+    "clients/active": ("clients_connected",),
+    "clients/inactive": ("clients_disconnected",),
+    "shared_subscriptions/count": ("shared_groups",),
     "messages/stored": ("retained", "queued_messages"),
     "store/messages/count": ("retained", "queued_messages"),
     "store/messages/bytes": ("retained_bytes", "queued_bytes"),

@@ -12,8 +12,10 @@ ROOT = "$SYS/broker/"
 NAMES = {
     "bytes/received",
     "bytes/sent",
+    "clients/active",
     "clients/connected",
     "clients/disconnected",
+    "clients/inactive",
     "clients/maximum",
     "clients/total",
     "heap/current",
@@ -25,6 +27,7 @@ NAMES = {
     "publish/messages/received",
     "publish/messages/sent",
     "retained messages/count",
+    "shared_subscriptions/count",
     "store/messages/bytes",
     "store/messages/count",
     "subscriptions/count",
