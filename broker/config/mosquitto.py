@@ -206,7 +206,7 @@ class Translation:
         if name in SECURITY:
             self._security = self._security or self._where
         if self._listener is self.first and not self._opener:
-            opens = name in OPENERS_PER_LISTENER if self._per_listener else False
+            opens = self._per_listener and name in OPENERS_PER_LISTENER
             if opens or (name in OPENERS and OPENERS[name](value)):
                 self._opener = f"{self._where}: `{line}`"
         is_lost = name in OPENS and self._is_lost(name, value)
@@ -235,9 +235,13 @@ class Translation:
         elif "plugin" in name:
             self._take_plugin(name, value, line)
         elif not self._take_other(name, value):
-            self.notes.append(f"{line}: {ALWAYS.get(name, UNKNOWN)}")
-            if name not in ALWAYS and name not in WITHOUT and not OPTION.match(name):
-                self.warnings.append(f"{self._where}: `{line}` is left out: Mosquitto has no directive {name!r}")
+            self._leave_out(name, line)
+
+    def _leave_out(self, name: str, line: str) -> None:
+        """A line has no counterpart; Mosquitto refuses a directive that it does not know."""
+        self.notes.append(f"{line}: {ALWAYS.get(name, UNKNOWN)}")
+        if name not in ALWAYS and name not in WITHOUT and not OPTION.match(name):
+            self.warnings.append(f"{self._where}: `{line}` is left out: Mosquitto has no directive {name!r}")
 
     def _note_check(self, name: str) -> None:
         """A directive is lost by which Mosquitto decides who connects: its listeners are not those of nobody."""
@@ -286,9 +290,7 @@ class Translation:
             _set(self.values if row.key == "store.url" else self._plugin, row, value)
             self._persistent |= row.key == "store.url"
         elif name not in OPENS:
-            self.notes.append(f"{line}: {UNKNOWN}")
-            if name not in WITHOUT and not OPTION.match(name):
-                self.warnings.append(f"{self._where}: `{line}` is left out: Mosquitto has no directive {name!r}")
+            self._leave_out(name, line)
         else:
             self._plugin = self.values if name == "global_plugin" else self._shared
             if name == "plugin_load":

@@ -14,14 +14,13 @@ class FunctionNodes:
 
     Args:
         port: of a Redis without keys.
-        fields: of each node: names and values in turn.
     """
 
-    def __init__(self, port: int, *fields: str | int) -> None:
+    def __init__(self, port: int) -> None:
         self.redis = redis.Redis(port=port)
         self.redis.function_load(function_library(), replace=True)
         for node in NODES:
-            self.call("join", node, 1, *fields)
+            self.call("join", node, 1)
         self.told = self.redis.pubsub(ignore_subscribe_messages=True)
 
     def close(self) -> None:
