@@ -16,6 +16,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any
 
+from .._speedups.base.msgpack import pack
 from .._speedups.cluster.journal import ClusterJournal
 from .._speedups.codec.packets import Connect
 from .._speedups.net.connection import Connection
@@ -123,7 +124,7 @@ class ClusterCoordinator(Coordinator):
             on_changed=self._on_changed,
             on_dropped=self._on_dropped,
             unnumbered=self._on_unnumbered,
-            on_leased=lambda items: self._leases.receive(items),
+            on_leased=lambda leases, totals: self._leases.receive(leases, totals),
             on_given=lambda items: self._leases.receive_given(items),
             on_damaged=lambda items: self._damaged.report(items),
             on_fenced=self._on_fenced,
@@ -356,7 +357,7 @@ class ClusterCoordinator(Coordinator):
     async def drain(self, references: tuple[str, ...]) -> None:
         link = self._link
         if link.connected:
-            link.function(ignore, "beat", "state", "leaving")  # changes nothing if this node was declared dead
+            link.function(ignore, "leaving")  # changes nothing if this node was declared dead
         connections = list(self.data_plane.reactor)
         step = max(1, -(-len(connections) // DRAIN_STEPS))
         reason = close_reasons.NODE_STOPS.leading_to(references)
@@ -461,7 +462,8 @@ class ClusterCoordinator(Coordinator):
 
     async def end_session(self, client_id: bytes) -> bool:
         with _away_is_not_now():
-            return bool(await self._link.ask_function("purge", client_id, as_node=False) != b"not found")
+            outcome, *_ = await self._link.ask_function("purge", client_id)
+            return bool(outcome != b"unknown")
 
     def limit_queue(self, client_id: bytes, limits: QueueLimits | None) -> None:
         super().limit_queue(client_id, limits)
@@ -473,10 +475,10 @@ class ClusterCoordinator(Coordinator):
         link, keys = self._link, self._link.keys
         with _away_is_not_now():
             known = await link.ask("EXISTS", keys.session(client_id))
-            tenants, size, acked = await link.ask("HMGET", keys.session(client_id), "c", "b", "a")
+            size, acked = await link.ask("HMGET", keys.session(client_id), "b", "a")
             entries = await link.ask("LLEN", keys.queue(client_id))
         queued = int(entries) - int(acked or 0)
-        return {"queued_messages": queued, "queued_bytes": int(tenants or size or 0)} if known else None
+        return {"queued_messages": queued, "queued_bytes": int(size or 0)} if known else None
 
     async def waiting_wills(self) -> list[tuple[bytes, Will, int]]:
         return await self._delayed_wills.list()
@@ -496,12 +498,12 @@ class ClusterCoordinator(Coordinator):
         if not groups:
             return {}
         with _away_is_not_now():
-            found = await self._link.ask_function("waiting", *groups, as_node=False)
+            found = await self._link.ask_function("waiting", pack(groups))
         return dict(zip(groups, zip(found[::2], found[1::2], strict=True), strict=True))
 
     async def purge_group(self, name: bytes) -> int:
         with _away_is_not_now():
-            return int(await self._link.ask_function("purge_group", name, as_node=False))
+            return int(await self._link.ask_function("purge_group", name))
 
     async def declare_group(self, group: DeclaredGroup) -> None:
         with _away_is_not_now():

@@ -35,7 +35,6 @@ cdef class Block:
     cdef readonly list changes         # of `commit`
     cdef readonly bytes settled        # steps that the node settles with groups, for the last of them; empty = none
     cdef readonly bint is_part         # the next block goes on with a message of this one
-    cdef readonly bint shares          # the reply has messages leased to this node
     cdef list moves, done              # of the journal: leases end with this block
     cdef readonly bytes batch          # for the log and other nodes, with its header; empty = nothing
     cdef readonly tuple entry          # of the message log: (id, block); None = no entry

@@ -8,7 +8,6 @@ class Block:
     acks: list[bytes]
     settled: bytes
     is_part: bool
-    shares: bool
     changes: list[tuple[Any, ...]]
     batch: bytes
     entry: tuple[bytes, bytes] | None

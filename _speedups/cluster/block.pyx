@@ -8,7 +8,7 @@ from ..session.message cimport message_release
 
 
 cdef list ended_leases(list moves, list done):
-    return [*zip(moves[1::5], moves[2::5]), *zip(done[::2], done[1::2])]
+    return [*zip(moves[1::6], moves[2::6]), *zip(done[::2], done[1::2])]
 
 
 cdef class Block:

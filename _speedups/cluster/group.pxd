@@ -48,6 +48,6 @@ cdef class ClusterGroup(Group):
     cdef int announce(self) except -1
     cdef uint64_t largest_of(self, Member member) noexcept
     cdef int announce_member(self, Member member) except -1
-    cdef int announce_limit(self, Member member, int64_t limit) except -1
+    cdef int announce_limit(self, Member member, uint64_t limit, bint by_length) except -1
     cdef int note_given(self, Member member, uint64_t total, uint32_t count) except -1
     cdef int give_to_others(self) except -1

@@ -383,7 +383,7 @@ cdef class ClusterGroup(Group):
             member.steady = room
             member.room_known = member.room() if room else 0
             member.total = -1
-            self.announce_limit(member, -<int64_t>room)
+            self.announce_limit(member, room, room > 0)
         room = member.room() if direct else 0
         if member.steady:
             if room > member.room_known and 4 * (room - member.room_known) >= member.steady:
@@ -392,11 +392,12 @@ cdef class ClusterGroup(Group):
             return False
         if is_news(room, member.room_known):
             member.room_known = room
-            self.announce_limit(member, member.total + room if member.total >= 0 else 0)
+            self.announce_limit(member, member.total + room if member.total >= 0 else 0, False)
         return not direct
 
-    cdef int announce_limit(self, Member member, int64_t limit) except -1:
-        return self.journal.announce_member(self.client_id, member.session, limit, member.options, member.properties)
+    cdef int announce_limit(self, Member member, uint64_t limit, bint by_length) except -1:
+        return self.journal.announce_member(self.client_id, member.session, limit, by_length, member.options,
+                                            member.properties)
 
     cdef int note_given(self, Member member, uint64_t total, uint32_t count) except -1:
         """Redis has put `count` messages into the queue of the member's session, and `total` in all."""

@@ -19,7 +19,7 @@ cdef class ClusterJournal(Journal):
     cdef dict of_groups                # place of a message -> (group, place in it, the Member that counts it)
     cdef dict heads                    # place of a message -> heads of a message of a group
     cdef dict shares                   # group -> places of messages
-    cdef list moves                    # kind, group, place, and two more, in turn
+    cdef list moves                    # step, group, place, text, number, code, in turn
     cdef list delayed_messages         # place of a message in the call, seconds, client id of its publisher, in turn
     cdef dict tenants                  # prefix of a tenant with a limit of its queues -> Tenant: the block adds to them
     cdef list done                     # group, place, in turn: leases that have ended
@@ -41,7 +41,7 @@ cdef class ClusterJournal(Journal):
     cdef Forward* forwards
     cdef Py_ssize_t forward_count, forward_capacity
     cdef list changes                  # for all nodes, in order of occurrence: tuples
-    cdef list wills                    # epochs: published or discarded; (epoch, progress): under way; (epoch,): held
+    cdef list wills                    # step, epoch, progress, in turn
     cdef bint is_part                  # as of the Block
     cdef tuple half_published          # as it is packed among AWAITING, with its progress; None: there is none
     cdef list releases                 # of sessions: see `release`
@@ -66,7 +66,7 @@ cdef class ClusterJournal(Journal):
     cdef int lease_back(self, bytes group, uint64_t place) except -1
     cdef int announce(self, bytes group, uint64_t room, uint64_t weight, uint64_t total,
                       uint64_t largest) except -1
-    cdef int announce_member(self, bytes group, Session session, int64_t limit, uint8_t options,
+    cdef int announce_member(self, bytes group, Session session, uint64_t limit, bint by_length, uint8_t options,
                              bytes identifiers) except -1
     cdef bytes pack_settled(self)
     cdef uint32_t index(self, Subscriber session) except? 0

@@ -3,10 +3,7 @@
 Sessions and the router record here as they do in the journal of a single node. A record alone has no effect: Redis
 returns queue numbers, retained messages and subscriptions of persistent sessions, in one order for all nodes.
 
-A block is texts of MessagePack (packing.pyx). `commit`: an array of the number of messages, pushes, log, header,
-targets, changes, awaiting, released, wills, releases, and perhaps shares, moves and delayed messages. `acks`: an array
-of (client id, incarnation, queue numbers that are done, queue numbers with PUBREC and their bytes, bytes of the entries
-that are done).
+A block is texts of MessagePack (packing.pyx), whose fields cluster/redis/calls.py lists: `commit` and `acks`.
 Acknowledgements are separate because they must succeed when Redis has no memory left. Two parts are arguments of their
 own for `flockmq_commit`: `texts`, the messages, and `batch`, the batch of the log after its header.
 """
@@ -35,6 +32,7 @@ from random import getrandbits
 
 cdef enum:
     QUARTER = 250              # milliseconds of the turn's clock
+    BLOCK_FIELDS = 15          # of `commit`
     UNSENT_PART = 8            # acknowledgements may wait while they are less than an eighth of a queue's limits
     PUSHES_MAX = 1000          # entries for queues in a block: Redis executes nothing else, for 5 us or more each
 
@@ -133,12 +131,12 @@ cdef class ClusterJournal(Journal):
 
     def will_settled(self, uint64_t epoch):
         """Record that the will of the connection with this epoch is published in this block, or discarded."""
-        self.wills.append(epoch)
+        self.wills += [b"settled", epoch, 0]
         self.note(RETAINED)
 
     def drop_held_will(self, uint64_t epoch):
         """Record that the delayed will of the connection with this epoch is discarded: its client is back."""
-        self.wills.append((epoch,))
+        self.wills += [b"dropped", epoch, 0]
         self.note(RETAINED)
 
     def release(self, bytes client_id not None, uint64_t epoch, sent=None, interval=None, delay=None):
@@ -150,14 +148,7 @@ cdef class ClusterJournal(Journal):
             interval: Session Expiry Interval in seconds; None = as configured.
             delay: seconds until the will of the connection is to be published; None: it has none that waits.
         """
-        if sent is None:
-            self.releases.append((client_id, epoch))
-        elif interval is None and delay is None:
-            self.releases.append((client_id, epoch, sent))
-        else:
-            # 0 stands for None: MessagePack as it is used here has no negative numbers.
-            self.releases.append((client_id, epoch, sent, 0 if interval is None else interval + 1,
-                                  0 if delay is None else delay + 1))
+        self.releases.append((client_id, epoch, *(b"" if each is None else each for each in (sent, interval, delay))))
         self.note(RETAINED)
 
     cdef int note(self, uint8_t kind) except -1:
@@ -239,7 +230,7 @@ cdef class ClusterJournal(Journal):
     cdef int progress(self, object session, uint16_t packet_id, uint64_t will, Message* m, uint32_t hash) except -1:
         self.is_part = True
         if will:
-            self.wills.append((will, hash))
+            self.wills += [b"progress", will, hash]
         elif packet_id:
             self.half_published = (session.client_id, session.session_id, packet_id,
                                    self.place(m, 2 | m.retain << 2, b"") + FIRST_MESSAGE, hash)
@@ -294,7 +285,7 @@ cdef class ClusterJournal(Journal):
                          uint64_t place, bytes heads, object member) except -1:
         """Record that a leased message goes into the queue of a persistent session; `member` counts it."""
         cdef uint64_t number
-        self.moves += [b"given", group, place, session.client_id, session.session_id]
+        self.moves += [b"given", group, place, session.client_id, session.session_id, 0]
         number = self.new_place(m, flags, identifiers)
         self.of_groups[number] = (group, place, member)
         self.heads[number] = heads
@@ -304,7 +295,7 @@ cdef class ClusterJournal(Journal):
     cdef int put_back(self, bytes group, uint64_t place, Message* m, bytes heads) except -1:
         """Record that a message whose lease has ended comes back."""
         cdef uint64_t number = self.place(m, m.qos | m.retain << 2, b"")
-        self.moves += [b"put", group, place, heads, number + FIRST_MESSAGE]
+        self.moves += [b"put", group, place, heads, number + FIRST_MESSAGE, 0]
         return self.note(QUEUED)
 
     cdef int key_idle(self, bytes group, uint32_t key, uint64_t number) except -1:
@@ -324,17 +315,17 @@ cdef class ClusterJournal(Journal):
 
     cdef int lease_back(self, bytes group, uint64_t place) except -1:
         """Record that this node has no use for a leased message."""
-        self.moves += [b"back", group, place, b"", 0]
+        self.moves += [b"back", group, place, b"", 0, 0]
         return self.note(QUEUED)
 
     cdef int lease_failed(self, bytes group, uint64_t place, tuple failures) except -1:
         """Record that a leased message was sent without success: the node keeps it."""
-        self.moves += [b"failed", group, place, pack_failures(failures), 0]
+        self.moves += [b"failed", group, place, pack_failures(failures), 0, 0]
         return self.note(QUEUED)
 
     cdef int lease_dead(self, bytes group, uint64_t place) except -1:
         """Record that a leased message is done, in the block that has its dead letter."""
-        self.moves += [b"dead", group, place, b"", 0]
+        self.moves += [b"dead", group, place, b"", 0, 0]
         return self.note(QUEUED)
 
     cdef int refused(self, bytes group, uint64_t place, bytes client_id, uint64_t n, uint8_t code) except -1:
@@ -342,7 +333,7 @@ cdef class ClusterJournal(Journal):
 
         `code`: of the client's refusal; 0: the client may not read it any more, which is no failure.
         """
-        self.moves += [b"refused", group, place, client_id, n << 8 | code]
+        self.moves += [b"refused", group, place, client_id, n, code]
         return self.note(QUEUED)
 
     def return_lease(self, bytes group not None, uint64_t place):
@@ -371,29 +362,29 @@ cdef class ClusterJournal(Journal):
         self.rooms[group] = (group, room, weight, total, largest)
         return self.note(QUEUED)
 
-    cdef int announce_member(self, bytes group, Session session, int64_t limit, uint8_t options,
+    cdef int announce_member(self, bytes group, Session session, uint64_t limit, bint by_length, uint8_t options,
                              bytes identifiers) except -1:
         """Record how many messages Redis may put into the queue of a session by itself.
 
         Args:
             limit: of the number of messages that it has put there in all; 0 = no more, and this node asks for that
-                number; negative: of the length of the queue.
+                number.
+            by_length: the limit is of the length of the queue.
             options: of the subscription.
             identifiers: of the subscription, as properties.
         """
         epoch = self.epoch_of(session.owner)
         if epoch:
             self.members[group, session.client_id] = (
-                group, session.client_id, epoch, limit, options & MAXIMUM_QOS, options >> 3 & 1, identifiers)
+                group, session.client_id, epoch, limit, <int>by_length, options & MAXIMUM_QOS, options >> 3 & 1,
+                identifiers)
         return self.note(QUEUED)
 
     cdef bytes pack_settled(self):
         if not self.done and not self.rooms and not self.idle and not self.members:
             return b""
-        settled = [self.done, [part for room in self.rooms.values() for part in room],
-                   [part for (group, key), number in self.idle.items() for part in (group, pack_hash(key), number)]]
-        if self.members:
-            settled.append([*self.members.values()])
+        settled = [self.done, [part for room in self.rooms.values() for part in room], flat_keys(self.idle)]
+        settled.append([*self.members.values()])
         return pack(settled)
 
     # ---- the block ----
@@ -405,10 +396,9 @@ cdef class ClusterJournal(Journal):
         cdef Py_ssize_t i
         block.acks = pack_acks(&self.packing, &self.acks, self.sessions)
         block.settled = self.pack_settled()
-        for kind, steps in ((b"closed", self.closed), (b"check", self.checks)):    # the last of each counts
-            for (group, key), number in steps.items():
-                self.moves += [kind, group, 0, pack_hash(key), number]
-        block.shares = bool(self.shares or self.moves or self.delayed_messages or self.tenants)
+        is_needed = (self.pushes.count or self.handshakes.count or self.forward_count or self.changes or self.wills
+                     or self.releases or self.shares or self.moves or self.closed or self.checks
+                     or self.delayed_messages)
         block.is_part = self.is_part
         block.moves, block.done = self.moves, self.done
         if block.settled and not block.acks:
@@ -421,12 +411,9 @@ cdef class ClusterJournal(Journal):
         block.sessions = []
         if self.log is not None and self.log.required:
             block.entry = self.log.take_block()
-        if (self.pushes.count or self.handshakes.count or self.forward_count or self.changes or self.wills
-                or self.releases or block.shares):
+        if is_needed:
             try:
-                put_array(&b, &self.packing, 14 if self.tenants else 13 if self.delayed_messages else 12
-                          if block.shares else 10)
-                put_number(&b, &self.packing, self.message_count)
+                put_array(&b, &self.packing, BLOCK_FIELDS)
                 block.texts = pack_messages(self.messages, self.message_count, self.identifiers, self.of_groups,
                                             self.heads, self, &block.texts_size)
                 block.sessions = pack_pushes(&b, &self.packing, &self.pushes, self.sessions)
@@ -437,15 +424,14 @@ cdef class ClusterJournal(Journal):
                 pack_handshakes(&b, &self.packing, &self.handshakes, RELEASED, self.sessions, None)
                 put_object(&b, &self.packing, self.wills)
                 put_object(&b, &self.packing, self.releases)
-                if block.shares:
-                    put_object(&b, &self.packing, [
-                        *self.share_limits, *[part for share in self.shares.items() for part in share]])
-                    put_object(&b, &self.packing, self.moves)
-                if self.delayed_messages or self.tenants:
-                    put_object(&b, &self.packing, self.delayed_messages)
-                if self.tenants:
-                    put_object(&b, &self.packing, [part for each in self.tenants.values()
-                                                   for part in (each.prefix, each.max_queued_bytes)])
+                put_object(&b, &self.packing, self.share_limits)
+                put_object(&b, &self.packing, [part for share in self.shares.items() for part in share])
+                put_object(&b, &self.packing, self.moves)
+                put_object(&b, &self.packing, flat_keys(self.closed))
+                put_object(&b, &self.packing, flat_keys(self.checks))
+                put_object(&b, &self.packing, self.delayed_messages)
+                put_object(&b, &self.packing, [part for each in self.tenants.values()
+                                               for part in (each.prefix, each.max_queued_bytes)])
                 block.commit = b.data[b.start:b.end]
             finally:
                 buffer_free(&b, &self.packing)
@@ -470,5 +456,6 @@ cdef class ClusterJournal(Journal):
         return block
 
 
-cdef bytes pack_hash(uint32_t key):
-    return struct.pack("<I", key)
+cdef list flat_keys(dict numbers):
+    """group, key, number, in turn, of a dict of numbers by group and key."""
+    return [part for (group, key), number in numbers.items() for part in (group, struct.pack("<I", key), number)]

@@ -161,7 +161,7 @@ cdef int write_packet(uint8_t* p, const Message* m, int64_t clock) except -1:
 
 cdef bytes pack_log(Buffer* b, Pool* pool, const Forward* forwards, Py_ssize_t count, list sessions, bytes header,
                     int64_t clock):
-    """1 for a batch, the header of batches, and [peer, its batch; empty = that of the log].
+    """The header of batches, and [peer, its batch; empty = that of the log].
 
     Returns the batch of the log, after its header. It is no part of the text: it takes Redis much longer to get a text
     out of another one than to have it as an argument.
@@ -173,7 +173,6 @@ cdef bytes pack_log(Buffer* b, Pool* pool, const Forward* forwards, Py_ssize_t c
     cdef uint8_t* p
     cdef list peers = []
     if count == 0:
-        put_text_head(b, pool, 0)
         put_text_head(b, pool, 0)
         put_array(b, pool, 0)
         return b""
@@ -196,7 +195,6 @@ cdef bytes pack_log(Buffer* b, Pool* pool, const Forward* forwards, Py_ssize_t c
             write_packet(p, m, clock)
             p += packet_size(m)
         last = m
-    put_number(b, pool, 1)
     put_object(b, pool, header)
     put_array(b, pool, len(peers))
     for peer in peers:
@@ -220,9 +218,9 @@ cdef bytes pack_log(Buffer* b, Pool* pool, const Forward* forwards, Py_ssize_t c
 
 cdef int pack_handshakes(Buffer* b, Pool* pool, const Items* handshakes, uint8_t kind, list sessions,
                          tuple half_published) except -1:
-    """[client id, incarnation, packet identifier, place of the message], the last for AWAITING only.
+    """[client id, incarnation, packet identifier, place of the message, progress], the last two for AWAITING only.
 
-    The progress of a publication follows in the last one of AWAITING: a block is sealed after one is noted.
+    Only the last one of AWAITING has progress: a block is sealed after one is noted.
     """
     cdef Py_ssize_t i, count = half_published is not None
     cdef const Item* item
@@ -237,12 +235,13 @@ cdef int pack_handshakes(Buffer* b, Pool* pool, const Items* handshakes, uint8_t
             continue
         session = sessions[item.session]
         client_id = session.client_id
-        put_array(b, pool, 4 if kind == AWAITING else 3)
+        put_array(b, pool, 5 if kind == AWAITING else 3)
         put_text(b, pool, client_id, len(client_id))
         put_number(b, pool, session.session_id)
         put_number(b, pool, item.number & 0xFFFF)
         if kind == AWAITING:
             put_number(b, pool, (item.number >> 16) + FIRST_MESSAGE)
+            put_number(b, pool, 0)
     if half_published is not None:
         put_object(b, pool, half_published)
     return 0

@@ -51,17 +51,16 @@ def act(cluster: Cluster, action: str, client_id: bytes) -> str:
     import redis
 
     try:
-        answer = text(cluster.client.execute_command(*cluster.keys.function(action), client_id))  # type: ignore[no-untyped-call]
+        outcome, *where = map(text, cluster.client.execute_command(*cluster.keys.function(action), client_id))  # type: ignore[no-untyped-call]
     except redis.ResponseError as error:
         if "function not found" not in str(error).lower():
             raise
         raise FlockError(f"no node has run with Redis at {cluster.address}", "is it the right one?") from error
-    if answer == "not found":
+    if outcome == "unknown":
         raise missing(cluster, client_id)
-    if answer == "not connected":
+    if outcome == "offline":
         raise FlockError(f"{text(client_id)} is not connected")
-    outcome, _, node = answer.partition(" ")
-    return f"{outcome} {name_of(cluster, node)} ({node})" if node else answer
+    return f"told {name_of(cluster, where[0])} ({where[0]})" if where else outcome
 
 
 def name_of(cluster: Cluster, node: str) -> str:

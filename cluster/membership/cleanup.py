@@ -35,8 +35,8 @@ class Cleanup:
         """Call the functions that are due."""
         if now >= self._due:
             self._due = now + CLEANUP_SECONDS
-            self._link.function(self._tidied, "tidy", AT_ONCE, as_node=False)
-            self._link.function(ignore, "tidy_logs", as_node=False)
+            self._link.function(self._tidied, "tidy", AT_ONCE)
+            self._link.function(ignore, "tidy_logs")
         expiry = self._session_expiry()
         if expiry and now >= self._expiry_due:
             self._expiry_due = now + min(CLEANUP_SECONDS, expiry / 2)
@@ -48,7 +48,7 @@ class Cleanup:
 
     def _due_taken(self, reply: Reply) -> None:
         if isinstance(reply, list):
-            for epoch, stored in pairs(reply[1:]):
+            for epoch, stored in pairs(reply[1]):
                 self._wills.publish(epoch, stored)
 
     def _tidied(self, reply: Reply) -> None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from ..._speedups.base.msgpack import pack
 from ...broker import logs
 from ..peers.liveness import is_gone
 from ..peers.members import Members
@@ -62,21 +63,21 @@ class Heartbeat:
         self._interval = min(lease.seconds / HEARTBEATS_PER_LEASE, MOST_SECONDS)
         self._due = 0.0
 
-    def fields(self) -> list[str | int]:
-        """The description of this node, as arguments of a function."""
-        return [field for pair in self._describe().items() for field in pair]
+    def description(self) -> bytes:
+        """The description of this node, as an argument of a function."""
+        return pack([str(field) for pair in self._describe().items() for field in pair])
 
-    def _beat(self) -> tuple[float, list[str | int]]:
+    def _beat(self) -> tuple[float, int, bytes]:
         """The time up to which a heartbeat counts, and its arguments."""
         elapsed, until = self._clock.elapsed()
-        return until, [*self.fields(), "elapsed", elapsed]
+        return until, elapsed, self.description()
 
     def tick(self, now: float) -> None:
         """Send a heartbeat if it is due."""
         if now >= self._due:
             self._due = now + self._interval
-            until, fields = self._beat()
-            self._link.function(partial(self._replied, now, until), "beat", *fields)
+            until, *arguments = self._beat()
+            self._link.function(partial(self._replied, now, until), "beat", *arguments)
 
     async def send_if_due(self) -> None:
         """As `tick`, and wait for the reply; for long reads.
@@ -88,7 +89,7 @@ class Heartbeat:
             return
         if self._link.joined and not self._link.connected:
             self._due = time.monotonic() + self._interval
-            reply = await self._link.ask_function("beat")
+            reply = await self._link.ask_function("confirm")
             if reply[0] == b"gone":
                 self._on_fenced(GONE)
         else:
@@ -98,9 +99,9 @@ class Heartbeat:
         """Send a heartbeat, and wait for the reply."""
         sent_at = time.monotonic()
         self._due = sent_at + self._interval
-        until, fields = self._beat()
+        until, *arguments = self._beat()
         # Changes that follow the reply are newer than the number in it: processed first, they would seem lost to Redis.
-        await self._link.ask_function_first(partial(self._replied, sent_at, until), "beat", *fields)
+        await self._link.ask_function_first(partial(self._replied, sent_at, until), "beat", *arguments)
 
     def _replied(self, sent_at: float, until: float, reply: Reply) -> None:
         if isinstance(reply, ReplyError):
@@ -111,7 +112,7 @@ class Heartbeat:
         if reply[0] == b"gone":
             self._on_fenced(GONE)
             return
-        _, change, clock, due, *heartbeats = reply
+        _, change, clock, due, heartbeats = reply
         if change < self._changes.last:
             self._on_fenced(LOST_DATA)
             return

@@ -66,10 +66,10 @@ class Joining:
         """
         link, replica = self._link, self._replica
         await link.open()
-        reply = await link.ask_function("join", LAYOUT, *self._heartbeat.fields())
+        reply = await link.ask_function("join", LAYOUT, self._heartbeat.description())
         if reply[0] == b"layout":
             raise Refused(await self._why_not(reply[1]))
-        replica.changes.last, clock, off = reply
+        _, replica.changes.last, clock, off = reply
         wills = await self._bury()
         self._clock.begin(clock, off, await link.ask_function("clock", 0))
         await replica.reader.read_groups()
@@ -79,9 +79,10 @@ class Joining:
         for epoch, stored in wills:
             self._wills.publish(epoch, stored)
         await replica.reader.catch_up()
-        number, *nodes = await link.ask_function("ready")
-        if number == b"gone":
+        outcome, *ready = await link.ask_function("ready")
+        if outcome == b"gone":
             raise LinkError("another node declared this one dead while it was joining")
+        number, nodes = ready
         for node, seq, state in zip(nodes[::3], nodes[1::3], nodes[2::3], strict=True):
             if node != link.node_id and state == b"ready":
                 replica.members.add(node, seq)

@@ -108,7 +108,7 @@ class Lease:
         else:
             log.warning("lease expired: this node stood still; confirming its membership before it serves clients")
         self._reactor.stop()
-        self._link.call_function_first(partial(self._decide, time.monotonic()), "beat")
+        self._link.call_function_first(partial(self._decide, time.monotonic()), "confirm")
         self._timer = self._loop.call_later(self._timeout, self._link.hang_up)
 
     def resume(self) -> None:

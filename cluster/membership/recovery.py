@@ -165,7 +165,7 @@ class Recovery:
     async def _resume(self) -> None:
         """Catch up, then continue."""
         link, replica = self._link, self._replica
-        seq, change, calls = await self._ask_as_member(link.resume)
+        _, seq, change, calls = await self._ask_as_member(link.resume)
         if lost := await self._what_is_lost(seq, change, calls):
             await self._unfinished.restore()
             self._on_fenced(lost)
@@ -212,7 +212,7 @@ class Recovery:
         Others may have declared this node dead, and have its sessions. Raises as `NodeLink.ask`, and `Gone`.
         """
         while not self._lease.is_confirmed_by(self._asked_at):
-            await self._ask_as_member(partial(self._link.ask_function, "beat"))
+            await self._ask_as_member(partial(self._link.ask_function, "confirm"))
 
     async def _ask_as_member(self, ask: Callable[[], Awaitable[Any]]) -> list[Any]:
         """Ask Redis for something that it has for members only. Raises as `NodeLink.ask`, and `Gone`."""
@@ -244,7 +244,7 @@ class Recovery:
         if await reader.has_lost(self._unfinished.numbers()):
             return LOST_DATA
         lost = await reader.lost_places(self._leases.last_places())
-        return "" if not lost else LOST_DATA if all(lost) else STARTED_TWICE
+        return STARTED_TWICE if lost is None else LOST_DATA if lost else ""
 
 
 def _backoff(attempt: int) -> float:

@@ -110,8 +110,8 @@ class RedisState(State):
                 for packet_id, message in awaiting.items():
                     session.awaiting[int(packet_id)] = message_of(split_progress(message)[1])
                 for name, stored in subscriptions.items():
-                    options, _, identifier = stored.partition(b";")
-                    session.subscriptions[name] = (int(options), int(identifier or 0))
+                    options, identifier = map(int, stored.split(b";"))
+                    session.subscriptions[name] = (options, identifier)
                     if is_shared(name):
                         self._groups[name] = None
                 yield session
@@ -253,8 +253,7 @@ class KeyWriter:
             self._write_session(session)
             for name, (options, identifier) in session.subscriptions.items():
                 self._join(session.client_id, name)
-                value = b"%d;%d" % (options, identifier) if identifier else b"%d" % options
-                self._pipe.hset(self._keys.subscriptions(session.client_id), name, value)
+                self._pipe.hset(self._keys.subscriptions(session.client_id), name, b"%d;%d" % (options, identifier))
             for packet_id, message in session.awaiting.items():
                 self._pipe.hset(self._keys.awaiting(session.client_id), str(packet_id), encode_message(*message))
             self.moved.sessions += 1

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from ..._speedups.net.reactor import Reactor
+from ..redis.calls import CALLS
 from ..redis.connector import Connector
 from ..redis.keys import Keys
 from ..redis.link import Link, Reply
@@ -122,15 +123,15 @@ class NodeLink:
         self._before_call()
         self.connection.call(then, *command)
 
-    def function(self, then: Callable[[Reply], object], name: str, *arguments: Any, as_node: bool = True) -> None:
-        """Call a function of the library; its first arguments are the prefix and, if `as_node`, this node's id."""
+    def function(self, then: Callable[[Reply], object], name: str, *arguments: Any) -> None:
+        """Call a function of the library, with the arguments that `cluster/redis/calls.py` lists for it."""
         self._before_call()
-        self.connection.call(then, *self._command(name, as_node, arguments))
+        self.connection.call(then, *self._command(name, arguments))
 
     def call_function_first(self, decide: Callable[[Reply], bool], name: str) -> None:
         """Call a function, and process nothing before its reply; `decide` returns whether to process the rest."""
         self._before_call()
-        self.connection.call_first(decide, *self._command(name, True, ()))
+        self.connection.call_first(decide, *self._command(name, ()))
 
     async def ask(self, *command: bytes | str | int) -> Any:
         """Send a command and wait for its reply.
@@ -142,15 +143,15 @@ class NodeLink:
         self._before_call()
         return await self.connection.ask(*command)
 
-    async def ask_function(self, name: str, *arguments: Any, as_node: bool = True) -> Any:
+    async def ask_function(self, name: str, *arguments: Any) -> Any:
         """Call a function and wait for its reply. Raises as `ask`."""
         self._before_call()
-        return await self.connection.ask(*self._command(name, as_node, arguments))
+        return await self.connection.ask(*self._command(name, arguments))
 
     async def ask_function_first(self, first: Callable[[Reply], object], name: str, *arguments: Any) -> Any:
         """Call a function and wait until `first` has its reply, before anything that arrives later. Raises as `ask`."""
         self._before_call()
-        return await self.connection.ask(*self._command(name, True, arguments), first=first)
+        return await self.connection.ask(*self._command(name, arguments), first=first)
 
     def publish(self, channel: bytes, message: bytes) -> None:
         """Send a message to other nodes."""
@@ -171,8 +172,8 @@ class NodeLink:
         """The link is a new one: confirm the membership, and bring the number of the process back to Redis.
 
         Returns:
-            The number of the node's last commit, the number of the last change, and the calls of the node that Redis
-            has counted. Or `[b"gone"]`: the node is no member.
+            The outcome, the number of the node's last commit, the number of the last change, and the calls of the node
+            that Redis has counted. Or `[b"gone"]`: the node is no member.
 
         Raises:
             LinkLost: the connection ended.
@@ -180,6 +181,6 @@ class NodeLink:
         """
         return await self.ask_function("resume", self._process)
 
-    def _command(self, name: str, as_node: bool, arguments: Any) -> list[bytes | str | int]:
-        node = [self.node_id] if as_node else []
+    def _command(self, name: str, arguments: Any) -> list[bytes | str | int]:
+        node = [self.node_id] if CALLS[name].of_node else []
         return [*self.keys.function(name), *node, *arguments]

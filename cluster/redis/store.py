@@ -65,9 +65,7 @@ class RedisStore(LogStore):
         on_dropped: called with the number of messages dropped at full queues, that number by client id, and the number
             of messages of full queues that had expired.
         unnumbered: called with sessions whose queues may have messages that this node does not have.
-        on_leased: called with messages leased to this node: group, place, message, in turn.
-        on_given: called with messages of groups that Redis has put into queues of this node's sessions: see
-            `Leases.receive_given`.
+        on_leased, on_given: called with messages of groups: see `Leases.receive` and `Leases.receive_given`.
         on_damaged: called with the steps of a block that Redis could not apply, before the block is confirmed: the
             owner of the damaged key (`client`, `group`, `common`), its id or name, the key, the reason, in turn.
         on_fenced: called with the reason when this node is no longer a member of the cluster.
@@ -86,7 +84,7 @@ class RedisStore(LogStore):
         on_changed: Callable[[int, list[tuple[Any, ...]]], object],
         on_dropped: Callable[[int, dict[bytes, int], int], object],
         unnumbered: Callable[[list[Session]], object],
-        on_leased: Callable[[list[Any]], object],
+        on_leased: Callable[[list[Any], list[Any]], object],
         on_given: Callable[[list[list[Any]]], object],
         on_damaged: Callable[[list[bytes]], object],
         on_fenced: Callable[[str], object],
@@ -262,9 +260,10 @@ class RedisStore(LogStore):
                 size,
                 int(drop_oldest),
                 self._bounds.oldest(),
+                *(entry or (b"", b"")),
+                self._message_bounds.oldest() if entry is not None else b"",
+                block.batch,
                 *block.texts,
-                *((*entry, self._message_bounds.oldest()) if entry is not None else ()),
-                *((block.batch,) if block.batch else ()),
             )
         elif entry is not None and not waiting.kept:
             # Redis checks the id: it ignores an entry that it has, and refuses one whose predecessor it lacks.
@@ -284,7 +283,7 @@ class RedisStore(LogStore):
                 partial(self._taken, waiting, number, self._round),
                 *self._call_acks,
                 block.acks[number],
-                *((block.settled,) if block.settled and number == last else ()),
+                block.settled if number == last else b"",
             )
 
     def _logged(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
@@ -331,20 +330,16 @@ class RedisStore(LogStore):
             else:
                 self._unnumbered(block.unnumbered())
         else:
-            change, dropped, expired, *numbers = reply
-            given = numbers.pop() if numbers and _is_given(numbers[-1]) else None
-            if block.shares:
-                self._on_leased(numbers.pop())
-            by_client: list[Any] = numbers.pop() if numbers and isinstance(numbers[-1], list) else []
-            if numbers and isinstance(numbers[-1], list):
-                self._on_damaged(numbers.pop())
+            _, change, dropped, expired, numbers, full, leases, totals, given, damaged = reply
+            self._on_leased(leases, totals)
+            if damaged:
+                self._on_damaged(damaged)
             if change:
                 self._on_changed(change, block.changes)
             if dropped or expired:
-                self._on_dropped(dropped, dict(zip(by_client[::2], by_client[1::2], strict=True)), expired)
+                self._on_dropped(dropped, dict(zip(full[::2], full[1::2], strict=True)), expired)
             block.numbered(numbers)
-            if given is not None:
-                self._on_given(given)  # its numbers follow those of the block
+            self._on_given(given)  # its numbers follow the numbers of the block
 
     def _copied(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
         if not self._fits(current, reply) or self._link is None:
@@ -360,12 +355,11 @@ class RedisStore(LogStore):
         if self._fits(current, reply):
             self.acks_executed += 1
             waiting.unacked.discard(number)
-            if len(reply) > 1:
-                self._on_leased(reply[1])
-            if len(reply) > 2 and reply[2]:
-                self._on_damaged(reply[2])
-            if len(reply) > 3:
-                self._on_given(reply[3])
+            _, leases, totals, given, damaged = reply
+            self._on_leased(leases, totals)
+            if damaged:
+                self._on_damaged(damaged)
+            self._on_given(given)
             self._advance(current)
 
     def _advance(self, current: int) -> None:
@@ -410,8 +404,3 @@ class RedisStore(LogStore):
         if time.monotonic() >= self._complained:
             log.error("Redis refuses data; messages are not acknowledged until it accepts them", reason=reason)
             self._complained = time.monotonic() + COMPLAIN_SECONDS
-
-
-def _is_given(part: Any) -> bool:
-    """Whether this last part of a reply is a list of lists: messages in queues. Other lists have texts and numbers."""
-    return isinstance(part, list) and bool(part) and isinstance(part[0], list)

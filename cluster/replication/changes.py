@@ -3,12 +3,13 @@
 A change is an array, its kind first:
 
 ==============  ====================================================================================================
-subscribed      client id, incarnation, topic filter, options[, identifier]: of a persistent session
+subscribed      client id, incarnation, topic filter, options, identifier (0 = none): of a persistent session
 unsubscribed    client id, incarnation, topic filter
 ended           client id, incarnation: a persistent session has ended
-route           topic filter, value (routes.py): the origin has clients for it
+route           topic filter, QoS, in queues, only persistent, members (see routes.py): the origin has clients for it
 unroute         topic filter
-retained        topic name, message (empty = cleared); without the message: read it from Redis
+retained        topic name, message (empty = cleared)
+outdated        topic name: in the stream, in place of `retained`; the message is to be read from Redis
 ready           node: it has joined
 left            node: it has left, or was declared dead
 expired         topic name: its retained message has expired; for Redis only, nodes drop it by themselves
@@ -76,6 +77,8 @@ class Changes:
                     self._plane.router.filters.unsubscribe(member.peer, fields[0])
             elif name == "retained":
                 self.apply_retained(*fields)
+            elif name == "outdated":
+                self.note_outdated(*fields)
             elif name == "ready":
                 if fields[0] != self._node_id:
                     self._on_ready(fields[0], number)
@@ -87,7 +90,7 @@ class Changes:
             self.last, self.mark = number, mark_of(records)
 
     def apply_subscribed(
-        self, client_id: bytes, incarnation: int, topic_filter: bytes, options: int, identifier: int = 0
+        self, client_id: bytes, incarnation: int, topic_filter: bytes, options: int, identifier: int
     ) -> None:
         """A persistent session has a subscription."""
         sessions = self._plane.sessions
@@ -118,11 +121,11 @@ class Changes:
         else:  # another connection has claimed it while this node had no link: `Reclaim` closes this one
             sessions.end_with_connection(session)
 
-    def apply_route(self, node: bytes, topic_filter: bytes, value: int) -> None:
-        """A node has clients for a topic filter."""
+    def apply_route(self, node: bytes, topic_filter: bytes, *route: int) -> None:
+        """A node has clients for a topic filter; `route`: as `options_of` has it."""
         member = self._members.get(node)
         if member is not None:
-            self._plane.router.filters.subscribe(member.peer, topic_filter, options_of(topic_filter, value))
+            self._plane.router.filters.subscribe(member.peer, topic_filter, options_of(*route))
 
     def apply_group(self, name: bytes, settings: bytes) -> None:
         """A shared subscription is declared, or is it no more."""
@@ -132,11 +135,12 @@ class Changes:
         else:
             filters.undeclare(name)
 
-    def apply_retained(self, topic: bytes, message: bytes | None = None) -> None:
-        """The retained message of a topic name has changed; None: it is yet to be read from Redis."""
-        if message is None:
-            self._missing[topic] = None
-            return
+    def note_outdated(self, topic: bytes) -> None:
+        """The retained message of a topic name has changed, and is yet to be read from Redis."""
+        self._missing[topic] = None
+
+    def apply_retained(self, topic: bytes, message: bytes) -> None:
+        """The retained message of a topic name has changed; empty = there is none."""
         self._missing.pop(topic, None)
         if not message:
             self._plane.router.retained.set(topic, b"")

@@ -86,13 +86,13 @@ class DeclaredGroups:
         """Declare the group in Redis and here, at once with the reply; returns the number of dropped messages."""
 
         def replied(reply: Reply) -> None:
-            if not isinstance(reply, (LinkLost, ReplyError)) and reply[0] != b"gone" and reply[0]:
-                self._on_changed(reply[0], [("group", name, settings), ("mark", reply[2])])
+            if not isinstance(reply, (LinkLost, ReplyError)) and reply[0] != b"gone" and reply[1]:
+                self._on_changed(reply[1], [("group", name, settings), ("mark", reply[3])])
 
         reply = await self._link.ask_function_first(replied, "declare_group", name, settings)
         if reply[0] == b"gone":
             raise NotNow(GONE)
-        return int(reply[1])
+        return int(reply[2])
 
     async def _applied(self) -> None:
         """Wait until all nodes have applied the changes of this node."""

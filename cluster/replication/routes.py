@@ -9,9 +9,7 @@ from ..._speedups.cluster.peer import Way
 from ..._speedups.codec.topics import is_shared
 from ...broker.core.subscription_options import MAXIMUM_QOS
 
-# Bits of a route. As an option of the other node's subscription, the first one is Retain As Published.
-ONLY_PERSISTENT = 8  # only persistent sessions have the filter
-QUEUED = 4  # their subscriptions have QoS 1 and 2, so messages of these levels reach all of them through queues
+ONLY_PERSISTENT = 8  # as an option of the other node's subscription: Retain As Published
 EXACT_MEMBERS = 8  # numbers up to this one are announced exactly, greater ones as powers of two
 
 
@@ -24,14 +22,14 @@ class Route:
         clean: those of them that are clean.
         direct: those that get messages of QoS 1 and 2 from no queue: clean ones, and those that subscribe with QoS 0.
         qos: the highest of clean sessions.
-        announced: to the other nodes; -1 = nothing.
+        announced: to the other nodes: as `options_of` has it; empty = nothing.
     """
 
     sessions: int = 0
     clean: int = 0
     direct: int = 0
     qos: int = 0
-    announced: int = -1
+    announced: tuple[int, ...] = ()
 
 
 class Routes:
@@ -41,12 +39,12 @@ class Routes:
     sessions go through their queues. The QoS only grows; lowering it would save little. Filters of $SYS have no route:
     each node publishes there to its own clients.
 
-    A route has a bit more while only persistent sessions have its filter: every node has their subscriptions, so links
-    count the route only without it (`_speedups/routing/interest.pyx`). It has another one while all of them get
-    messages of QoS 1 and 2 through their queues.
+    A route says whether only persistent sessions have its filter: every node has their subscriptions, so links don't
+    count such a route (`_speedups/routing/interest.pyx`). It also says whether all its sessions get messages of QoS 1
+    and 2 through their queues.
 
-    The route of a shared subscription has the number of its connected members too, in the bits above the QoS. Other
-    nodes divide messages of QoS 0 by these numbers.
+    The route of a shared subscription has the number of its connected members instead, as `code_of` has it. Other nodes
+    divide messages of QoS 0 by these numbers.
     """
 
     def __init__(self, journal: ClusterJournal) -> None:
@@ -95,12 +93,12 @@ class Routes:
     def _announce(self, name: bytes, route: Route) -> None:
         """Publish the route if the other nodes know another one."""
         if is_shared(name):
-            value = route.qos | code_of(route.sessions) << 2
+            fields = (route.qos, 0, 0, code_of(route.sessions))
         else:
-            value = route.qos | ONLY_PERSISTENT * (not route.clean) | QUEUED * (not route.direct)
-        if value != route.announced:
-            route.announced = value
-            self._journal.change(("route", name, value))
+            fields = (route.qos, int(not route.direct), int(not route.clean), 0)
+        if fields != route.announced:
+            route.announced = fields
+            self._journal.change(("route", name, *fields))
 
 
 def is_direct(options: int, clean: bool) -> bool:
@@ -108,15 +106,21 @@ def is_direct(options: int, clean: bool) -> bool:
     return clean or not options & MAXIMUM_QOS
 
 
-def options_of(name: bytes, value: int) -> int:
+def options_of(qos: int, in_queues: int, only_persistent: int, members: int) -> int:
     """The options with which another node subscribes to a filter, from its route.
 
-    The QoS says how messages of QoS 1 and 2 go there, so that the highest of several routes counts.
+    The QoS of the subscription says how messages of QoS 1 and 2 go there, so that the highest of several routes counts.
+
+    Args:
+        qos: the highest of the clean sessions.
+        in_queues: 1 = messages of QoS 1 and 2 reach all sessions through queues.
+        only_persistent: 1 = no clean session has the filter.
+        members: of a shared subscription, as `code_of` has them; 0: it is none.
     """
-    if is_shared(name):
-        return value
-    way = Way.IN_QUEUES if value & QUEUED else Way.LOGGED if value & MAXIMUM_QOS else Way.AT_MOST_ONCE
-    return way | value & ONLY_PERSISTENT
+    if members:
+        return qos | members << 2
+    way = Way.IN_QUEUES if in_queues else Way.LOGGED if qos else Way.AT_MOST_ONCE
+    return way | ONLY_PERSISTENT * only_persistent
 
 
 def code_of(count: int) -> int:

@@ -5,9 +5,10 @@ link is one.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from itertools import chain
 from typing import Any
 
-from ..._speedups.base.msgpack import unpack
+from ..._speedups.base.msgpack import pack, unpack
 from ..._speedups.cluster.arrivals import arrive
 from ..._speedups.session.session import Session
 from ...broker.core.data_plane import DataPlane
@@ -47,25 +48,27 @@ class SnapshotReader:
         async for sessions in self._pieces("sessions", SESSIONS_AT_ONCE):
             for client_id, incarnation, subscriptions in sessions:
                 for name, stored in pairs(subscriptions):
-                    options, _, identifier = stored.partition(b";")
-                    self._changes.apply_subscribed(client_id, incarnation, name, int(options), int(identifier or 0))
+                    self._changes.apply_subscribed(client_id, incarnation, name, *map(int, stored.split(b";")))
 
     async def read_groups(self) -> None:
         """The declared groups."""
         async for items in self._pieces("declared_groups", AT_ONCE):
-            for name, settings in pairs(items[0]):
+            for name, settings in pairs(items):
                 self._changes.apply_group(name, settings)
 
     async def read_retained(self) -> None:
         """All retained messages."""
         async for values in self._pieces("retained", AT_ONCE):
             for topic, message in pairs(values):
-                self._changes.apply_retained(topic, message or None)
+                if message:
+                    self._changes.apply_retained(topic, message)
+                else:
+                    self._changes.note_outdated(topic)
 
     async def _pieces(self, name: str, count: int) -> AsyncIterator[list[Any]]:
         cursor = b"0"
         while True:
-            cursor, *items = await self._link.ask_function(name, cursor, count, as_node=False)
+            cursor, items = await self._link.ask_function(name, cursor, count)
             yield items
             await self._between()
             if cursor == b"0":
@@ -74,7 +77,7 @@ class SnapshotReader:
     async def read_routes(self, node: bytes) -> None:
         """The topic filters for which a node has clients."""
         for name, value in (await self.ask_hash("HGETALL", self._link.keys.routes(node))).items():
-            self._changes.apply_route(node, name, int(value))
+            self._changes.apply_route(node, name, *map(int, value.split()))
 
     async def ask_hash(self, *command: bytes | str | int) -> dict[bytes, bytes]:
         """Send a command whose reply is a hash."""
@@ -112,7 +115,7 @@ class SnapshotReader:
                 break
             await self._between()
         while missing := self._changes.missing(AT_ONCE):
-            messages = await self._link.ask_function("values", *missing, as_node=False)
+            messages = await self._link.ask_function("values", pack(missing))
             for topic, message in zip(missing, messages, strict=False):
                 self._changes.apply_retained(topic, message)
             await self._between()
@@ -128,8 +131,8 @@ class SnapshotReader:
         """
         more = bool(members)
         while more:
-            fields = [field for member in members for field in (member.node, member.seen + 1)]
-            more, following, *batches = await self._link.ask_function("logs", *fields)
+            positions = [field for member in members for field in (member.node, member.seen + 1)]
+            more, following, batches = await self._link.ask_function("logs", pack(positions))
             await confirm()
             for batch in batches:
                 self._plane.router.deliver(batch)
@@ -141,8 +144,8 @@ class SnapshotReader:
         """Read the messages that were added to the queues of these sessions; `confirm` as for `read_logs`."""
         for start in range(0, len(sessions), AT_ONCE):
             some = sessions[start : start + AT_ONCE]
-            tails = [field for session in some for field in (session.client_id, session.next_number)]
-            for client_id in await self._link.ask_function("behind", *tails):
+            ends = [field for session in some for field in (session.client_id, session.next_number)]
+            for client_id in await self._link.ask_function("behind", pack(ends)):
                 session = self._plane.sessions.get(client_id)
                 if session is not None:
                     await self._read_queue(session, confirm)
@@ -154,28 +157,27 @@ class SnapshotReader:
             numbers: client id, incarnation and next queue number of each session.
         """
         for start in range(0, len(numbers), AT_ONCE):
-            fields = [field for number in numbers[start : start + AT_ONCE] for field in number]
-            if await self._link.ask_function("lost", *fields):
+            ends = [field for number in numbers[start : start + AT_ONCE] for field in number]
+            if await self._link.ask_function("lost", pack(ends)):
                 return True
         return False
 
-    async def lost_places(self, places: dict[bytes, int]) -> list[bytes]:
+    async def lost_places(self, places: dict[bytes, int]) -> list[bytes] | None:
         """The groups of which Redis lacks messages that this node has received. Raises as `NodeLink.ask`.
 
-        An empty name: Redis has begun and ended since the node was there, so the node can't know what is lost. To be
-        called when nothing else is lost: if this is not either, the node has compared all.
+        None: Redis has begun and ended since the node was there, so the node can't know its losses. To be called when
+        nothing else is lost: if no place is lost either, the node has compared all.
 
         Args:
             places: the highest place of a message that this node has had, by group.
         """
-        fields = [each for pair in places.items() for each in pair]
-        found: list[bytes] = await self._link.ask_function("lost_places", *fields)
-        return found
+        outcome, *found = await self._link.ask_function("lost_places", pack([*chain(*places.items())]))
+        return None if outcome == b"missed" else found[0]
 
     async def _read_queue(self, session: Session, confirm: Callable[[], Awaitable[None]]) -> None:
         while True:
             _, _, first, entries, tail, *_ = await self._link.ask_function(
-                "load", session.client_id, session.next_number, AT_ONCE, as_node=False
+                "load", session.client_id, session.next_number, AT_ONCE
             )
             await confirm()
             if session.owner is None:
@@ -198,7 +200,7 @@ def read_tail(link: NodeLink, session: Session) -> None:
         if reply[2] + len(reply[3]) < reply[4]:
             read_tail(link, session)
 
-    link.function(loaded, "load", session.client_id, session.next_number, AT_ONCE, as_node=False)
+    link.function(loaded, "load", session.client_id, session.next_number, AT_ONCE)
 
 
 def pairs(items: list[Any]) -> Iterator[tuple[Any, Any]]:

@@ -75,8 +75,8 @@ class DelayedMessages:
         due, _, number = after.partition("-")
         found: list[Delayed] = []
         while len(found) < limit:
-            due, number, *rows = await self._link.ask_function(
-                "list_later", prefix, without, due or "0", number, limit - len(found), as_node=False
+            due, number, rows = await self._link.ask_function(
+                "list_later", prefix, without, due or "0", number, limit - len(found)
             )
             found += (_row(*row) for row in rows)
             if not number:
@@ -85,7 +85,7 @@ class DelayedMessages:
 
     async def cancel(self, message: str, prefix: bytes) -> bool:
         """Drop a message that waits; False: there is none with this id. Raises LinkLost, LinkError."""
-        return bool(await self._link.ask_function("cancel_later", prefix, message, as_node=False))
+        return bool(await self._link.ask_function("cancel_later", prefix, message))
 
     def _count_tenants(self) -> None:
         """Learn how many messages of each known tenant wait in Redis."""
@@ -119,9 +119,9 @@ class DelayedMessages:
             self._link.function(self._taken, "later", AT_ONCE, late)
 
     def _taken(self, reply: Reply) -> None:
-        if not isinstance(reply, list) or len(reply) < 3:
+        if not isinstance(reply, list) or reply[0] == b"gone":
             return
-        first, count, size, *messages = reply
+        _, first, count, size, messages = reply
         for number, stored in zip(messages[::2], messages[1::2], strict=True):
             self._wills.publish_delayed(number, stored)
         self._plane.router.delayed.report(count, size, first)
@@ -132,7 +132,9 @@ class DelayedMessages:
                 self._take(LATE)
 
 
-def _row(number: bytes, wait: int, due: bytes, publisher: bytes, topic: bytes, flags: int, size: int) -> Delayed:
+def _row(
+    number: bytes, wait: int, due: bytes, publisher: bytes, topic: bytes, qos: int, retain: int, size: int
+) -> Delayed:
     """A row of `flockmq_list_later`."""
     name = number.decode()
-    return Delayed(name, f"{due.decode()}-{name}", wait, publisher, topic, flags & 3, bool(flags & 4), size)
+    return Delayed(name, f"{due.decode()}-{name}", wait, publisher, topic, qos, bool(retain), size)

@@ -47,21 +47,23 @@ class Leases:
         self._journal.limit_shares(shared.max_queued_messages, shared.max_queued_bytes, drops_oldest)
         self._link.call(ignore, "HSET", self._link.keys.shared, "redispatch", round(shared.redispatch * 1000))
 
-    def receive(self, items: list[Any]) -> None:
-        """Redis has leased messages to this node: group, place, message, in turn.
+    def receive(self, leases: list[Any], totals: list[Any]) -> None:
+        """Redis has leased messages to this node.
 
-        After those of a group: place 0, and the number of leases to this node that Redis has counted.
+        Args:
+            leases: group, place, message, in turn.
+            totals: group, number of leases to this node that Redis has counted so far, in turn.
         """
         groups = self._groups()
-        for name, place, message in zip(items[::3], items[1::3], items[2::3], strict=True):
+        for name, place, message in zip(leases[::3], leases[1::3], leases[2::3], strict=True):
             group = groups.get(name)
-            if not place:
-                if group is not None:
-                    group.note_total(message)
-            elif group is None:  # its last member here has just left
+            if group is None:  # its last member here has just left
                 self._journal.return_lease(name, place)
             else:
                 leased(group, place, message)
+        for name, total in zip(totals[::2], totals[1::2], strict=True):
+            if (group := groups.get(name)) is not None:
+                group.note_total(total)
 
     def receive_given(self, items: list[list[Any]]) -> None:
         """Redis has put messages of groups into the queues of sessions whose clients are here.
@@ -115,16 +117,17 @@ class Leases:
     def _ask(self) -> None:
         self._link.function(self._recovered, "leased")
 
-    def _recovered(self, items: Reply) -> None:
-        if isinstance(items, (LinkLost, ReplyError)):
+    def _recovered(self, reply: Reply) -> None:
+        if isinstance(reply, (LinkLost, ReplyError)):
             return
+        items, totals = reply
         groups = self._groups()
         ended = {*self._journal.ended_leases, *self._store.ended_leases()}
         leases = zip(items[::3], items[1::3], items[2::3], strict=True)
         for name, place, message in sorted(leases, key=lambda lease: lease[:2]):
-            is_new = (name, place) not in ended and (name not in groups or place not in groups[name].places)
-            if is_new or not place:
-                self.receive([name, place, message])
+            if (name, place) not in ended and (name not in groups or place not in groups[name].places):
+                self.receive([name, place, message], [])
+        self.receive([], totals)
         for group in groups.values():
             group.resume()
 

@@ -15,7 +15,6 @@ from ..redis.link import LinkLost, Reply, ReplyError
 from .claim import Claim
 
 AT_ONCE = 500  # queued messages read with one call
-WITH_HELD_WILL = 1
 MAX_CALLS = 8  # such calls under way: Redis closes a link with too much pending output
 
 log = logs.get("flockmq.connect")
@@ -58,7 +57,7 @@ class Loading:
             if not claim.connection.closed:
                 self._calls += 1
                 then = partial(self._loaded, claim, session, first == 1)
-                self._link.function(then, "load", claim.client_id, first, AT_ONCE, WITH_HELD_WILL, as_node=False)
+                self._link.function(then, "load", claim.client_id, first, AT_ONCE)
 
     def _loaded(self, claim: Claim, session: Session, begins: bool, reply: Reply) -> None:
         self._calls -= 1

@@ -42,7 +42,7 @@ class Reclaim:
     def _compare(self, known: frozenset[int], seen: set[int], reply: Reply) -> None:
         if isinstance(reply, (LinkLost, ReplyError)):
             return  # the link is lost again; if not, `taken` follows when another connection claims one of them
-        cursor, *owned = reply
+        cursor, owned = reply
         for client_id, epoch, is_taken in zip(owned[::3], owned[1::3], owned[2::3], strict=True):
             seen.add(epoch)
             is_here = self._claims.with_epoch(epoch) is not None
@@ -58,13 +58,13 @@ class Reclaim:
         self._wills.publish_missed()
 
     def _granted(self, claim: Claim, reply: Reply) -> None:
-        if isinstance(reply, (LinkLost, ReplyError)) or len(reply) == 1:
+        if isinstance(reply, (LinkLost, ReplyError)) or reply[0] != b"ok":
             is_taken = isinstance(reply, list) and reply[0] == b"taken"
             claim.connection.close(close_reasons.TAKEN_OVER if is_taken else close_reasons.CLAIM_REFUSED)
             return
-        epoch, *_, old_will, last = reply
+        _, epoch, *_, old_will, will_epoch = reply
         self._claims.grant(claim, epoch)
         if old_will:
-            self._wills.publish(last, old_will)
+            self._wills.publish(will_epoch, old_will)
         if claim.connection.closed:
             self._takeover.give_up(claim)

@@ -51,8 +51,7 @@ class Subscribing:
         for name, options in filters:
             options &= STORED_OPTIONS
             if claim is not None:
-                more = (identifier,) if identifier else ()
-                self._journal.change(("subscribed", session.client_id, session.session_id, name, options, *more))
+                self._journal.change(("subscribed", session.client_id, session.session_id, name, options, identifier))
                 if name in claim.filters:
                     self._routes.change(name, claim.filters[name], options, clean=False)
                 else:

@@ -121,18 +121,18 @@ class TakeOver:
         )
 
     def _claimed(self, then: Callable[[Reply], None], reply: Reply) -> None:
-        self.claims_executed += isinstance(reply, list) and len(reply) > 1
+        self.claims_executed += isinstance(reply, list) and reply[0] == b"ok"
         then(reply)
 
     def _granted(self, claim: Claim, reply: Reply) -> None:
-        if isinstance(reply, (LinkLost, ReplyError)) or len(reply) == 1:
+        if isinstance(reply, (LinkLost, ReplyError)) or reply[0] != b"ok":
             self._refuse(claim, reply)
             return
-        epoch, present, incarnation, waits, fights, old_will, last = reply
+        _, epoch, present, incarnation, waits, fights, old_will, will_epoch = reply
         claim.present, claim.incarnation = bool(present), incarnation
         self._claims.grant(claim, epoch)
         if old_will:  # of the previous node, which is dead
-            self._wills.publish(last, old_will)
+            self._wills.publish(will_epoch, old_will)
         if claim.connection.closed:
             self.give_up(claim)
             return

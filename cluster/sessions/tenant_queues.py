@@ -7,6 +7,7 @@ other queues, with which it judges its own.
 
 from functools import partial
 
+from ..._speedups.base.msgpack import pack
 from ..._speedups.session.tenant import Tenant
 from ..._speedups.session.turn import Turn
 from ..peers.node_link import NodeLink
@@ -35,10 +36,10 @@ class TenantQueues:
             return
         self._report_at = now + REPORT_SECONDS
         bytes_here = [part for tenant in tenants for part in (tenant.prefix, tenant.queued_here)]
-        self._link.function(partial(self._reported, tenants), "queued", *bytes_here)
+        self._link.function(partial(self._reported, tenants), "queued", pack(bytes_here))
 
     @staticmethod
     def _reported(tenants: list[Tenant], reply: Reply) -> None:
-        if isinstance(reply, list) and len(reply) == len(tenants):
-            for tenant, elsewhere in zip(tenants, reply, strict=True):
+        if isinstance(reply, list) and reply[0] != b"gone":
+            for tenant, elsewhere in zip(tenants, reply[1], strict=True):
                 tenant.queued_elsewhere = elsewhere

@@ -1,10 +1,11 @@
 """Wills in a cluster: Redis keeps the will of each claim until a commit settles it (G6)."""
 
+import struct
 from collections.abc import Awaitable
 from functools import partial
 
 from ..._speedups.cluster.journal import ClusterJournal
-from ..._speedups.cluster.message_codec import decode_message, encode_message, split_progress
+from ..._speedups.cluster.message_codec import decode_message, encode_message
 from ..._speedups.session.counters import DELAYED_PUBLISHED
 from ...broker.auth.cluster_users import Away
 from ...broker.core import will
@@ -13,18 +14,16 @@ from ..peers.node_link import NodeLink
 from ..redis.link import Reply
 from .claim import Claims
 
-HAS_DELAY, DELAY_SIZE = 0x40, 4  # before the message: this byte, and the delay in seconds
-SEPARATOR = b"\0"  # no client id has it: the author of the will follows
+HEAD = struct.Struct("<IIHH")  # progress, delay in seconds, bytes of the client id and of the author; both follow
 LONGEST = 65_535
 
 
 def encode_will(client_id: bytes, found: will.Will) -> bytes:
     """A will as Redis keeps it. An author that does not fit is cut off, so that the will is refused later."""
-    if found.author:
-        client_id = (client_id + SEPARATOR + found.author)[:LONGEST]
-    delay = bytes([HAS_DELAY]) + found.delay.to_bytes(DELAY_SIZE, "little") if found.delay else b""
+    author = found.author[:LONGEST]
+    head = HEAD.pack(0, found.delay, len(client_id), len(author))
     message = encode_message(found.topic, found.payload, found.qos, found.retain, found.properties)
-    return len(client_id).to_bytes(2, "little") + client_id + delay + message
+    return head + client_id + author + message
 
 
 def decode_will(stored: bytes) -> tuple[bytes, will.Will]:
@@ -35,12 +34,12 @@ def decode_will(stored: bytes) -> tuple[bytes, will.Will]:
 
 def open_will(stored: bytes) -> tuple[bytes, will.Will, int]:
     """The client id and the will in a value of Redis, and the progress of its publication; 0: it did not begin."""
-    end = 2 + int.from_bytes(stored[:2], "little")
-    client_id, _, author = stored[2:end].partition(SEPARATOR)
-    message, delay = stored[end:], 0
-    if message[0] == HAS_DELAY:
-        delay, message = int.from_bytes(message[1 : 1 + DELAY_SIZE], "little"), message[1 + DELAY_SIZE :]
-    progress, message = split_progress(message)
+    progress, delay, client_size, author_size = HEAD.unpack_from(stored)
+    client_id, author, message = (
+        stored[HEAD.size :][:client_size],
+        stored[HEAD.size + client_size :][:author_size],
+        stored[HEAD.size + client_size + author_size :],
+    )
     topic, payload, qos, retain, properties, _ = decode_message(message)
     return client_id, will.Will(topic, payload, qos, retain, properties, delay, author), progress
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from tests.harness.function_caller import Caller
 
-CLEAN = (0, 5, b"", 100, b"", 1, 0)  # arguments of a claim: a clean session
-WITHOUT_REDIS = (*CLEAN, 1)
+CLEAN = (0, 5, b"", 100, b"", 1, 0, 0)  # arguments of a claim: a clean session
+WITHOUT_REDIS = (*CLEAN[:-1], 1)
 
 
 def claimed(caller: Caller, node: bytes) -> Any:
@@ -14,9 +14,9 @@ def claimed(caller: Caller, node: bytes) -> Any:
 
 
 def test_a_connection_since_the_last_heartbeat_keeps_its_session(caller: Caller) -> None:
-    caller.call("beat", b"n1", "elapsed", 100)
+    caller.call("beat", b"n1", 100, [])
     epoch = caller.call("claim", b"n2", b"c1", *CLEAN)[0]
-    caller.call("beat", b"n1")  # over a new link: what Redis has noted at the last one stays
+    caller.call("confirm", b"n1")  # over a new link: what Redis has noted at the last one stays
     assert claimed(caller, b"n1") == [b"taken"]
     assert caller.redis.hmget("mq:s:c1", "o", "e") == [b"n2", b"%d" % epoch]
     assert caller.redis.smembers("mq:owned:n1") == set()
@@ -24,19 +24,19 @@ def test_a_connection_since_the_last_heartbeat_keeps_its_session(caller: Caller)
 
 def test_an_earlier_connection_is_taken_over(caller: Caller) -> None:
     epoch = caller.call("claim", b"n2", b"c1", *CLEAN)[0]
-    caller.call("beat", b"n1", "elapsed", 100)
+    caller.call("beat", b"n1", 100, [])
     assert claimed(caller, b"n1")[3] == [epoch, b"n2"]
     assert caller.redis.hget("mq:s:c1", "o") == b"n1"
 
 
 def test_a_connection_of_the_same_node_is_earlier(caller: Caller) -> None:
-    caller.call("beat", b"n1", "elapsed", 100)
+    caller.call("beat", b"n1", 100, [])
     epoch = caller.call("claim", b"n1", b"c1", *CLEAN)[0]
     assert claimed(caller, b"n1")[3] == [epoch, b"n1"]
 
 
 def test_a_dead_node_has_no_connection(caller: Caller) -> None:
-    caller.call("beat", b"n1", "elapsed", 100)
+    caller.call("beat", b"n1", 100, [])
     caller.call("claim", b"n2", b"c1", *CLEAN)
     caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"))
     assert len(claimed(caller, b"n1")) > 1
@@ -45,4 +45,4 @@ def test_a_dead_node_has_no_connection(caller: Caller) -> None:
 def test_a_damaged_counter_of_epochs_ends_no_heartbeat(caller: Caller) -> None:
     caller.redis.delete("mq:epoch")
     caller.redis.rpush("mq:epoch", "damaged")
-    assert caller.call("beat", b"n1", "elapsed", 100)[0] == caller.seq
+    assert caller.call("resume", b"n1", 0)[0] == caller.seq

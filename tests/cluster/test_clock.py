@@ -38,7 +38,7 @@ def test_a_step_of_the_wall_clock_ends_no_session(caller: Caller) -> None:
     """Also if its expiry is that of the configuration."""
     wall = int(time.time() * 1000)
     caller.redis.hset("mq:clock", mapping={"t": wall - 10 * DAY * 1000, "w": wall})  # the step was one of ten days
-    epoch = caller.call("claim", b"n1", b"s", 1, 4, b"", 100, b"", 0, "")[0]
+    epoch = caller.call("claim", b"n1", b"s", 1, 4, b"", 100, b"", 0, "", 0)[0]
     caller.commit(releases=[[b"s", epoch, 0]])
     caller.redis.hset("mq:clock", mapping={"t": wall - 9.5 * DAY * 1000, "w": wall})
     assert caller.call("expire", b"n1", DAY, 100) == 0
@@ -58,7 +58,7 @@ class Off:
     def __init__(self, caller: Caller) -> None:
         self.caller, self.redis = caller, caller.redis
         for node in (b"n1", b"n2"):
-            caller.call("beat", node, "elapsed", 0)
+            caller.call("beat", node, 0, [])
         self.before = self.clock
         self.set_back(HOUR)
 
@@ -76,10 +76,10 @@ class Off:
         self.redis.hset("mq:clock", "w", int(time.time() * 1000) - milliseconds)
 
     def join(self, node: bytes) -> int:
-        return int(self.caller.call("join", node, 1)[2])
+        return int(self.caller.call("join", node, 1, [])[2])
 
     def beat(self, node: bytes, elapsed: int = 0) -> None:
-        self.caller.call("beat", node, "elapsed", elapsed)
+        self.caller.call("beat", node, elapsed, [])
 
     def bury(self, node: bytes) -> None:
         self.caller.call("bury", b"n3", node, self.redis.hget("mq:nodes", node))

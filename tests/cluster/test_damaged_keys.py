@@ -7,9 +7,12 @@ import redis
 
 from flockmq._speedups.base.msgpack import pack
 from flockmq._speedups.codec.packets import Puback, Publish, Pubrec, Suback, Subscribe
+from flockmq.broker.core.will import Will
+from flockmq.cluster.sessions.wills import encode_will
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
+from tests.harness.commits import commit_arguments
 from tests.harness.function_caller import MESSAGE, Caller
 from tests.harness.socket_client import SocketClient
 
@@ -35,10 +38,9 @@ def damage(caller: Caller, key: bytes, *, field: str = "") -> None:
 def test_a_damaged_session_keeps_no_message_of_a_commit_from_the_others(caller: Caller, key: bytes, field: str) -> None:
     pushes = caller.push(b"a", b"b", b"c")
     damage(caller, key, field=field)
-    _, dropped, _, *numbers = caller.commit(pushes=pushes)
+    _, dropped, _, numbers, full, leased, *_, (kind, name, named, reason) = caller.commit(pushes=pushes)
     assert dropped == 0
-    assert numbers[:6] == [0, 1, 0, 0, 0, 1]
-    (kind, name, named, reason), full, leased = numbers[6:]
+    assert numbers == [0, 1, 0, 0, 0, 1]
     assert (kind, name, named) == (b"client", b"b", key)
     assert reason
     assert (full, leased) == ([], [])
@@ -55,24 +57,23 @@ def test_likewise_of_its_other_keys(caller: Caller, part: str) -> None:
     for cid in cids:
         caller.redis.delete(b"mq:subs:" + cid)
         if part == "releases":
-            caller.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000)
+            caller.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000, 0)
     epochs = {cid: int(caller.redis.hget(b"mq:s:" + cid, "e") or 0) for cid in cids}
     if part == "released":
         caller.commit(awaiting=[[cid, caller.incarnation(cid), 7, 1] for cid in cids])
     records: dict[str, Any] = {
         "awaiting": [[cid, caller.incarnation(cid), 7, 1] for cid in cids],
         "released": [[cid, caller.incarnation(cid), 7] for cid in cids],
-        "changes": pack([["subscribed", cid, caller.incarnation(cid), b"t", 1] for cid in cids]),
+        "changes": pack([["subscribed", cid, caller.incarnation(cid), b"t", 1, 0] for cid in cids]),
         "releases": [[cid, epochs[cid], 0] for cid in cids],
     }
     caller.redis.set(b"mq:" + kind + b":b", "damaged")
-    change, _, _, *numbers = caller.commit(**{part: records[part]})
-    damaged = numbers[0]
+    change, *_, damaged = caller.commit(**{part: records[part]})
     assert damaged[:3] == [b"client", b"b", b"mq:" + kind + b":b"]
     for cid in (b"a", b"c"):
         if part == "changes":
             assert change
-            assert caller.redis.hgetall(b"mq:subs:" + cid) == {b"t": b"1"}
+            assert caller.redis.hgetall(b"mq:subs:" + cid) == {b"t": b"1;0"}
         elif part == "releases":
             assert caller.redis.hget(b"mq:s:" + cid, "o") == b""
         else:
@@ -85,33 +86,33 @@ def test_a_damaged_group_keeps_no_message_from_others(caller: Caller) -> None:
     caller.redis.set(b"mq:gw:" + GROUP, "damaged")
     pushes = caller.push(b"a")
     shares = [GROUP, [1, 1], OTHER_GROUP, [1]]
-    *_, damaged, _, _ = caller.commit(pushes=pushes, shares=shares)
+    *_, damaged = caller.commit(pushes=pushes, shares=shares)
     assert damaged[:3] == [b"group", GROUP, b"mq:gw:" + GROUP]
     assert caller.redis.llen(b"mq:gw:" + OTHER_GROUP) == 1
     assert caller.redis.llen("mq:q:a") == 1
     # Acknowledgements of clients are not kept from Redis either, and their repetition has no effect.
     reply = caller.call(
-        "acks", b"n1", pack([[b"a", caller.incarnation(b"a"), [1], []]]), pack([[], [GROUP, 5, 1, 0, 0]])
+        "acks", b"n1", [[b"a", caller.incarnation(b"a"), [1], [], b""]], [[], [GROUP, 5, 1, 0, 0], [], []]
     )
-    assert reply[2][:3] == [b"group", GROUP, b"mq:gw:" + GROUP]
+    assert reply[3][:3] == [b"group", GROUP, b"mq:gw:" + GROUP]
     assert caller.redis.llen("mq:q:a") == 0
 
 
 def test_acknowledgements_of_a_damaged_session_keep_no_others_away(caller: Caller) -> None:
     cids = (b"a", b"b", b"c")
     caller.commit(pushes=caller.push(*cids))
-    acks = pack([[cid, caller.incarnation(cid), [1], []] for cid in cids])
+    acks = [[cid, caller.incarnation(cid), [1], [], b""] for cid in cids]
     damage(caller, b"mq:q:b")
-    reply = caller.call("acks", b"n1", acks)
-    assert reply[2][:3] == [b"client", b"b", b"mq:q:b"]
+    reply = caller.call("acks", b"n1", acks, b"")
+    assert reply[3][:3] == [b"client", b"b", b"mq:q:b"]
     assert [caller.redis.llen(b"mq:q:" + cid) for cid in (b"a", b"c")] == [0, 0]
 
 
 BLOCKS: dict[str, dict[str, Any]] = {
-    "wills": {"wills": [1]},
-    "log": {"batch": b"batch", "header": b"header", "targets": [[b"n2", b""]]},
+    "wills": {"wills": [b"settled", 1, 0]},
+    "log": {"batch": b"batch", "batch_header": b"header", "targets": [[b"n2", b""]]},
     "changes": {"changes": pack([["retained", b"t", MESSAGE]])},
-    "later": {"later": [1, 60, b""]},
+    "later": {"delayed": [1, 60, b""]},
 }
 
 
@@ -136,14 +137,15 @@ def test_what_a_whole_block_needs_is_checked_before_anything_is_written(caller: 
         caller.commit(pushes=caller.push(b"a", b"c"), **BLOCKS[part])
     assert caller.dump() == before
     caller.redis.delete(key)  # it is repaired, and the node repeats the commit
-    assert caller.send(caller.seq, pushes=caller.push(b"a", b"c"), **BLOCKS[part])[3:7] == [0, 1, 0, 1]
+    assert caller.send(caller.seq, pushes=caller.push(b"a", b"c"), **BLOCKS[part])[3] == [0, 1, 0, 1]
 
 
-@pytest.mark.parametrize("block", [b"\x9d\xc1", b"", pack([0, [], b"", b"", [], b"\x9d\xc1"])])
+@pytest.mark.parametrize("block", [b"\x9d\xc1", b"", pack([[], b"", [], b"\x9d\xc1"])])
 def test_a_block_that_is_unreadable_changes_nothing(caller: Caller, block: bytes) -> None:
     before = caller.dump()
     with pytest.raises(redis.ResponseError):
-        caller.call("commit", b"n1", caller.seq + 1, block, 100, 1 << 20, 0, "0-0")
+        seq, _, *others = commit_arguments(caller.seq + 1)
+        caller.redis.fcall("flockmq_commit", 0, "mq:", b"n1", seq, block, *others)
     assert caller.dump() == before
 
 
@@ -154,19 +156,19 @@ def test_what_ends_sessions_goes_on_behind_a_damaged_one(caller: Caller) -> None
     damage(caller, b"mq:s:b")
     assert caller.call("due", b"n1", 100)[0] == 2
     assert caller.call("due", b"n1", 100)[0] == 0
-    assert caller.call("purge", b"b") == b"purged"
+    assert caller.call("purge", b"b") == [b"purged"]
     assert not [key for key in caller.dump() if key.startswith((b"mq:s:", b"mq:q:"))]
 
 
 def test_a_dead_node_with_damaged_keys_is_buried(caller: Caller) -> None:
-    will = b"\1\0b" + MESSAGE
-    caller.call("claim", b"n2", b"b", 1, 5, will, 100, b"", 0, 1000)
-    epoch = caller.call("claim", b"n2", b"c", 1, 5, b"\1\0c" + MESSAGE, 100, b"", 0, 1000)[0]
+    will, other = (encode_will(cid, Will(b"t", b"x", 1, False)) for cid in (b"b", b"c"))
+    caller.call("claim", b"n2", b"b", 1, 5, will, 100, b"", 0, 1000, 0)
+    epoch = caller.call("claim", b"n2", b"c", 1, 5, other, 100, b"", 0, 1000, 0)[0]
     damage(caller, b"mq:s:b")
     for key in ("mq:routes:n2", "mq:gn:n2"):
         caller.redis.set(key, "damaged")
     wills = caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"))
-    assert {*wills[1::2]} == {will, b"\1\0c" + MESSAGE}
+    assert {*wills[1::2]} == {will, other}
     assert epoch in wills[::2]
     assert not caller.redis.hexists("mq:nodes", "n2")
     assert caller.call("tidy", 100) == 2
@@ -175,16 +177,16 @@ def test_a_dead_node_with_damaged_keys_is_buried(caller: Caller) -> None:
 
 def test_a_node_joins_and_resumes_beside_a_damaged_session(caller: Caller) -> None:
     for cid in (b"a", b"b", b"c"):
-        caller.commit(changes=pack([["subscribed", cid, caller.incarnation(cid), b"t", 1]]))
+        caller.commit(changes=pack([["subscribed", cid, caller.incarnation(cid), b"t", 1, 0]]))
     caller.commit(pushes=caller.push(b"a", b"b", b"c"))
     incarnations = [caller.incarnation(cid) for cid in (b"a", b"b", b"c")]
     damage(caller, b"mq:q:b")
     tails = [field for cid in (b"a", b"b", b"c") for field in (cid, 1)]
-    assert caller.call("behind", b"n1", *tails) == [b"a", b"c"]
+    assert caller.call("behind", b"n1", [*tails]) == [b"a", b"c"]
     tails = [part for cid, x in zip((b"a", b"b", b"c"), incarnations, strict=True) for part in (cid, x, 9)]
-    assert caller.call("lost", b"n1", *tails) == [b"a", b"c"]
+    assert caller.call("lost", b"n1", [*tails]) == [b"a", b"c"]
     damage(caller, b"mq:subs:b")
-    assert {item[0] for item in caller.call("sessions", b"0", 100)[1:]} == {b"a", b"c"}
+    assert {item[0] for item in caller.call("sessions", b"0", 100)[1]} == {b"a", b"c"}
 
 
 # ---- nodes ----
@@ -216,7 +218,7 @@ def test_one_damaged_queue_holds_nobody_up(start_cluster: StartCluster) -> None:
             SocketClient(cluster["a"].port, "damaged", clean_start=False)
         assert "mq:q:damaged" in cluster.wait_for_log("unreadable session", node="a")["reason"]
         until(lambda: store.hget("mq:s:damaged", "o") == "")
-        assert store.fcall("flockmq_purge", 0, "mq:", "damaged") == "purged"
+        assert store.fcall("flockmq_purge", 0, "mq:", "damaged") == ["purged"]
         with SocketClient(cluster["a"].port, "damaged", clean_start=False) as client:
             client.subscribe(("t", 1))
             publisher.send(Publish("t", b"3", qos=1, packet_id=3))

@@ -2,7 +2,7 @@
 
 from tests.harness.function_caller import Caller
 
-CLEAN = (0, 5, b"", 100, b"", 1, 0)  # arguments of a claim: a clean session
+CLEAN = (0, 5, b"", 100, b"", 1, 0, 0)  # arguments of a claim: a clean session
 
 
 def left(caller: Caller) -> tuple[int, int]:
@@ -36,9 +36,9 @@ def test_it_ends_with_the_node(caller: Caller) -> None:
 
 
 def test_a_persistent_session_that_expires_meanwhile(caller: Caller) -> None:
-    first = caller.call("claim", b"n2", b"c1", 1, 5, b"", 100, b"", 0, 0)[0]
-    second = caller.call("claim", b"n1", b"c1", 1, 5, b"", 100, b"", 0, 0)[0]
+    first = caller.call("claim", b"n2", b"c1", 1, 5, b"", 100, b"", 0, 0, 0)[0]
+    second = caller.call("claim", b"n1", b"c1", 1, 5, b"", 100, b"", 0, 0, 0)[0]
     caller.commit(releases=[[b"c1", second, 0]])
-    _, present, _, waits, *_ = caller.call("claim", b"n1", b"c1", 1, 5, b"", 100, b"", 0, 1000)
+    _, present, _, waits, *_ = caller.call("claim", b"n1", b"c1", 1, 5, b"", 100, b"", 0, 1000, 0)
     assert not present
     assert waits == [first, b"n2"]

@@ -76,9 +76,9 @@ def test_an_absent_client_loses_nothing_that_was_sent(start_cluster: StartCluste
 @pytest.mark.parametrize("end", ["released", "dead"])
 def test_a_queue_that_an_earlier_connection_may_have_read(caller: Caller, end: str) -> None:
     """The client has left its second node, and the first has not released it: drop-old dropped what that had sent."""
-    first = caller.call("claim", b"n2", b"a", 1, 5, b"", 100, b"", 0, 1000)[0]
+    first = caller.call("claim", b"n2", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)[0]
     caller.commit(pushes=caller.push(b"a", b"a"))
-    second = caller.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000)[0]
+    second = caller.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)[0]
     caller.commit(releases=[[b"a", second]])
     pushes = [[b"a", caller.incarnation(b"a"), 1, 1, 1]]
     assert caller.commit(pushes=pushes, most=2, drop_oldest=True)[1] == 3

@@ -12,12 +12,12 @@ WILL = encode_will(b"c1", Will(b"will", b"x", 1, False, b"", DELAY, b""))
 
 def claimed(caller: Caller, node: bytes) -> int:
     """The epoch of a connection to the session `c1`."""
-    return int(caller.call("claim", node, b"c1", 1, 5, WILL, 100, b"", 0, 1000)[0])
+    return int(caller.call("claim", node, b"c1", 1, 5, WILL, 100, b"", 0, 1000, 0)[0])
 
 
 def ended(caller: Caller, epoch: int, node: bytes = b"n1", seq: int = 0) -> None:
     """An admitted connection ends; its will waits for its delay."""
-    assert caller.send(seq or caller.seq + 1, node=node, releases=[[b"c1", epoch, 1, 1001, DELAY + 1]])
+    assert caller.send(seq or caller.seq + 1, node=node, releases=[[b"c1", epoch, 1, 1000, DELAY]])
     caller.seq += not seq
 
 
@@ -27,7 +27,7 @@ def waiting(caller: Caller) -> list[int]:
 
 
 def held_by_load(caller: Caller) -> int:
-    *_, epoch = caller.call("load", b"c1", 1, 100, 1)
+    *_, epoch = caller.call("load", b"c1", 1, 100)
     return int(epoch)
 
 
@@ -38,7 +38,7 @@ def test_a_client_that_is_not_admitted_discards_nothing(caller: Caller) -> None:
     second = claimed(caller, b"n1")
     assert waiting(caller) == []
     assert held_by_load(caller) == first
-    caller.commit(wills=[second], releases=[[b"c1", second]])
+    caller.commit(wills=[b"settled", second, 0], releases=[[b"c1", second]])
     assert waiting(caller) == [first]
     assert caller.redis.zscore("mq:delayed", first) == due
     assert caller.redis.hget("mq:delayed:wills", first) == WILL
@@ -49,19 +49,19 @@ def test_a_client_that_is_admitted_discards_it(caller: Caller) -> None:
     first = claimed(caller, b"n1")
     ended(caller, first)
     second = claimed(caller, b"n1")
-    caller.commit(wills=[[held_by_load(caller)]])
+    caller.commit(wills=[b"dropped", held_by_load(caller), 0])
     assert not caller.redis.exists("mq:delayed:wills")
     ended(caller, second)
     assert waiting(caller) == [second]
     assert not caller.redis.hexists("mq:s:c1", "held")
 
 
-def test_a_node_of_an_earlier_version_discards_it_with_the_release(caller: Caller) -> None:
+def test_the_release_of_an_admitted_client_discards_it(caller: Caller) -> None:
+    """Also if the commit of the admission is lost."""
     first = claimed(caller, b"n1")
     ended(caller, first)
     second = claimed(caller, b"n1")
-    assert len(caller.call("load", b"c1", 1, 100)) == 7
-    caller.commit(wills=[second], releases=[[b"c1", second, 1]])
+    caller.commit(wills=[b"settled", second, 0], releases=[[b"c1", second, 1]])
     assert waiting(caller) == []
     assert not caller.redis.exists("mq:delayed:wills")
 
@@ -71,8 +71,8 @@ def test_a_release_that_is_repeated_discards_nothing(caller: Caller) -> None:
     first = claimed(caller, b"n2")
     second = claimed(caller, b"n1")
     ended(caller, first, node=b"n2", seq=1)
-    assert caller.send(2, node=b"n2", wills=[first], releases=[[b"c1", first]])
-    caller.commit(wills=[second], releases=[[b"c1", second]])
+    assert caller.send(2, node=b"n2", wills=[b"settled", first, 0], releases=[[b"c1", first]])
+    caller.commit(wills=[b"settled", second, 0], releases=[[b"c1", second]])
     assert waiting(caller) == [first]
     assert caller.redis.hkeys("mq:delayed:wills") == [b"%d" % first]
 
@@ -82,12 +82,12 @@ def test_a_release_after_the_claim_of_a_client_that_is_not_admitted(caller: Call
     first = claimed(caller, b"n2")
     second = claimed(caller, b"n1")
     if not waits:
-        caller.commit(wills=[second], releases=[[b"c1", second]])
+        caller.commit(wills=[b"settled", second, 0], releases=[[b"c1", second]])
     ended(caller, first, node=b"n2", seq=1)
     if waits:
         assert waiting(caller) == []
         assert held_by_load(caller) == first
-        caller.commit(wills=[second], releases=[[b"c1", second]])
+        caller.commit(wills=[b"settled", second, 0], releases=[[b"c1", second]])
     assert waiting(caller) == [first]
 
 
@@ -96,13 +96,13 @@ def test_a_burial_after_the_claim_of_a_client_that_is_not_admitted(caller: Calle
     first = claimed(caller, b"n2")
     second = claimed(caller, b"n1")
     if not waits:
-        caller.commit(wills=[second], releases=[[b"c1", second]])
+        caller.commit(wills=[b"settled", second, 0], releases=[[b"c1", second]])
     assert caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2")) == []
     caller.call("tidy", 100)
     if waits:
         assert waiting(caller) == []
         assert held_by_load(caller) == first
-        caller.commit(wills=[second], releases=[[b"c1", second]])
+        caller.commit(wills=[b"settled", second, 0], releases=[[b"c1", second]])
     assert waiting(caller) == [first]
     assert caller.redis.hget("mq:s:c1", "w") == b""
 
@@ -120,7 +120,7 @@ def test_the_node_of_a_client_that_may_have_been_admitted_dies(caller: Caller) -
 def test_a_session_that_ends_before_its_dead_node_is_tidied(caller: Caller) -> None:
     first = claimed(caller, b"n2")
     second = claimed(caller, b"n1")
-    caller.commit(wills=[second], releases=[[b"c1", second]])
+    caller.commit(wills=[b"settled", second, 0], releases=[[b"c1", second]])
     caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"))
     assert waiting(caller) == []
     caller.call("purge", b"c1")
@@ -130,7 +130,7 @@ def test_a_session_that_ends_before_its_dead_node_is_tidied(caller: Caller) -> N
 
 def test_only_the_will_of_the_last_connection_is_held(caller: Caller) -> None:
     """Two nodes are dead: that of the later connection is buried first."""
-    caller.call("join", b"n3", 1)
+    caller.call("join", b"n3", 1, [])
     claimed(caller, b"n2")
     second = claimed(caller, b"n3")
     third = claimed(caller, b"n1")
@@ -140,7 +140,7 @@ def test_only_the_will_of_the_last_connection_is_held(caller: Caller) -> None:
     assert held_by_load(caller) == second
     for _ in range(3):
         caller.call("tidy", 100)
-    caller.commit(wills=[third], releases=[[b"c1", third]])
+    caller.commit(wills=[b"settled", third, 0], releases=[[b"c1", third]])
     assert waiting(caller) == [second]
 
 
@@ -148,7 +148,7 @@ def test_a_session_that_has_ended_before_the_release(caller: Caller) -> None:
     """The earlier connection is released after its session has expired: its will is due at once."""
     first = claimed(caller, b"n2")
     second = claimed(caller, b"n1")
-    caller.commit(wills=[second], releases=[[b"c1", second]])
+    caller.commit(wills=[b"settled", second, 0], releases=[[b"c1", second]])
     caller.call("purge", b"c1")
     ended(caller, first, node=b"n2", seq=1)
     assert caller.redis.zrange("mq:delayed", 0, -1, withscores=True) == [(b"%d" % first, 0)]
@@ -158,5 +158,5 @@ def test_a_session_that_ends_takes_it_along(caller: Caller) -> None:
     first = claimed(caller, b"n1")
     ended(caller, first)
     claimed(caller, b"n1")
-    caller.call("claim", b"n1", b"c1", 0, 5, b"", 100, b"", 1, 0)
+    caller.call("claim", b"n1", b"c1", 0, 5, b"", 100, b"", 1, 0, 0)
     assert not caller.redis.exists("mq:delayed:wills", "mq:delayed")

@@ -11,6 +11,7 @@ from flockmq._speedups.base.msgpack import pack, unpack
 from flockmq._speedups.cluster.message_codec import encode_entry, encode_message
 from flockmq.cluster.redis.connector import function_library
 from tests.harness.commits import commit_arguments
+from tests.harness.function_nodes import call_function
 from tests.harness.redis_process import RedisProcess
 
 GROUP = b"$share/g/t"
@@ -26,11 +27,11 @@ class Nodes:
         self.redis.function_load(function_library(), replace=True)
         self.sequence = {b"n1": 0, b"n2": 0}
         for node in self.sequence:
-            self.call("join", node, 1)
+            self.call("join", node, 1, [])
         self.call("declare_group", b"n1", GROUP, json.dumps(SETTINGS))
 
     def call(self, name: str, *arguments: Any) -> Any:
-        return self.redis.fcall("flockmq_" + name, 0, "mq:", *arguments)
+        return call_function(self.redis, name, *arguments)
 
     def commit(
         self,
@@ -39,10 +40,10 @@ class Nodes:
         shares: list[Any],
         moves: list[Any],
         pushes: list[Any] | None = None,
-        releases: list[Any] | None = None,
+        **parts: Any,
     ) -> None:
         self.sequence[node] += 1
-        parts = {"shares": shares, "moves": moves, "pushes": pushes or [], "releases": releases or []}
+        parts |= {"shares": shares, "moves": moves, "pushes": pushes or []}
         reply = self.call("commit", node, *commit_arguments(self.sequence[node], messages=messages, **parts))
         assert isinstance(reply[0], int), reply
 
@@ -53,12 +54,12 @@ class Nodes:
 
     def room(self, node: bytes, room: int) -> None:
         total = int(self.redis.hget("mq:go:" + GROUP.decode(), b"t:" + node) or 0)
-        self.call("acks", node, pack([]), pack([[], [GROUP, room, 1, total, 0]]))
+        self.call("acks", node, [], [[], [GROUP, room, 1, total, 0], [], []])
 
     def idle(self, node: bytes, number: int, *done: int) -> None:
         """All messages of the key are done; `number`: of its last lease that the node has."""
         ended = [part for place in done for part in (GROUP, place)]
-        self.call("acks", node, pack([]), pack([ended, [], [GROUP, KEY, number]]))
+        self.call("acks", node, [], [ended, [], [GROUP, KEY, number], []])
 
     def claim(self, node: bytes, client_id: bytes) -> tuple[int, int]:
         """A client with a persistent session connects: epoch and incarnation."""
@@ -69,15 +70,15 @@ class Nodes:
         """The node puts these messages with KEY into the queue of a session."""
         message = encode_message(b"t", b"x", 1, False)
         entries = [encode_entry(message, group=GROUP, place=place, key=1) for place in places]
-        moves = [part for place in places for part in (b"given", GROUP, place, client_id, incarnation)]
+        moves = [part for place in places for part in (b"given", GROUP, place, client_id, incarnation, 0)]
         self.commit(node, entries, [], moves, [[client_id, incarnation, *range(1, len(places) + 1)]])
 
     def release(self, node: bytes, client_id: bytes, epoch: int, sent: int) -> None:
         """The connection ends, the messages from the number `sent` on were not sent; the node asks for KEY."""
-        self.commit(node, [], [], [b"check", GROUP, 0, KEY, 1], None, [[client_id, epoch, sent, 0, 0]])
+        self.commit(node, [], [], [], releases=[[client_id, epoch, sent]], checked_keys=[GROUP, KEY, 1])
 
     def close(self, node: bytes, number: int) -> None:
-        self.commit(node, [], [], [b"closed", GROUP, 0, KEY, number])
+        self.commit(node, [], [], [], closed_keys=[GROUP, KEY, number])
 
     def leases(self, node: bytes) -> dict[int, int]:
         """Place -> number of the lease."""
@@ -174,8 +175,8 @@ def test_a_message_that_comes_back_reaches_the_node_of_its_key_before_the_key_is
         nodes.release(b"n1", b"w", epoch, 1)
         nodes.redis.publish("mq:to:n1", pack([b"end"]))
         pushes = list(iter(lambda: next_push(channel), [b"end"]))
-    (leased, items), (free, *_) = pushes
-    assert (leased, items[1::3], free) == (b"leased", [2, 3, 4, 0], b"key_free")
+    (leased, items, _), (free, *_) = pushes
+    assert (leased, items[1::3], free) == (b"leased", [2, 3, 4], b"key_free")
     assert nodes.leases(b"n1").keys() == {2, 3, 4, 5, 6, 7, 8}
     assert (nodes.waiting, nodes.bound) == (1, [b"n1"])
 

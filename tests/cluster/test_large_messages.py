@@ -41,7 +41,7 @@ class Nodes(FunctionNodes):
         return self.call("commit", b"n1", *commit_arguments(self.sequence, messages=messages, pushes=pushes))
 
     def acknowledge(self, done: list[int], *size: int) -> Any:
-        return self.call("acks", b"n2", pack([[b"a", self.epoch, done, [], *size]]))
+        return self.call("acks", b"n2", [[b"a", self.epoch, done, [], *size]], b"")
 
     def published(self) -> list[bytes]:
         """What `n2` was sent."""
@@ -79,9 +79,9 @@ def test_large_messages_come_before_their_list(nodes: Nodes) -> None:
 
 
 def test_large_messages_of_a_group_come_before_their_list(nodes: Nodes) -> None:
-    changes = pack([["subscribed", b"a", nodes.epoch, GROUP, 2], ["mark", 1]])
+    changes = pack([["subscribed", b"a", nodes.epoch, GROUP, 2, 0], ["mark", 1]])
     nodes.call("commit", b"n2", *commit_arguments(1, changes=changes))
-    nodes.call("acks", b"n2", pack([]), pack([[], [], [], [[GROUP, b"a", nodes.epoch, 5, 2, 0, b""]]]))
+    nodes.call("acks", b"n2", [], [[], [], [], [[GROUP, b"a", nodes.epoch, 5, 0, 2, 0, b""]]])
     messages = (message(9000), message(1))
     nodes.call("commit", b"n1", *commit_arguments(1, messages=messages, shares=[GROUP, [1, 2]]))
     entry, told = nodes.published()

@@ -31,7 +31,7 @@ class Nodes(FunctionNodes):
         self.sequence = dict.fromkeys(NODES, 0)
         self.epochs = {cid: self.claim(cid) for cid in (b"a", b"b")}
         for cid, epoch in self.epochs.items():
-            self.commit(b"n2", changes=pack([["subscribed", cid, epoch, GROUP, 2], ["mark", 1]]))
+            self.commit(b"n2", changes=pack([["subscribed", cid, epoch, GROUP, 2, 0], ["mark", 1]]))
         self.listen()
 
     def commit(self, node: bytes = b"n1", **parts: Any) -> Any:
@@ -47,12 +47,12 @@ class Nodes(FunctionNodes):
         self, cid: bytes, limit: int, *, epoch: int = 0, qos: int = 2, more: tuple[int, bytes] = (0, b"")
     ) -> Any:
         """Node `n2` announces the room of a member."""
-        member = [GROUP, cid, epoch or self.epochs[cid], limit, qos, *more]
-        return self.call("acks", b"n2", pack([]), pack([[], [], [], [member]]))
+        member = [GROUP, cid, epoch or self.epochs[cid], abs(limit), int(limit < 0), qos, *more]
+        return self.call("acks", b"n2", [], [[], [], [], [member]])
 
     def acknowledge(self, cid: bytes, *numbers: int) -> Any:
         """Node `n2` has acknowledgements of a client, and nothing to announce."""
-        return self.call("acks", b"n2", pack([[cid, self.epochs[cid], list(numbers), []]]))
+        return self.call("acks", b"n2", [[cid, self.epochs[cid], list(numbers), [], b""]], b"")
 
     def queue(self, cid: bytes) -> list[Any]:
         """The entries of a queue, see `decode_entry`."""
@@ -90,7 +90,7 @@ def test_messages_go_round_and_wait_when_no_member_has_room(nodes: Nodes) -> Non
     assert places == [1, 2, 3, 4, 5]
     assert nodes.redis.hget(b"mq:s:a", b"g") == b"1"
     reply = nodes.announce(b"a", 3)  # its room is one message, the others keep waiting
-    assert [item[:5] for item in reply[3]] == [[b"a", 3, GROUP, nodes.epochs[b"a"], 3]]
+    assert [item[:5] for item in reply[2]] == [[b"a", 3, GROUP, nodes.epochs[b"a"], 3]]
     assert nodes.waiting == 1
     assert nodes.redis.hget(b"mq:g:" + GROUP, "b") == str(len(message(b"6"))).encode()
 
@@ -100,7 +100,7 @@ def test_nodes_get_messages_by_the_number_of_their_members(nodes: Nodes, size: i
     """Whatever the number of messages in a call."""
     members = {b"n1": 4, b"n2": 3}
     for node, count in members.items():
-        nodes.call("acks", node, pack([]), pack([[], [GROUP, 10_000, count, 0, 0], []]))
+        nodes.call("acks", node, [], [[], [GROUP, 10_000, count, 0, 0], [], []])
     calls = 910 // size
     for _ in range(calls):
         nodes.share(*[message(b"x")] * size)
@@ -121,8 +121,8 @@ def test_messages_for_the_callers_own_session_follow_the_numbers_of_its_block(no
     nodes.announce(b"a", 10)
     incarnation = nodes.epochs[b"a"]
     reply = nodes.share(message(b"x"), node=b"n2", pushes=[[b"a", incarnation, 1]])
-    assert reply[3:5] == [1, 1]  # the push of the block has the first number of the queue ...
-    (item,) = reply[-1]
+    assert reply[3] == [1, 1]  # the push of the block has the first number of the queue ...
+    (item,) = reply[7]
     assert item[:2] == [b"a", 2]  # ... and the message of the group the next one
 
 
@@ -187,7 +187,7 @@ def test_a_member_that_has_left_gets_nothing(nodes: Nodes) -> None:
 def test_a_node_that_does_not_know_the_number_is_sent_it(nodes: Nodes) -> None:
     nodes.announce(b"a", 3)
     nodes.share(message(b"x"), message(b"y"))
-    (item,) = nodes.announce(b"a", 0)[3]
+    (item,) = nodes.announce(b"a", 0)[2]
     assert item == [b"a", 0, GROUP, nodes.epochs[b"a"], 2]
     nodes.share(message(b"z"))  # that was a question, and no limit: but there is no room until the next announcement
     assert (len(nodes.queue(b"a")), nodes.waiting) == (2, 1)
@@ -198,7 +198,7 @@ def test_a_limit_of_the_queue_is_announced_once(nodes: Nodes) -> None:
     nodes.share(*(message(b"%d" % n) for n in range(6)))
     assert (len(nodes.queue(b"a")), nodes.waiting) == (2, 4)
     reply = nodes.acknowledge(b"a", 1)
-    assert [(item[1], len(item) - 5) for item in reply[3]] == [(3, 1)]
+    assert [(item[1], len(item) - 5) for item in reply[2]] == [(3, 1)]
     assert (len(nodes.queue(b"a")), nodes.waiting) == (2, 3)
     nodes.acknowledge(b"a", 3)  # out of order: its entry stays, and makes room
     assert (len(nodes.queue(b"a")), nodes.waiting) == (3, 2)
@@ -236,7 +236,7 @@ def test_a_member_without_room_returns_only_while_it_may(nodes: Nodes) -> None:
 def test_a_refused_message_makes_room(nodes: Nodes) -> None:
     nodes.announce(b"a", -1)
     nodes.share(message(b"x"), message(b"y"))
-    nodes.commit(b"n2", moves=[b"refused", GROUP, 1, b"a", 1 << 8 | 0x97])
+    nodes.commit(b"n2", moves=[b"refused", GROUP, 1, b"a", 1, 0x97])
     assert (len(nodes.queue(b"a")), nodes.waiting) == (1, 0)
     assert nodes.redis.hkeys(b"mq:gl:n2 " + GROUP) == [b"1"]  # it has failed
 
@@ -257,7 +257,7 @@ def test_a_message_that_has_failed_goes_to_the_node_of_the_member(nodes: Nodes) 
     nodes.share(message(b"x"))
     number = nodes.redis.hget(b"mq:s:a", "h")
     nodes.announce(b"b", 10)
-    nodes.commit(b"n2", moves=[b"refused", GROUP, 1, b"a", int(number or 0) << 8 | 0x97])
+    nodes.commit(b"n2", moves=[b"refused", GROUP, 1, b"a", int(number or 0), 0x97])
     assert nodes.redis.hkeys(b"mq:gl:n2 " + GROUP) == [b"1"]
     assert nodes.queue(b"b") == []
 
@@ -291,39 +291,39 @@ def test_a_persistent_member_gets_all_without_leases(cluster: ClusterProcess, qo
     assert not cluster.redis.client().keys("mq:gl:*")
 
 
-def announced(cluster: ClusterProcess) -> tuple[int, int]:
-    """Limit and highest QoS of the member `w` as Redis has them; 0 = none."""
+def announced(cluster: ClusterProcess) -> tuple[int, int, int]:
+    """Limit, 1 = by length, and highest QoS of the member `w` as Redis has them; 0 = none."""
     with redis.Redis(port=cluster.redis.port) as client:
         packed = client.hget("mq:go:" + JOBS, "c:w")
-    found = msgpack.unpackb(packed) if packed else [0] * 6
-    return found[2], found[3]
+    found = msgpack.unpackb(packed) if packed else [0] * 7
+    return found[2], found[3], found[4]
 
 
 def test_the_limit_is_that_of_the_queue_while_the_session_has_no_other_subscription(cluster: ClusterProcess) -> None:
     worker = Worker(cluster["b"].port, "w", 1, persistent=True)
     with SocketClient(cluster["a"].port, "p", level=5) as publisher:
-        until(lambda: announced(cluster)[0] == -4)
+        until(lambda: announced(cluster)[:2] == (4, 1))
         publish(publisher, *(b"%d" % number for number in range(10)))
         assert len(gathered([worker], 10)) == 10
-        assert announced(cluster)[0] == -4
+        assert announced(cluster)[:2] == (4, 1)
         worker.client.send(Subscribe(2, [("other", 1)]))
         worker.look()
         publish(publisher, *(b"%d" % number for number in range(10, 30)))
         assert len(gathered([worker], 20)) == 20
-        until(lambda: announced(cluster)[0] > 0)
+        until(lambda: announced(cluster)[1] == 0)
         worker.client.send(Unsubscribe(3, ["other"]))
         worker.look()
         publish(publisher, *(b"%d" % number for number in range(30, 40)))
         assert len(gathered([worker], 10)) == 10
-        until(lambda: announced(cluster)[0] == -4)
+        until(lambda: announced(cluster)[:2] == (4, 1))
     assert direct(cluster, "w") == 40
 
 
 def test_a_new_maximum_qos_is_announced(cluster: ClusterProcess) -> None:
     worker = Worker(cluster["b"].port, "w", 1, persistent=True)
-    until(lambda: announced(cluster)[0] == -4)
+    until(lambda: announced(cluster)[:2] == (4, 1))
     worker.client.send(Subscribe(2, [(JOBS, 2)]))
-    until(lambda: announced(cluster) == (-4, 2))
+    until(lambda: announced(cluster) == (4, 1, 2))
 
 
 def test_a_member_with_a_maximum_packet_size_gets_leases(cluster: ClusterProcess) -> None:
@@ -337,8 +337,8 @@ def test_a_member_with_a_maximum_packet_size_gets_leases(cluster: ClusterProcess
 @pytest.mark.parametrize("call", [("tidy", 10), ("expire", b"n1", 0, 10)])
 def test_messages_of_a_dead_nodes_member_go_to_others_after_a_while(nodes: Nodes, call: tuple[object, ...]) -> None:
     """Also if its session, which does not expire by itself, is found to be offline before the node is tidied up."""
-    epoch = nodes.call("claim", b"n2", b"c", 1, 5, b"", 100, b"", 0, "")[0]
-    nodes.commit(b"n2", changes=pack([["subscribed", b"c", epoch, GROUP, 2], ["mark", 2]]))
+    epoch = nodes.call("claim", b"n2", b"c", 1, 5, b"", 100, b"", 0, "", 0)[0]
+    nodes.commit(b"n2", changes=pack([["subscribed", b"c", epoch, GROUP, 2, 0], ["mark", 2]]))
     nodes.announce(b"c", 1, epoch=epoch)
     nodes.share(message(b"x"))
     assert len(nodes.queue(b"c")) == 1
@@ -353,7 +353,7 @@ def test_a_clean_start_of_a_member_with_a_full_window_loses_nothing_that_waits(n
     nodes.announce(b"a", -2)
     nodes.share(*(message(b"%d" % n) for n in range(6)))
     assert (len(nodes.queue(b"a")), nodes.waiting) == (2, 4)
-    nodes.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 1, 1000)
+    nodes.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 1, 1000, 0)
     nodes.announce(b"b", 10)
     found = {decode_message(entry[0])[1] for entry in nodes.queue(b"b")}
     leases = nodes.redis.hvals(b"mq:gl:n2 " + GROUP)  # those that may be dead letters now

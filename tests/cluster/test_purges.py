@@ -11,7 +11,7 @@ def purged(caller: Caller) -> int:
     """A client at node `n2`, whose session is purged. Returns its epoch."""
     epoch = caller.claim(b"d")
     caller.send(1, b"n2", pushes=caller.push(b"d"))
-    assert caller.call("purge", b"d") == b"told n2"
+    assert caller.call("purge", b"d") == [b"sent", b"n2"]
     return epoch
 
 
@@ -44,7 +44,7 @@ def test_it_ends_with_a_node_that_dies(caller: Caller) -> None:
 def test_a_client_that_connects_elsewhere_begins_anew(caller: Caller) -> None:
     """The node of the session has no link, and closes nothing."""
     epoch = purged(caller)
-    claimed, present, incarnation, *_ = caller.call("claim", b"n1", b"d", 1, 5, b"", 100, b"", 0, 1000)
+    claimed, present, incarnation, *_ = caller.call("claim", b"n1", b"d", 1, 5, b"", 100, b"", 0, 1000, 0)
     assert (present, incarnation) == (0, claimed)
     caller.send(2, b"n2", releases=[[b"d", epoch, 0]])
     assert caller.redis.hget("mq:s:d", "x") == b"%d" % claimed

@@ -12,16 +12,16 @@ from tests.harness.function_caller import Caller, counted_size
 
 def lost(caller: Caller, node: bytes, expected: int, incarnation: int = 0) -> list[bytes]:
     """The sessions of which Redis lacks messages, of session `a` alone, whose next number at the node is this."""
-    found: list[bytes] = caller.call("lost", node, b"a", incarnation or caller.incarnation(b"a"), expected)
+    found: list[bytes] = caller.call("lost", node, [b"a", incarnation or caller.incarnation(b"a"), expected])
     return found
 
 
 def test_claims_and_acknowledgements_are_counted(caller: Caller) -> None:
     """They have no numbers of their own; calls that take no effect do not count."""
     assert caller.redis.hget("mq:node:n1", "calls") == b"3"
-    caller.call("acks", b"n1", pack([[b"a", caller.incarnation(b"a"), [1], []]]))
+    caller.call("acks", b"n1", [[b"a", caller.incarnation(b"a"), [1], [], b""]], b"")
     assert caller.redis.hget("mq:node:n1", "calls") == b"4"
-    assert caller.call("acks", b"nobody", pack([])) == [b"gone"]
+    assert caller.call("acks", b"nobody", [], b"") == [b"gone"]
     assert not caller.redis.exists("mq:node:nobody")
     assert caller.redis.hget("mq:node:n2", "calls") is None
 
@@ -29,7 +29,7 @@ def test_claims_and_acknowledgements_are_counted(caller: Caller) -> None:
 def test_a_damaged_count_keeps_no_acknowledgement_back(caller: Caller) -> None:
     caller.commit(pushes=caller.push(b"a"))
     caller.redis.hset("mq:node:n1", "calls", "damaged")
-    assert caller.call("acks", b"n1", pack([[b"a", caller.incarnation(b"a"), [1], []]])) == [b"ok"]
+    assert caller.call("acks", b"n1", [[b"a", caller.incarnation(b"a"), [1], [], b""]], b"") == [[], [], [], []]
     assert caller.redis.llen("mq:q:a") == 0
 
 
@@ -47,9 +47,9 @@ def test_numbers_that_are_used_again_are_lost(caller: Caller) -> None:
 def test_a_node_that_has_come_back_has_the_numbers_of_this_process(caller: Caller) -> None:
     caller.redis.function_load(function_library(), replace=True)
     caller.commit(pushes=caller.push(b"a", b"a"))
-    caller.call("beat", b"n2")  # over a new link, before it has compared
+    caller.call("confirm", b"n2")  # over a new link, before it has compared
     assert lost(caller, b"n2", 3) == [b"a"]
-    caller.call("beat", b"n2", "elapsed", 100)
+    caller.call("beat", b"n2", 100, [])
     assert lost(caller, b"n2", 3) == []
     assert lost(caller, b"n2", 4) == [b"a"]
     assert lost(caller, b"n1", 3) == [b"a"]
@@ -68,7 +68,7 @@ def test_numbers_are_compared_for_two_minutes_by_the_clock_of_the_cluster(caller
 def test_acknowledged_messages_are_not_lost(caller: Caller) -> None:
     """The queue is empty, and ends where it ended."""
     caller.commit(pushes=caller.push(b"a", b"a"))
-    caller.call("acks", b"n1", pack([[b"a", caller.incarnation(b"a"), [1, 2], []]]))
+    caller.call("acks", b"n1", [[b"a", caller.incarnation(b"a"), [1, 2], [], b""]], b"")
     caller.redis.function_load(function_library(), replace=True)
     assert lost(caller, b"n2", 3) == []
     caller.commit(pushes=caller.push(b"a"))
@@ -81,10 +81,10 @@ def test_places_of_a_group_that_are_used_again_are_lost(caller: Caller) -> None:
     shares: list[object] = [group, [1]]
 
     def lost_places(node: bytes, place: int) -> list[bytes]:
-        found: list[bytes] = caller.call("lost_places", node, group, place)
+        [found] = caller.call("lost_places", node, [group, place])
         return found
 
-    caller.call("beat", b"n2", "elapsed", 100)
+    caller.call("beat", b"n2", 100, [])
     caller.call("declare_group", b"n1", group, "{}")
     caller.commit(shares=shares)
     assert lost_places(b"n2", 1) == []
@@ -92,7 +92,7 @@ def test_places_of_a_group_that_are_used_again_are_lost(caller: Caller) -> None:
     caller.redis.function_load(function_library(), replace=True)
     caller.commit(shares=shares)
     assert lost_places(b"n2", 2) == [group]
-    caller.call("beat", b"n2", "elapsed", 100)
+    caller.call("beat", b"n2", 100, [])
     assert lost_places(b"n2", 2) == []
     assert lost_places(b"n2", 3) == [group]
     assert lost_places(b"n1", 1) == []  # nothing is lost: from now on the node has the places of this process
@@ -112,14 +112,14 @@ class Queue:
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
-        self.epoch = caller.call("claim", b"n2", b"a", 1, 5, b"", 100, b"", 0, 1000)[0]
+        self.epoch = caller.call("claim", b"n2", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)[0]
         caller.commit(pushes=caller.push(b"a"))
         caller.redis.function_load(function_library(), replace=True)
         caller.commit(messages=[b"other", b"another"], pushes=[[b"a", caller.incarnation(b"a"), 1, 2]])
 
     def restore(self, *lost: tuple[int, bytes], node: bytes = b"n2", incarnation: int = 0) -> int:
         session = [b"a", incarnation or self.caller.incarnation(b"a"), list(lost)]
-        return int(self.caller.call("restore", node, pack([session])))
+        return int(self.caller.call("restore", node, [session]))
 
     @property
     def entries(self) -> list[bytes]:
@@ -160,7 +160,7 @@ def test_the_call_may_be_repeated(queue: Queue) -> None:
 
 
 def test_what_is_done_leaves_a_queue_that_begins_with_it(queue: Queue) -> None:
-    queue.caller.call("acks", b"n2", pack([[b"a", queue.caller.incarnation(b"a"), [1], []]]))
+    queue.caller.call("acks", b"n2", [[b"a", queue.caller.incarnation(b"a"), [1], [], b""]], b"")
     assert queue.restore((4, LOST)) == 1
     assert queue.entries == [LOST, b"other", b"another"]
     assert queue.caller.redis.hget("mq:s:a", "h") == b"4"
@@ -186,7 +186,7 @@ def test_a_queue_that_has_grown_shorter_than_what_is_lost(queue: Queue) -> None:
 
 
 def test_the_next_node_waits_so_nothing_was_sent(queue: Queue) -> None:
-    queue.caller.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000)
+    queue.caller.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)
     assert queue.restore((2, LOST)) == 1
     assert queue.entries[1:] == [LOST, b"other", b"another"]
 
@@ -201,7 +201,7 @@ def test_what_must_not_be_restored(queue: Queue, why: str) -> None:
     elif why == "another session":
         more = {"incarnation": caller.incarnation(b"a") + 1}
     elif why == "nothing lost":
-        caller.call("lost_places", b"n2")  # the node has compared
+        caller.call("lost_places", b"n2", [])  # the node has compared
     else:
         lost = (65_538, LOST)
     before = caller.dump()
@@ -211,58 +211,58 @@ def test_what_must_not_be_restored(queue: Queue, why: str) -> None:
 
 def test_a_node_that_has_missed_a_process_of_redis_cannot_compare(caller: Caller) -> None:
     """What the process between noted is gone: numbers that it has lost look as if they were there."""
-    caller.call("beat", b"n2", "elapsed", 100)
+    caller.call("beat", b"n2", 100, [])
     for process in range(2):
-        assert caller.call("lost_places", b"n2") == []
+        assert caller.call("lost_places", b"n2", []) == [[]]
         caller.redis.function_load(function_library(), replace=True)
-        caller.call("beat", b"n1", "elapsed", 100)
+        caller.call("beat", b"n1", 100, [])
         caller.commit(pushes=caller.push(b"a"))
         assert caller.redis.get("mq:starts") == b"%d" % (process + 2)
     assert lost(caller, b"n2", 2) == []
     unfinished = pack([[b"a", caller.incarnation(b"a"), [[1, LOST]]]])
     assert caller.call("restore", b"n2", unfinished) == 0
-    assert caller.call("lost_places", b"n1") == []
-    assert caller.call("lost_places", b"n2") == [b""]
-    caller.call("beat", b"n2", "elapsed", 100)
-    assert caller.call("lost_places", b"n2") == []
+    assert caller.call("lost_places", b"n1", []) == [[]]
+    assert caller.call("lost_places", b"n2", []) == [b"missed"]
+    caller.call("beat", b"n2", 100, [])
+    assert caller.call("lost_places", b"n2", []) == [[]]
 
 
 def test_a_process_that_follows_another_ends_no_session_at_once(caller: Caller) -> None:
     """The claims of clients that are connected may be lost: they come back, and claim them again."""
     will = encode_will(b"b", Will(b"t", b"x", 1, False, delay=1))
-    epoch = caller.call("claim", b"n1", b"b", 1, 5, will, 100, b"", 0, 1)[0]
+    epoch = caller.call("claim", b"n1", b"b", 1, 5, will, 100, b"", 0, 1, 0)[0]
     caller.commit(releases=[[b"b", epoch, 0, 2, 2]])
-    caller.call("beat", b"n1", "elapsed", 0)
+    caller.call("beat", b"n1", 0, [])
     time = float(caller.redis.hget("mq:clock", "t") or 0)
     caller.redis.function_load(function_library(), replace=True)
 
     def beat(seconds: float) -> int:
         """A heartbeat so many seconds after the release. Returns whether something is due."""
         caller.redis.hset("mq:clock", "t", f"{time + seconds * 1000:.0f}")
-        return int(caller.call("beat", b"n1", "elapsed", 0)[3])
+        return int(caller.call("beat", b"n1", 0, [])[2])
 
     assert beat(5) == 0
-    assert caller.call("due", b"n1", 100) == [0]
+    assert caller.call("due", b"n1", 100) == [0, []]
     assert beat(14) == 0
-    assert caller.call("expire", b"n1", -1, 100) == 0
+    assert caller.call("expire", b"n1", 0, 100) == 0
     assert beat(16) == 1
-    assert caller.call("due", b"n1", 100) == [1, epoch, encode_will(b"b", Will(b"t", b"x", 1, False))]
+    assert caller.call("due", b"n1", 100) == [1, [epoch, encode_will(b"b", Will(b"t", b"x", 1, False))]]
 
 
 def test_a_process_that_finds_no_session_ends_new_ones_in_time(caller: Caller) -> None:
     """Nodes that start at the same time may load the functions one after the other."""
     caller.redis.delete("mq:sessions")
     caller.redis.function_load(function_library(), replace=True)
-    caller.call("beat", b"n1", "elapsed", 0)
-    epoch = caller.call("claim", b"n1", b"d", 1, 5, b"", 100, b"", 0, 1)[0]
-    caller.commit(releases=[[b"d", epoch, 0, 2]])
+    caller.call("beat", b"n1", 0, [])
+    epoch = caller.call("claim", b"n1", b"d", 1, 5, b"", 100, b"", 0, 1, 0)[0]
+    caller.commit(releases=[[b"d", epoch, 0, 1]])
     caller.redis.hset("mq:clock", "t", f"{float(caller.redis.hget('mq:clock', 't') or 0) + 2000:.0f}")
-    assert caller.call("due", b"n1", 100) == [1]
+    assert caller.call("due", b"n1", 100) == [1, []]
 
 
 def test_a_damaged_count_of_processes_stops_no_node(caller: Caller) -> None:
     caller.redis.delete("mq:starts")
     caller.redis.hset("mq:starts", "damaged", 1)
     caller.redis.function_load(function_library(), replace=True)
-    assert caller.call("beat", b"n1", "elapsed", 100) != [b"gone"]
-    assert caller.call("lost_places", b"n1") == []
+    assert caller.call("beat", b"n1", 100, []) != [b"gone"]
+    assert caller.call("lost_places", b"n1", []) == [[]]

@@ -10,6 +10,7 @@ from typing import Any
 import hiredis
 import pytest
 
+from flockmq._speedups.base.msgpack import pack
 from flockmq.cluster.peers.wire import LOGGED, batch_header
 from flockmq.cluster.redis.connector import function_library
 from flockmq.cluster.redis.keys import Keys
@@ -84,7 +85,7 @@ class Commit:
 def link(redis_server: RedisProcess) -> Iterator[SlowLink]:
     made = SlowLink(redis_server.port)
     made.ask("FUNCTION", "LOAD", function_library())
-    made.ask("FCALL", "flockmq_join", 0, "mq:", NODE, 1, "name", "a")
+    made.ask("FCALL", "flockmq_join", 0, "mq:", NODE, 1, pack(["name", "a"]))
     yield made
     made.close()
 
@@ -107,7 +108,7 @@ def made_store(
         on_changed=lambda *_: None,
         on_dropped=lambda *_: None,
         unnumbered=unnumbered,
-        on_leased=lambda _: None,
+        on_leased=lambda *_: None,
         on_given=lambda *_: None,
         on_damaged=lambda _: None,
         on_fenced=fenced.append,
@@ -116,7 +117,7 @@ def made_store(
     return store
 
 
-EMPTY_COMMIT = b"\x9a\x00\x90\xa0\xa0\x90\xa0\x90\x90\x90\x90"
+EMPTY_COMMIT = commit_arguments(1)[1]
 
 
 @pytest.mark.parametrize("commit", [b"", EMPTY_COMMIT], ids=["an entry alone", "a commit"])
@@ -158,31 +159,33 @@ def test_a_repeated_commit_is_applied_once_and_one_too_early_not_at_all(link: Sl
 
     def send(number: int) -> Any:
         arguments = commit_arguments(number, messages=[b"message"], pushes=[[b"c", 1, 1]])
-        return link.ask("FCALL", "flockmq_commit", 0, "mq:", NODE, *arguments)
+        return link.ask("FCALL", "flockmq_commit", 0, "mq:", NODE, *arguments)[:5]
 
-    assert send(1) == [0, 0, 0, 0, 1]
+    assert send(1) == [b"ok", 0, 0, 0, [0, 1]]
     assert send(1) == [b"again"]
     assert send(3) == [b"gap", 1]
     assert link.ask("LRANGE", "mq:q:c", 0, -1) == [b"message"]
-    assert send(2) == [0, 0, 0, 0, 1]
+    assert send(2) == [b"ok", 0, 0, 0, [0, 1]]
     assert link.ask("LLEN", "mq:q:c") == 2
 
 
-@pytest.mark.parametrize("entry", [(), (b"1000-24", bytes(24), b"0-0")], ids=["", "with an entry of the other log"])
-def test_the_batch_of_a_commit_is_published_and_in_its_log(link: SlowLink, entry: tuple[bytes, ...]) -> None:
+@pytest.mark.parametrize(
+    "entry", [(b"", b"", b""), (b"1000-24", bytes(24), b"0-0")], ids=["", "with an entry of the other log"]
+)
+def test_the_batch_of_a_commit_is_published_and_in_its_log(link: SlowLink, entry: tuple[bytes, bytes, bytes]) -> None:
     packets, header = b"\x32\x09\x00\x01t\x00\x00messa", batch_header(LOGGED, NODE, 1)
     listener = SlowLink(link.port)
     listener.ask("SUBSCRIBE", "mq:to:n2")
     targets = [[b"n2", b""], [b"n3", b"for n3"]]
-    arguments = commit_arguments(1, header=header, batch=packets, targets=targets, entry=entry)
-    assert link.ask("FCALL", "flockmq_commit", 0, "mq:", NODE, *arguments) == [0, 0, 0]
+    arguments = commit_arguments(1, batch_header=header, batch=packets, targets=targets, entry=entry)
+    assert link.ask("FCALL", "flockmq_commit", 0, "mq:", NODE, *arguments)[:4] == [b"ok", 0, 0, 0]
     assert listener.receive() == [b"message", b"mq:to:n2", header + packets]
-    assert link.ask("FCALL", "flockmq_logs", 0, "mq:", "n2", NODE, 1) == [0, [2], packets]
-    assert link.ask("XLEN", "mq:analytics:log:n1") == len(entry[:1])
+    assert link.ask("FCALL", "flockmq_logs", 0, "mq:", "n2", pack([NODE, 1])) == [0, [2], [packets]]
+    assert link.ask("XLEN", "mq:analytics:log:n1") == bool(entry[0])
     listener.close()
 
 
-@pytest.mark.parametrize("changes", [(), (("route", b"t", 1),)], ids=["messages", "a change"])
+@pytest.mark.parametrize("changes", [(), (("route", b"t", 1, 0, 0, 0),)], ids=["messages", "a change"])
 def test_a_commit_that_redis_reads_late_from_an_ended_connection(link: SlowLink, changes: tuple[Any, ...]) -> None:
     """Queues are read again; a change would be applied here after later ones of other nodes, so the node rejoins."""
     fenced: list[str] = []

@@ -23,6 +23,7 @@ from flockmq._speedups.codec.packets import Puback, Publish, Suback, Subscribe, 
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
+from tests.harness.function_nodes import call_function
 from tests.harness.shared_member import JOBS, Worker, gathered, publish
 from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
@@ -101,8 +102,8 @@ def test_a_node_that_joins_while_the_last_member_leaves_keeps_its_room(cluster: 
     last = Worker(cluster["b"].port, "last")
     redis = cluster.redis.client()
     (node,) = (name for name in redis.hkeys("mq:nodes") if name.startswith("c-"))
-    rooms = b"\x92\x90\x95" + bytes([0xA0 | len(JOBS)]) + JOBS.encode() + b"\x04\x01\x00\x00"
-    assert redis.fcall("flockmq_acks", 0, "mq:", node, b"\x90", rooms)[0] == "ok"
+    with cluster.redis.client(decode_responses=False) as client:
+        call_function(client, "acks", node, [], [[], [JOBS, 4, 1, 0, 0], [], []])
     last.client.close()
     until(lambda: not redis.exists("mq:gs:" + JOBS))
     assert redis.hget("mq:go:" + JOBS, node) == "4"

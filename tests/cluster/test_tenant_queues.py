@@ -13,6 +13,7 @@ from flockmq.cluster.redis.connector import function_library
 from tests.harness.cluster_process import new_seed
 from tests.harness.commits import commit_arguments
 from tests.harness.function_caller import counted_size
+from tests.harness.function_nodes import call_function
 from tests.harness.redis_process import RedisProcess
 
 SUMS = "mq:queued:tenants"
@@ -40,13 +41,13 @@ class Cluster:
             self.join(node)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        return self.redis.fcall("flockmq_" + name, 0, "mq:", *arguments)
+        return call_function(self.redis, name, *arguments)
 
     def commit(self, node: bytes, tenants: list[Any] | None = None, **parts: Any) -> Any:
         self.sequence[node] += 1
         limits = (20, 4000, bool(self.rng.randrange(2)))
         of_groups = (20, 4000, self.rng.randrange(2))
-        more = {"limits": limits, "share_limits": of_groups, "tenants": tenants or [], "shares": []} | parts
+        more = {"limits": limits, "group_limits": of_groups, "tenants": tenants or [], "shares": []} | parts
         return self.call("commit", node, *commit_arguments(self.sequence[node], **more))
 
     @property
@@ -57,7 +58,7 @@ class Cluster:
 
     def join(self, node: bytes) -> None:
         self.sequence[node] = 0
-        self.call("join", node, 1)
+        self.call("join", node, 1, [])
 
     def connect(self) -> None:
         """A client connects, or takes over its own connection; that ends at once, or stays at its node."""
@@ -65,22 +66,23 @@ class Cluster:
         before = self.epochs.pop(cid, None)
         persistent = not cid.endswith(b"clean")
         clean = self.rng.random() < 0.2 or not persistent
-        epoch = self.call("claim", node, cid, int(persistent), 5, b"", 100, b"", int(clean), 1000)[0]
+        epoch = self.call("claim", node, cid, int(persistent), 5, b"", 100, b"", int(clean), 1000, 0)[0]
         if before is not None:
-            self.commit(before[0], releases=[[cid, before[1], 0, 1001]])
+            self.commit(before[0], releases=[[cid, before[1], 0, 1000]])
         self.epochs[cid] = node, epoch
         if persistent and self.rng.random() < 0.5:
             group = self.rng.choice(GROUPS)
             kind = self.rng.choice(("subscribed", "unsubscribed"))
-            self.commit(node, changes=pack([[kind, cid, self.incarnation(cid), group, 2], ["mark", 1]]))
-            self.call("acks", node, pack([]), pack([[], [], [], [[group, cid, epoch, -8, 2, 0, b""]]]))
+            options = (2, 0) if kind == "subscribed" else ()
+            self.commit(node, changes=pack([[kind, cid, self.incarnation(cid), group, *options], ["mark", 1]]))
+            self.call("acks", node, [], [[], [], [], [[group, cid, epoch, 8, 1, 2, 0, b""]]])
 
     def disconnect(self) -> None:
         if self.epochs:
             cid = self.rng.choice([*self.epochs])
             node, epoch = self.epochs.pop(cid)
             sent = self.rng.choice([0, *self.numbers(cid)])
-            self.commit(node, releases=[[cid, epoch, sent, self.rng.choice((0, 1, 1001))]])
+            self.commit(node, releases=[[cid, epoch, sent, self.rng.choice((b"", 0, 1000))]])
 
     def publish(self) -> None:
         """Messages for sessions and groups; every other time the tenants have limits."""
@@ -95,15 +97,15 @@ class Cluster:
             numbers = self.numbers(cid)
             done = self.rng.sample(numbers, self.rng.randint(0, len(numbers)))
             received = [part for number in numbers[:1] for part in (number, 0)]
-            self.call("acks", node, pack([[cid, self.incarnation(cid), done, received]]))
+            self.call("acks", node, [[cid, self.incarnation(cid), done, received, b""]], b"")
 
     def lease(self) -> None:
         """A node has room for messages of a group, and gives back or ends its leases."""
         node, group = self.rng.choice(NODES), self.rng.choice(GROUPS)
         places = [*map(int, self.redis.hkeys(b"mq:gl:" + node + b" " + group))]
         done = [part for place in places[::2] for part in (group, place)]
-        self.call("acks", node, pack([]), pack([done, [group, self.rng.randint(0, 5), 1, 0, self.rng.choice([0, 40])]]))
-        self.commit(node, moves=[part for place in places[1::2] for part in (b"back", group, place, b"", 0)])
+        self.call("acks", node, [], [done, [group, self.rng.randint(0, 5), 1, 0, self.rng.choice([0, 40])], [], []])
+        self.commit(node, moves=[part for place in places[1::2] for part in (b"back", group, place, b"", 0, 0)])
 
     def declare(self) -> None:
         settings = {"last_value": self.rng.random() < 0.5, "max_queued_bytes": self.rng.choice((500, 5000))}
@@ -131,14 +133,14 @@ class Cluster:
             self.call("bury", other, node, self.redis.hget("mq:nodes", node))
         else:
             self.call("leave", node)
-        self.call("tidy", other, 100)
+        self.call("tidy", 100)
         self.epochs = {cid: at for cid, at in self.epochs.items() if at[0] != node}
         self.reported.pop(node, None)
         self.join(node)
 
     def report(self) -> None:
         node, bytes_here = self.rng.choice(NODES), {tenant: self.rng.choice((0, 7, 900)) for tenant in TENANTS}
-        found = self.call("queued", node, *(part for item in bytes_here.items() for part in item))
+        [found] = self.call("queued", node, [*(part for item in bytes_here.items() for part in item)])
         self.reported[node] = bytes_here
         assert found == [self.sums[tenant] - here for tenant, here in bytes_here.items()]
 
@@ -148,7 +150,7 @@ class Cluster:
             cid = self.rng.choice([*self.epochs])
             number = max(self.numbers(cid), default=0) + self.rng.randint(1, 3)
             session = [cid, self.incarnation(cid), [[number, encode_message(b"t", b"lost", 2, False)]]]
-            self.call("restore", self.epochs[cid][0], pack([session]))
+            self.call("restore", self.epochs[cid][0], [session])
 
     # ---- what Redis has ----
 
@@ -157,7 +159,7 @@ class Cluster:
         return encode_message(topic, bytes(self.rng.choice((0, 10, 300, 2500))), self.rng.choice((1, 2)), False)
 
     def incarnation(self, cid: bytes) -> int:
-        return int(self.redis.hget(b"mq:s:" + cid, "x") or -1)
+        return int(self.redis.hget(b"mq:s:" + cid, "x") or 0)
 
     def numbers(self, cid: bytes) -> list[int]:
         """Of the entries of a queue."""
@@ -204,8 +206,8 @@ def test_the_sum_is_that_of_all_queues(redis_server: RedisProcess, _: int) -> No
     assert busy > 100, "there were queues"
     for node in NODES:
         cluster.call("leave", node)
-        cluster.call("tidy", NODES[0], 100)
-        assert cluster.call("queued", node, TENANTS[0], 7) == [], "it is dead, and can't report"
+        cluster.call("tidy", 100)
+        assert cluster.call("queued", node, [TENANTS[0], 7]) == [b"gone"], "it is dead, and can't report"
     for cid in SESSIONS:
         cluster.call("purge", cid)  # what they have of groups goes back
     for group in GROUPS:
@@ -238,8 +240,8 @@ def test_a_full_tenant_drops_as_a_full_queue_does(redis_server: RedisProcess, dr
     cluster = Cluster(redis_server.port, 1)
     cids = [TENANTS[0] + name for name in (b"a", b"b")] + [OTHERS[0]]
     for cid in cids:
-        epoch = cluster.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000)[0]
-        cluster.commit(b"n1", releases=[[cid, epoch, 0, 1001]])
+        epoch = cluster.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000, 0)[0]
+        cluster.commit(b"n1", releases=[[cid, epoch, 0, 1000]])
 
     def push(cid: bytes, text: bytes) -> None:
         pushes = [[cid, cluster.incarnation(cid), 1]]
@@ -268,13 +270,13 @@ def test_a_damaged_sum_stops_no_message(redis_server: RedisProcess) -> None:
     """Without the sum there is no limit; a sum that is written anew has what changes from then on."""
     cluster = Cluster(redis_server.port, 1)
     cid = TENANTS[0] + b"a"
-    cluster.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000)
+    cluster.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000, 0)
     cluster.redis.set(SUMS, "wrong")
     push = {"messages": [b"x" * 2000], "pushes": [[cid, cluster.incarnation(cid), 1]]}
     for length in (1, 2):
-        assert cluster.commit(b"n1", cluster.limits, **push)[3:5] == [length, 1]
+        assert cluster.commit(b"n1", cluster.limits, **push)[3] == [length, 1]
     cluster.redis.delete(SUMS)
-    cluster.call("acks", b"n1", pack([[cid, cluster.incarnation(cid), [1], []]]))
+    cluster.call("acks", b"n1", [[cid, cluster.incarnation(cid), [1], [], b""]], b"")
     assert cluster.counted == {}
     cluster.call("purge", cid)
     assert cluster.counted == {}

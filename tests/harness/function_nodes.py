@@ -4,9 +4,27 @@ from typing import Any
 
 import redis
 
+from flockmq._speedups.base.msgpack import pack
+from flockmq.cluster.redis.calls import CALLS
 from flockmq.cluster.redis.connector import function_library
+from flockmq.cluster.redis.kinds import Outcomes
 
 NODES = (b"n1", b"n2")
+
+
+def call_function(client: redis.Redis, name: str, *arguments: Any) -> Any:
+    """Call a function of the library. Lists and tuples are packed.
+
+    Returns:
+        The reply, whose form is checked. Of the outcome `ok` its fields.
+    """
+    call = CALLS[name]
+    encoder = client.connection_pool.get_encoder()  # type: ignore[no-untyped-call]
+    texts = [pack(each) if isinstance(each, (list, tuple)) else encoder.encode(each) for each in arguments]
+    assert not (problem := call.problem([b"mq:", *texts])), problem
+    reply: Any = client.fcall("flockmq_" + name, 0, "mq:", *texts)
+    assert not (problem := call.reply.problem(reply)), problem
+    return reply[1:] if isinstance(call.reply, Outcomes) and reply[0] == b"ok" else reply
 
 
 class FunctionNodes:
@@ -20,7 +38,7 @@ class FunctionNodes:
         self.redis = redis.Redis(port=port)
         self.redis.function_load(function_library(), replace=True)
         for node in NODES:
-            self.call("join", node, 1)
+            self.call("join", node, 1, [])
         self.told = self.redis.pubsub(ignore_subscribe_messages=True)
 
     def close(self) -> None:
@@ -28,11 +46,12 @@ class FunctionNodes:
         self.redis.close()
 
     def call(self, name: str, *arguments: Any) -> Any:
-        return self.redis.fcall("flockmq_" + name, 0, "mq:", *arguments)
+        """Call a function, see `call_function`."""
+        return call_function(self.redis, name, *arguments)
 
     def claim(self, cid: bytes, node: bytes = b"n2") -> int:
         """Claim a session for a connection at a node. Returns its epoch."""
-        return int(self.call("claim", node, cid, 1, 5, b"", 100, b"", 0, 1000)[0])
+        return int(self.call("claim", node, cid, 1, 5, b"", 100, b"", 0, 1000, 0)[0])
 
     def listen(self) -> None:
         """Receive the messages to `n2` from now on."""

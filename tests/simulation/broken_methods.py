@@ -98,7 +98,7 @@ def without_marks(restore: Any) -> Any:
 
     def restored(self: Any, claim: Any, session: Any, begins: bool, reply: Any) -> None:
         if isinstance(reply, list):
-            reply = [*reply[:5], [], reply[6]]
+            reply = [*reply[:5], [], *reply[6:]]
         restore(self, claim, session, begins, reply)
 
     return restored
@@ -107,7 +107,7 @@ def without_marks(restore: Any) -> Any:
 def without_awaited(restore: Any) -> Any:
     def restored(self: Any, claim: Any, session: Any, begins: bool, reply: Any) -> None:
         if isinstance(reply, list):
-            reply = [*reply[:6], []]
+            reply = [*reply[:6], [], *reply[7:]]
         restore(self, claim, session, begins, reply)
 
     return restored
@@ -298,8 +298,8 @@ def without_timer(suspend: Any) -> Any:
 def none_missed(recovered: Any) -> Any:
     """Of Leases: the reply has no leases, as if all had arrived."""
 
-    def resumed(self: Any, items: Any) -> None:
-        recovered(self, [] if isinstance(items, list) else items)
+    def resumed(self: Any, reply: Any) -> None:
+        recovered(self, [[], []] if isinstance(reply, list) else reply)
 
     return resumed
 

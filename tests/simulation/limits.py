@@ -76,9 +76,9 @@ class Drops:
 
     def called(self, function: bytes, reply: Any, keys: Mapping[bytes, Any]) -> None:
         """Redis has executed a call of a function."""
-        if function != b"flockmq_commit" or not isinstance(reply[0], int) or not reply[1]:
+        if function != b"flockmq_commit" or reply[0] != b"ok" or not reply[2]:
             return
-        full = next((part for part in reply if isinstance(part, list) and part and _is_full(part)), [])
+        _, _, dropped, _, _, full, *_ = reply
         for client, count in zip(full[::2], full[1::2], strict=True):
             name = client.decode().removeprefix(self._prefix)
             self.of[name] += count
@@ -87,7 +87,7 @@ class Drops:
             length = waiting(client, keys)
             if not self._limits.tenant_bytes and length < self._limits.messages:
                 self._on_finding(f"S3 {count} messages of {name} were dropped, and its queue has {length}")
-        self.of_groups += reply[1] - sum(full[1::2])
+        self.of_groups += dropped - sum(full[1::2])
 
     def judge(self, keys: Mapping[bytes, Any]) -> None:
         """Notice queues that have too much.
@@ -115,10 +115,6 @@ def _is_served_elsewhere(fields: Mapping[bytes, bytes], keys: Mapping[bytes, Any
     """Whether a node that lives has not released an earlier connection of a session."""
     earlier = dict(each.split(b"=") for each in fields.get(b"w", b"").split(b",") if each)
     return any(node in keys[b"mq:nodes"] for node in earlier.values())
-
-
-def _is_full(part: list[Any]) -> bool:
-    return isinstance(part[0], bytes) and not part[0].startswith(GROUP)
 
 
 def excused(

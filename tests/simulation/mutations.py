@@ -23,7 +23,8 @@ from tests.simulation.mutation import Mutation
 from tests.simulation.put_back import PUT_BACK
 
 COMMIT_NUMBER = (
-    "  if seq <= last then\n    return {'again'}\n  end\n  if seq ~= last + 1 then\n    return {'gap', last}\n  end\n"
+    "  if number <= last then\n    return {'again'}\n  end\n"
+    "  if number ~= last + 1 then\n    return {'gap', last}\n  end\n"
 )
 WAIT_FOR_OWNER = (
     "    if live(prefix, owner) then\n      waits = waits .. last .. '=' .. owner .. ','\n"
@@ -42,14 +43,18 @@ ALL_SENT = (
 )
 APPLY = "  if apply_record(job.prefix, job.node, record, job.retained, (job.routed[record[2]] or 0) > i) then\n"
 GIVEN = "        append(finished, group, place)\n      else\n        return_lease(prefix"
-SENT = "    redis.call('HSET', key, 'o', '', 'n', first_unsent)\n"
+SENT = "    redis.call('HSET', key, 'o', '', 'n', first_unsent, 'i', seconds)\n"
 NAMED = (
-    "      result[#result + 1] = tonumber(epoch)\n      result[#result + 1] = will\n    end\n  end\n  return result\n"
+    "      handed[#handed + 1] = tonumber(epoch)\n      handed[#handed + 1] = will\n    end\n  end\n"
+    "  return {ended, handed}\n"
 )
 HELD_OF_DEAD = "        held.hold(prefix, cid, tonumber(epoch), due)\n"
 DELAYED_OF_DEAD = "        redis.call('ZADD', prefix .. 'delayed', due, epoch)\n"
 RESTS = "  return time < (starts.rest_ends[prefix] or 0)\n"
-EXPIRED = "      end_session(prefix, '', cid, state[2], state[3])\n      result[1] = result[1] + 1\n"
+EXPIRED = (
+    "    if state[2] and state[1] == '' then\n      end_session(prefix, '', cid, state[2], state[3])\n"
+    "      ended = ended + 1\n"
+)
 
 ALL = (
     # ---- acknowledged means kept ----
@@ -137,7 +142,7 @@ ALL = (
         "progress not stored",
         "G3",
         "a commit with a part of the receivers of a QoS 2 message does not tell how far it came",
-        lua=(("      message = progress_head(item[5]) .. message\n", ""),),
+        lua=(("      message = struct.pack('<BI4', PROGRESS, item[5]) .. message\n", ""),),
     ),
     Mutation(
         "marks not read",
@@ -161,7 +166,7 @@ ALL = (
         "sent not stored",
         "G2",
         "a release forgets which messages were sent, so they come again without DUP",
-        lua=((SENT, "    redis.call('HSET', key, 'o', '')\n"),),
+        lua=((SENT, "    redis.call('HSET', key, 'o', '', 'i', seconds)\n"),),
     ),
     Mutation(
         "dead node sent nothing",
@@ -303,7 +308,7 @@ ALL = (
         "wills of the dead",
         "G6",
         "Redis does not hand on the wills of a dead node",
-        lua=(("  wills = readable and wills or {}\n", "  wills = {}\n"),),
+        lua=(("  left = readable and left or {}\n", "  left = {}\n"),),
     ),
     Mutation(
         "wills forgotten",
@@ -389,7 +394,7 @@ ALL = (
         "missed process",
         "G1",
         "a node that was away while Redis began and ended compares its numbers, and takes those of others for its own",
-        lua=(("  if starts.are_missed(prefix, args[2]) then", "  if false then"),),
+        lua=(("  if starts.are_missed(prefix, node) then", "  if false then"),),
     ),
     # ---- shared subscriptions with an order ----
     Mutation(
@@ -471,7 +476,7 @@ ALL = (
         "due wills forgotten",
         "G6",
         "Redis hands a node the delayed wills that are due, and does not name them",
-        lua=((NAMED, "    end\n  end\n  return result\n"),),
+        lua=((NAMED, "    end\n  end\n  return {ended, handed}\n"),),
     ),
     Mutation(
         "delayed message at once",
@@ -495,7 +500,7 @@ ALL = (
         "session does not expire",
         "G9",
         "a session stays when its Session Expiry Interval is over",
-        lua=((EXPIRED, "      result[1] = result[1] + 1\n"),),
+        lua=((EXPIRED, "    if state[2] and state[1] == '' then\n      ended = ended + 1\n"),),
     ),
     Mutation(
         "session expires at once",
@@ -513,7 +518,7 @@ ALL = (
         "expiry by the wall clock",
         "I8",
         "sessions that expire as the nodes are configured do so by Redis' wall clock",
-        lua=(("seconds = args[1], now(args[1])\n", "seconds = args[1], wall() / 1000\n"),),
+        lua=(("ended, time = 0, now(prefix)\n", "ended, time = 0, wall() / 1000\n"),),
     ),
     Mutation(
         "clock goes back",
@@ -631,7 +636,7 @@ ALL = (
         "lost heartbeats",
         "G3",
         "a node whose link is back forgets the process of Redis that it was up to date with",
-        lua=(("  if process > (tonumber(state[2]) or 0) then\n", "  if false then\n"),),
+        lua=(("  if tonumber(process) > (tonumber(state[2]) or 0) then\n", "  if false then\n"),),
     ),
     Mutation(
         "lost acknowledgements, not missed",
@@ -680,7 +685,7 @@ ALL = (
         "died with a due will",
         "G6",
         "a will that is due waits for its delay again if the node dies that publishes it",
-        lua=((".. will:sub(message_of_will(will))\n", ".. will:sub(3 + struct.unpack('<H', will))\n"),),
+        lua=(("      will = wills.without_delay(will)\n", ""),),
     ),
     Mutation(
         "sent and not released",

@@ -125,7 +125,7 @@ PUT_BACK = (
         "sent in an earlier session",
         "G2",
         "the release of an earlier session's connection says how much of the present queue was sent",
-        lua=(("math.max(of_this_life and sent or 0, tonumber(state[5]))", "math.max(sent or 0, tonumber(state[5]))"),),
+        lua=(("math.max(of_this_life and was_admitted and sent or 0,", "math.max(was_admitted and sent or 0,"),),
     ),
     Mutation(
         "acks of an earlier session",

@@ -12,6 +12,7 @@ from typing import Any
 
 import hiredis
 
+from flockmq.cluster.redis.calls import CALLS
 from tests.simulation.network import Connection, Direction
 from tests.simulation.redis_lua import Library
 from tests.simulation.redis_types import OK, Keyspace, RedisError, Reply, Status
@@ -331,10 +332,15 @@ class RedisServer:
             if allowed not in self._library.flags.get(arguments[0], b""):
                 raise RedisError(text)
         count = int(arguments[1])
+        call = CALLS[arguments[0].decode().removeprefix("flockmq_")]
+        if problem := call.problem(arguments[2 + count :]):
+            raise RuntimeError(f"a node calls {arguments[0].decode()} with wrong arguments: {problem}")
         self.on_calling(arguments[0], self.keys)
         reply = self._library.call(arguments[0], arguments[2 : 2 + count], arguments[2 + count :])
         if self._library.failure:
             raise RuntimeError(f"the model of Redis has failed: {self._library.failure}")
+        if problem := call.reply.problem(reply):
+            raise RuntimeError(f"{arguments[0].decode()} has a wrong reply: {problem}")
         self.on_called(arguments[0], reply, self.keys)
         return reply
 

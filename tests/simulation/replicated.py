@@ -79,10 +79,10 @@ def _of_members(node: ClusterCoordinator, keys: Keys) -> Iterator[str]:
     for name, member in members.items():
         routes = keys.get(b"mq:routes:" + name, NOTHING)
         attended |= set(filter(is_shared, routes))
-        wanted = {each: options_of(each, int(value)) for each, value in routes.items() if not is_shared(each)}
+        wanted = {each: options_of(*map(int, value.split())) for each, value in routes.items() if not is_shared(each)}
         if (found := dict(filters.subscriptions_of(member.peer))) != wanted:
             yield f"has the routes {found} to {name.decode()}; Redis: {wanted}"
-    announced = {name: b"%d" % route.announced for name, route in node._routes._known.items()}
+    announced = {name: b"%d %d %d %d" % route.announced for name, route in node._routes._known.items()}
     if announced != (routes := keys.get(b"mq:routes:" + own, NOTHING)):
         yield f"has announced {announced}; Redis: {routes}"
     attended |= set(filter(is_shared, announced))

@@ -86,7 +86,7 @@ def rules(limits: Limits, reply: list[Any], length: int) -> list[str]:
 
 
 def test_nothing_is_dropped_at_a_queue_with_room() -> None:
-    reply = [0, 1, 0, 0, [b"subscriber 0", 1], [b"$share/team/t/#", 1, b""], []]
+    reply = [b"ok", 0, 1, 0, [0, 0], [b"subscriber 0", 1], [b"$share/team/t/#", 1, b""], [], [], []]
     assert not rules(NEW, reply, 2)
     assert rules(NEW, reply, 1) == ["S3 1 messages of subscriber 0 were dropped, and its queue has 1"]
 

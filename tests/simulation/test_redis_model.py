@@ -1,7 +1,6 @@
 """The model of Redis, held against a real Redis: random commands, and random calls of the function library."""
 
 import json
-import struct
 from collections.abc import Callable, Iterator
 from itertools import chain
 from random import Random
@@ -11,8 +10,11 @@ import pytest
 import redis
 
 from flockmq._speedups.base.msgpack import pack, unpack
+from flockmq.broker.core.will import Will
 from flockmq.cluster.peers.wire import LOGGED, batch_header
+from flockmq.cluster.redis.calls import CALLS
 from flockmq.cluster.redis.connector import function_library
+from flockmq.cluster.sessions.wills import encode_will
 from tests.harness.commits import commit_arguments
 from tests.harness.redis_process import RedisProcess
 from tests.simulation.redis_lua import Library
@@ -112,7 +114,7 @@ class Calls:
         """Both sides have replied: count commits that take effect, and go on behind the last of a node."""
         if name == b"flockmq_commit":
             self.commits += 1
-            self.applied += isinstance(reply, list) and isinstance(reply[0], int)
+            self.applied += isinstance(reply, list) and reply[0] == b"ok"
             if reply == [b"gone"]:
                 self._gone = self._nodes.index(arguments[0])
             elif isinstance(reply, list) and reply[0] == b"gap":
@@ -126,20 +128,24 @@ class Calls:
             return b"flockmq_join", self.join(self._nodes[place])
         often = ("claim", "claim", *["commit"] * 6, "acks", "acks", "load", "bury")
         name = self._rng.choice(
-            (*often, "join", "ready", "beat", "leave", "sessions", "retained", "owned", "logs", "values")
+            (*often, "join", "ready", "beat", "confirm", "leave", "sessions", "retained", "owned", "logs", "values")
         )
         return f"flockmq_{name}".encode(), getattr(self, name)(self._rng.choice(self._nodes))
 
     def join(self, node: bytes) -> list[Any]:
         """A node joins; it has a new number of its commits then."""
         self._seq[node] = 0
-        return [node, 1, "name", node]
+        return [node, 1, pack(["name", node])]
 
     def ready(self, node: bytes) -> list[Any]:
         """A node is ready."""
         return [node]
 
-    beat = ready
+    confirm = ready
+
+    def beat(self, node: bytes) -> list[Any]:
+        """A node lives."""
+        return [node, 0, pack(["name", node])]
 
     def leave(self, node: bytes) -> list[Any]:
         """A node leaves, rarely."""
@@ -148,7 +154,7 @@ class Calls:
     def claim(self, node: bytes) -> list[Any]:
         """A client connects."""
         client = self._rng.choice(CLIENTS)
-        will = struct.pack("<H", len(client)) + client + b"\x02\x01\x00tbye" if self._rng.random() < 0.5 else b""
+        will = encode_will(client, Will(b"t", b"bye", 0, False)) if self._rng.random() < 0.5 else b""
         persistent = self._rng.randrange(2)
         clean = self._rng.choice((0, 0, 1))
         return [node, client, persistent, 4, will, 1000, "", clean, "" if persistent else 0, 0]
@@ -164,9 +170,9 @@ class Calls:
         changes: list[Any] = rng.choice(
             (
                 [["retained", b"t/%d" % rng.randrange(3), rng.choice((b"", b"\x00\x01\x00tx"))]],
-                [["subscribed", client, incarnation, rng.choice((b"t/#", b"$share/g/t")), 2]],
+                [["subscribed", client, incarnation, rng.choice((b"t/#", b"$share/g/t")), 2, 0]],
                 [["unsubscribed", client, incarnation, b"t/#"]],
-                [["route", b"t/+", 1]],
+                [["route", b"t/+", 1, 0, 0, 0]],
                 [["unroute", b"t/+"]],
             )
         )
@@ -178,7 +184,7 @@ class Calls:
         targets = [[each, b""] for each in self._nodes if rng.random() < 0.3]
         parts = {"pushes": pushes, "awaiting": awaiting, "released": released, "releases": releases, "targets": targets}
         if targets:
-            parts |= {"header": batch_header(LOGGED, node, self._seq[node]), "batch": b"batch"}
+            parts |= {"batch_header": batch_header(LOGGED, node, self._seq[node]), "batch": b"batch"}
         if rng.random() < 0.4:
             parts["shares"] = [b"$share/g/t", [1]]
         return [node, *commit_arguments(self._seq[node], messages=messages, changes=packed, **parts)]
@@ -188,12 +194,9 @@ class Calls:
         numbers = sorted(self._rng.sample(range(1, 9), 3))
         received = [numbers[2], self._rng.choice((0, 10))]
         entry = [self._rng.choice(CLIENTS), self._rng.randrange(1, 12), numbers[:2], received, 20]
-        settled = (
-            [pack([[], [b"$share/g/t", self._rng.randrange(5), 1, 0, self._rng.choice([0, 40])]])]
-            if self._rng.random() < 0.5
-            else []
-        )
-        return [node, pack([entry]), *settled]
+        room = [b"$share/g/t", self._rng.randrange(5), 1, 0, self._rng.choice([0, 40])]
+        settled = pack([[], room, [], []]) if self._rng.random() < 0.5 else b""
+        return [node, pack([entry]), settled]
 
     def load(self, node: bytes) -> list[Any]:
         """A session is read."""
@@ -215,11 +218,11 @@ class Calls:
 
     def logs(self, node: bytes) -> list[Any]:
         """The logs of two nodes are read."""
-        return [node, *(part for other in self._rng.sample(self._nodes, 2) for part in (other, 1))]
+        return [node, pack([part for other in self._rng.sample(self._nodes, 2) for part in (other, 1)])]
 
     def values(self, node: bytes) -> list[Any]:
         """Retained messages are read."""
-        return [b"t/0", b"t/1"]
+        return [pack([b"t/0", b"t/1"])]
 
 
 MARK = b"mark"  # followed by the time, or a random number of the caller
@@ -294,13 +297,15 @@ def test_functions(real: redis.Redis, seed: int) -> None:
     library = Library(code, keyspace, lambda channel, message: 0)
     calls = Calls(Random(seed))
     story = []
-    joins = [(b"flockmq_join", [node, 1]) for node in NODES]
+    joins = [(b"flockmq_join", calls.join(node)) for node in NODES]
     for number, (name, arguments) in enumerate(chain(joins, (calls.next() for _ in range(500)))):
         texts = [each if isinstance(each, bytes) else str(each).encode() for each in (b"mq:", *arguments)]
         expected = without_times(plain("", ask(lambda: raw(real, [b"FCALL", name, b"0", *texts]))))  # noqa: B023
         found = without_times(plain("", ask(lambda: library.call(name, [], texts))))  # noqa: B023
         story.append(f"{name!r} {texts}: {expected}")
         assert normal(name, found) == normal(name, expected), "\n".join([*story[-15:], f"the model: {found}"])
+        call = CALLS[name.decode().removeprefix("flockmq_")]
+        assert not call.problem(texts)
         calls.note(name, arguments, expected)
         if number % 10 == 0:
             assert state_of_model(keyspace) == state_of_real(real), "\n".join(story[-25:])
@@ -310,12 +315,20 @@ def test_functions(real: redis.Redis, seed: int) -> None:
 def normal(name: bytes, reply: Any) -> Any:
     """A reply whose order Redis does not promise, in one order."""
     if name in (b"flockmq_beat", b"flockmq_ready", b"flockmq_sessions", b"flockmq_retained", b"flockmq_owned"):
-        return sorted(map(repr, reply)) if isinstance(reply, list) else reply
+        return sorted(map(repr, _flat(reply))) if isinstance(reply, list) else reply
     if name == b"flockmq_join" and isinstance(reply, list):
-        return reply[:2]  # the third is a time: how long no node has lived
+        return reply[:3]  # the fourth is a time: how long no node has lived
     if name == b"flockmq_load" and isinstance(reply, list):
-        return [*reply[:5], *(sorted(each) for each in reply[5:])]
+        return [*reply[:5], *(sorted(each) for each in reply[5:7]), reply[7]]
     return reply
+
+
+def _flat(reply: list[Any]) -> Iterator[Any]:
+    for each in reply:
+        if isinstance(each, list):
+            yield from _flat(each)
+        else:
+            yield each
 
 
 def test_json_and_numbers() -> None:

@@ -2,7 +2,7 @@
 
 -- Append the messages of the push with this number to their queue.
 local function push_one(number, job)
-  local prefix, node, messages, firsts = job.prefix, job.node, job.messages, job.firsts
+  local prefix, node, messages, numbers = job.prefix, job.node, job.messages, job.numbers
   local most, most_bytes, drop_old = job.most, job.most_bytes, job.drop_old
   local item = job.list[number]
   local cid, incarnation = item[1], item[2]
@@ -117,22 +117,22 @@ local function push_one(number, job)
       end
     end
   end
-  firsts[#firsts + 1] = owner == node and first or 0
-  firsts[#firsts + 1] = count
+  numbers[#numbers + 1] = owner == node and first or 0
+  numbers[#numbers + 1] = count
 end
 
 local function push_failed(number, reason, job)
   client_failed(number, reason, job)
-  job.firsts[#job.firsts + 1] = 0
-  job.firsts[#job.firsts + 1] = 0
+  job.numbers[#job.numbers + 1] = 0
+  job.numbers[#job.numbers + 1] = 0
 end
 
--- Append messages to queues. Appends to `firsts` for each push: number of its first message (0 = the client is at
+-- Append messages to queues. Appends to `numbers` for each push: number of its first message (0 = the client is at
 -- another node), count. `limits`: see `tenants.free`. Returns the number of dropped messages, {client id, its dropped
 -- messages, ...}, and the number of messages that had expired in full queues.
-local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, firsts, limits)
+local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, numbers, limits)
   local job = {prefix = prefix, node = node, messages = messages, list = pushes, most = most, most_bytes = most_bytes,
-    drop_old = drop_old, firsts = firsts, others = {}, dropped = 0, expired = 0, full = {},
+    drop_old = drop_old, numbers = numbers, others = {}, dropped = 0, expired = 0, full = {},
     notes = noted_tails(prefix) ~= nil, limits = limits, unlimited = math.huge}
   each(#pushes, push_one, push_failed, job)
   for owner, told in pairs(job.others) do
@@ -155,8 +155,7 @@ local function apply_record(prefix, node, record, retained, comes_back)
       return false
     end
     if kind == 'subscribed' then
-      redis.call('HSET', prefix .. 'subs:' .. cid, filter,
-        record[6] and string.format('%.0f;%.0f', record[5], record[6]) or record[5])
+      redis.call('HSET', prefix .. 'subs:' .. cid, filter, record[5] .. ';' .. record[6])
     else
       redis.call('HDEL', prefix .. 'subs:' .. cid, filter)
     end
@@ -164,7 +163,7 @@ local function apply_record(prefix, node, record, retained, comes_back)
       attempt(prefix, GROUP, filter, kind == 'subscribed' and join_group or leave_group, prefix, filter, 'c:' .. cid)
     end
   elseif kind == 'route' then
-    redis.call('HSET', prefix .. 'routes:' .. node, name, record[3])
+    redis.call('HSET', prefix .. 'routes:' .. node, name, table.concat(record, ' ', 3))
     if is_group(name) then
       attempt(prefix, GROUP, name, join_group, prefix, name, 'n:' .. node, node)
     end
@@ -192,7 +191,7 @@ local function apply_one(i, job)
     local is_value = record[1] == 'retained'
     job.has_values = job.has_values or is_value
     job.kept[#job.kept + 1] = record
-    job.slim[#job.slim + 1] = is_value and {record[1], record[2]} or record
+    job.slim[#job.slim + 1] = is_value and {'outdated', record[2]} or record
   end
 end
 
@@ -252,31 +251,30 @@ local function delay_will(prefix, node, cid, epoch, delay, state)
 end
 
 -- A node has closed a connection: the session is offline, has ended, or is claimed by a connection that waits for this.
--- `sent`: messages with lower numbers may have been sent; nil = the client was never admitted. `interval`: its Session
--- Expiry Interval in seconds plus 1, 0 = as configured, nil = as at the claim. `delay`: of its will in seconds plus 1,
--- 0 or nil = no will waits. `told`: what nodes have to be sent.
+-- `sent`: messages with lower numbers may have been sent; '' = the client was never admitted. `interval`: its Session
+-- Expiry Interval in seconds, '' = as configured. `delay`: of its will in seconds, '' = no will waits. `told`: what
+-- nodes have to be sent.
 local function release(prefix, node, told, cid, epoch, sent, interval, delay)
   redis.call('SREM', prefix .. 'owned:' .. node, cid .. '\0' .. epoch)
   local key = prefix .. 's:' .. cid
   local state = redis.call('HMGET', key, 'o', 'e', 'p', 'w', 'n', 'x', 'i')
-  if delay and delay > 0 then
-    delay_will(prefix, node, cid, epoch, delay - 1, state)
+  if delay ~= '' then
+    delay_will(prefix, node, cid, epoch, delay, state)
   end
   if not state[2] then
     return
   end
-  local of_this_life = epoch >= tonumber(state[6])
-  if sent and of_this_life then
+  local of_this_life, was_admitted = epoch >= tonumber(state[6]), sent ~= ''
+  if was_admitted and of_this_life then
     held.drop(prefix, cid, epoch)
   end
-  local first_unsent = math.max(of_this_life and sent or 0, tonumber(state[5]))
+  local first_unsent = math.max(of_this_life and was_admitted and sent or 0, tonumber(state[5]))
   if tonumber(state[2]) == epoch then
     local seconds = state[7] or ''
-    if interval and seconds ~= '0' then          -- [5: 3.14.2.2.2]; or an operator has ended the session
-      seconds = interval > 0 and string.format('%.0f', interval - 1) or ''
-      redis.call('HSET', key, 'i', seconds)
+    if was_admitted and seconds ~= '0' then      -- [5: 3.14.2.2.2]; or an operator has ended the session
+      seconds = interval == '' and '' or string.format('%.0f', interval)
     end
-    redis.call('HSET', key, 'o', '', 'n', first_unsent)
+    redis.call('HSET', key, 'o', '', 'n', first_unsent, 'i', seconds)
     if state[4] == '' then
       held.resume(prefix, cid)
     end
@@ -315,18 +313,13 @@ local function lives(prefix, cid, incarnation)
   return tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x') or 0) == incarnation
 end
 
--- How far the publication of a message has come, to stand before it.
-local function progress_head(progress)
-  return struct.pack('<BI4', PROGRESS, progress)
-end
-
 -- A QoS 2 message is received, and awaits PUBREL; or it is released, and a part of its receivers have it.
 local function await(i, job)
   local item = job.list[i]
   if lives(job.prefix, item[1], item[2]) then
     local message = job.messages[item[4]]
-    if item[5] then
-      message = progress_head(item[5]) .. message
+    if item[5] > 0 then
+      message = struct.pack('<BI4', PROGRESS, item[5]) .. message
     end
     redis.call('HSET', job.prefix .. 'in:' .. item[1], item[3], message)
   end
@@ -340,24 +333,19 @@ local function await_no_more(i, job)
   end
 end
 
--- A will is settled; or a part of its receivers have it: {epoch, progress}; or it is held, and its client is admitted:
--- {epoch}.
-local function settle_will(prefix, node, will)
-  local key = prefix .. 'wills:' .. node
-  if type(will) == 'number' then
-    redis.call('HDEL', key, string.format('%.0f', will))
-    return
-  end
-  local epoch = string.format('%.0f', will[1])
-  if not will[2] then
-    redis.pcall('HDEL', prefix .. 'delayed:wills', epoch)
-    return
-  end
-  local stored = redis.call('HGET', key, epoch)
-  if stored then
-    local at = message_of_will(stored)
-    local rest = stored:byte(at) == PROGRESS and at + PROGRESS_SIZE or at
-    redis.call('HSET', key, epoch, stored:sub(1, at - 1) .. progress_head(will[2]) .. stored:sub(rest))
+-- 'settled': a will is published, or discarded; 'progress': a part of its receivers have it; 'dropped': it is held, and
+-- its client is admitted.
+local function settle_will(prefix, node, step, epoch, progress)
+  local key, id = prefix .. 'wills:' .. node, string.format('%.0f', epoch)
+  if step == 'settled' then
+    redis.call('HDEL', key, id)
+  elseif step == 'dropped' then
+    redis.pcall('HDEL', prefix .. 'delayed:wills', id)
+  else
+    local stored = redis.call('HGET', key, id)
+    if stored then
+      redis.call('HSET', key, id, wills.with_progress(stored, progress))
+    end
   end
 end
 
@@ -367,9 +355,9 @@ local LATER = {kind = 'common', 'later', 'zset', 'later:messages', 'hash', 'late
   'later:tenants', 'hash', 'epoch', 'string'}
 
 -- Why nothing of a block can be applied, or nil. Reads only.
-local function obstacle_of(prefix, node, wills, changes, later)
+local function obstacle_of(prefix, node, has_wills, changes, has_later)
   local key, reason
-  if #wills > 0 then
+  if has_wills then
     key, reason = wrong_key(prefix, {'wills:', 'hash'}, node)
   end
   if not key and changes ~= '' then
@@ -381,127 +369,110 @@ local function obstacle_of(prefix, node, wills, changes, later)
       key, reason = prefix .. 'change', 'its value is no number'
     end
   end
-  if not key and later then
+  if not key and has_later then
     key, reason = wrong_key(prefix, LATER, '')
   end
   return key and refusal(key, reason)
 end
 
--- args: prefix, node, seq, block, max queued messages, max queued bytes, 1 = drop the oldest, oldest entry of the log
--- to keep; the messages, to which the block refers by their places here; for the log of messages: id of an entry, the
--- entry, the oldest entry to keep; the batch with its header, if the block has 1 in its place. (Messages, entry and
--- batch are arguments of their own because unpacking copies the parts of a block, and Lua hashes each byte of a new
--- text.)
--- Returns {number of the change or 0, messages dropped at full queues, messages that had expired in full queues, first
--- queue number and count for each push, ...}. If steps have failed, `damaged` follows. If messages were dropped, or
--- steps have failed, {client id, its dropped messages, ...} follows. If the block has shares, {group, place, message,
--- ...} follows: messages leased to the caller. If messages of groups are in queues of the caller's sessions, a list of
--- items follows, see `nothing_told`. {'gone'}: the node is dead; {'again'}: this commit was applied; {'gap', last}: the
--- commit before it was not. An error: nothing was applied.
-register('flockmq_commit', function(args)
-  local prefix, node, seq = args[1], args[2], tonumber(args[3])
-  local last = seq_of(prefix, node)
+-- Add a batch to the log of the node, for nodes that are away. Returns an error if the log is damaged.
+local function add_batch(prefix, node, seq, targets, batch, oldest)
+  local names = {}
+  for i = 1, #targets do
+    names[i] = targets[i][1]
+  end
+  local key = prefix .. 'log:' .. node
+  local last = tonumber(redis.pcall('HGET', prefix .. 'clock', 'l') or 0)
+  local order = string.format('%.0f', (last or 0) + 1)           -- begins again if that is damaged
+  local added = redis.pcall('XADD', key, 'MINID', '~', oldest, seq .. '-0', 'b', batch,
+    't', ' ' .. table.concat(names, ' ') .. ' ', 'o', order)
+  if type(added) == 'table' and added.err then
+    return refusal(key, added.err)
+  end
+  redis.pcall('HSET', prefix .. 'clock', 'l', order)
+end
+
+-- The messages, the entry and the batch are arguments, not parts of the block: unpacking copies the parts of a block,
+-- and Lua hashes each byte of a new text.
+register('commit', {}, function(prefix, node, seq, block, max_messages, max_bytes, drop_oldest, oldest_batch, entry_id,
+    log_entry, oldest_entry, batch)
+  local last, number = seq_of(prefix, node), tonumber(seq)
   if not last then
     return {'gone'}
   end
-  if seq <= last then
+  if number <= last then
     return {'again'}
   end
-  if seq ~= last + 1 then
+  if number ~= last + 1 then
     return {'gap', last}
   end
   -- What may fail as a whole does so before anything is written.
-  local count, pushes, log, header, targets, changes, awaiting, released, wills, releases, shares, moves,
-    later, limits = unpack(cmsgpack.unpack(args[4]))
-  local messages, entry = args, 9 + count          -- the place of the entry's id: messages come before it
-  local has_entry = args[entry + 2] ~= nil
-  local obstacle = has_entry and log_obstacle(prefix, node, args[entry], args[entry + 1])
+  local pushes, header, targets, changes, awaiting, released, settled, releases, group_limits, shares, moves, closed,
+    checks, later, limits = unpack(cmsgpack.unpack(block))
+  local messages = arguments
+  local obstacle = entry_id ~= '' and log_obstacle(prefix, node, entry_id, log_entry)
   if obstacle == 'gap' then
     return {'gap', last}
   end
-  limits = limits and tenants.limits(limits)
+  limits = limits[1] and tenants.limits(limits)
   local records = changes ~= '' and cmsgpack.unpack(changes)
-  local refused = obstacle_of(prefix, node, wills, changes, later and later[1])
-  if not refused and has_entry and not obstacle then
-    refused = log_entry(prefix, node, args[entry], args[entry + 1], args[entry + 2])
+  local refused = obstacle_of(prefix, node, settled[1], changes, later[1])
+  if not refused and entry_id ~= '' and not obstacle then
+    refused = add_log_entry(prefix, node, entry_id, log_entry, oldest_entry)
   end
-  local batch = log == 1 and args[#args]
-  if not refused and batch then
-    local names = {}
-    for i = 1, #targets do
-      names[i] = targets[i][1]
-    end
-    local key = prefix .. 'log:' .. node
-    local last_order = tonumber(redis.pcall('HGET', prefix .. 'clock', 'l') or 0)
-    local order = (last_order or 0) + 1           -- begins again if that is damaged
-    local added = redis.pcall('XADD', key, 'MINID', '~', args[8], args[3] .. '-0', 'b', batch,
-      't', ' ' .. table.concat(names, ' ') .. ' ', 'o', string.format('%.0f', order))
-    refused = type(added) == 'table' and added.err and refusal(key, added.err)
-    if not refused then
-      redis.pcall('HSET', prefix .. 'clock', 'l', string.format('%.0f', order))
-    end
+  if not refused and batch ~= '' then
+    refused = add_batch(prefix, node, seq, targets, batch, oldest_batch)
   end
   if refused then
     return refused
   end
-  redis.call('HSET', prefix .. 'node:' .. node, 'seq', seq)
+  redis.call('HSET', prefix .. 'node:' .. node, 'seq', number)
   local told = nothing_told()
-  local firsts, full = {0, 0, 0}, {}
-  if #awaiting > 0 then
+  local numbers, dropped, full, expired, number_of_change = {}, 0, NOTHING, 0, 0
+  if awaiting[1] then
     each(#awaiting, await, client_failed, {prefix = prefix, list = awaiting, messages = messages})
   end
-  if #released > 0 then
+  if released[1] then
     each(#released, await_no_more, client_failed, {prefix = prefix, list = released})
   end
-  for i = 1, #wills do
-    settle_will(prefix, node, wills[i])
+  for i = 1, #settled, 3 do
+    settle_will(prefix, node, unpack(settled, i, i + 2))
   end
-  local waiting, checks = NOTHING, NOTHING
-  if moves then
-    waiting, checks = move(prefix, node, messages, moves, told)
+  local waiting = NOTHING
+  if moves[1] or closed[1] then
+    waiting = move(prefix, node, messages, moves, closed, told)
   end
-  if #pushes > 0 then
-    firsts[2], full, firsts[3] = push(prefix, node, messages, pushes, tonumber(args[5]), tonumber(args[6]),
-      args[7] == '1', firsts, limits)
+  if pushes[1] then
+    dropped, full, expired = push(prefix, node, messages, pushes, tonumber(max_messages), tonumber(max_bytes),
+      drop_oldest == '1', numbers, limits)
   end
-  if batch then
+  if batch ~= '' then
     for i = 1, #targets do
       local target = targets[i]
       publish(prefix .. 'to:' .. target[1], target[2] == '' and batch or header .. target[2])
     end
   end
   if records then
-    local fine, number = attempt(prefix, CHANGES, '', apply, prefix, node, changes, records)
-    firsts[1] = fine and number or 0
+    local fine, found = attempt(prefix, CHANGES, '', apply, prefix, node, changes, records)
+    number_of_change = fine and found or 0
   end
-  if #releases > 0 then
+  if releases[1] then
     each(#releases, release_one, client_failed, {prefix = prefix, node = node, list = releases, told = told})
   end
   dispatch_all(prefix, waiting, told)
   dispatch_all(prefix, woken, told)
-  if shares then
-    local dropped, expired = share(prefix, messages, shares, told, limits)
-    firsts[2], firsts[3] = firsts[2] + dropped, firsts[3] + expired
+  if shares[1] then
+    local more_dropped, more_expired = share(prefix, messages, shares, group_limits, told, limits)
+    dropped, expired = dropped + more_dropped, expired + more_expired
   end
-  if later and later[1] then
+  if later[1] then
     attempt(prefix, LATER, '', delay_messages, prefix, messages, later)
   end
-  -- Without shares the reply has no leases: what a release has given back may be leased to the caller.
-  local leased, given = tell_all(prefix, shares and node or '', told)
+  local leases, totals, given = tell_all(prefix, node, told)
   if checks[1] then
     check_keys(prefix, node, checks)
   end
-  if #damaged > 0 then
-    firsts[#firsts + 1] = damaged
-  end
-  if #full > 0 or #damaged > 0 then
-    firsts[#firsts + 1] = full
-  end
-  if shares then
-    firsts[#firsts + 1] = leased
-  end
-  firsts[#firsts + 1] = given
-  return firsts
+  return {'ok', number_of_change, dropped, expired, numbers, full, leases, totals, given, damaged}
 end)
 
 -- Acknowledgements of a client.
@@ -542,8 +513,8 @@ local function acknowledge(i, job)
       bytes, marks, acked = bytes - freed, marks + more_marks, acked + more_acked
     end
   end
-  if #done ~= head - first then
-    size = nil                                   -- it is that of others, too
+  if size == '' or #done ~= head - first then
+    size = nil                                   -- not known, or also of others
   end
   if marks > 0 then
     for number = first, head - 1 do
@@ -559,29 +530,17 @@ local function acknowledge(i, job)
   queues.drop_done(prefix, tenant, cid, first, head, bytes, marks, acked, noted, size, state[5])
 end
 
--- args: prefix, node, acknowledgements of clients: {client id, incarnation, done numbers, {number with PUBREC, bytes of
--- its entry, 0 = it keeps its message, ...}, bytes of the entries that are done}. They free memory, so Redis executes
--- them when it has none left. Executing one twice has no effect. Then perhaps: what the node settles with
--- groups, see `settle`. Returns {'ok', {group, place, message, ...}: messages leased to the caller}, and `damaged` if
--- steps have failed or something follows: a list of items, see `nothing_told`.
-register({function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = function(args)
-  local prefix = args[1]
-  if not live(prefix, args[2]) then
+register('acks', {'allow-oom'}, function(prefix, node, acks, settled)
+  if not live(prefix, node) then
     return {'gone'}
   end
-  count_call(prefix, args[2])
-  local list, settled = cmsgpack.unpack(args[3]), args[4] and cmsgpack.unpack(args[4])
+  count_call(prefix, node)
+  local list, told = cmsgpack.unpack(acks), nothing_told()
   each(#list, acknowledge, client_failed, {prefix = prefix, list = list})
-  local result, told, given = {'ok'}, nothing_told(), nil
-  if settled then
-    settle(prefix, args[2], settled, told)
+  if settled ~= '' then
+    settle(prefix, node, cmsgpack.unpack(settled), told)
   end
   dispatch_all(prefix, woken, told)
-  if settled or next(woken) then
-    result[2], given = tell_all(prefix, args[2], told)
-  end
-  if #damaged > 0 or given then
-    result[2], result[3], result[4] = result[2] or {}, damaged, given
-  end
-  return result
-end})
+  local leases, totals, given = tell_all(prefix, node, told)
+  return {'ok', leases, totals, given, damaged}
+end)

@@ -6,33 +6,30 @@
 -- A node joins the files to one library, in the order of FUNCTION_FILES (cluster/redis/connector.py): a local of one
 -- file is visible in the files after it, and Lua allows 200 of them.
 --
--- The first argument of every function is the key prefix. In a Redis Cluster callers declare one key, the bare hash tag
--- of the prefix. It never exists: so the server replies MOVED or ASK instead of running the function, whenever not all
--- keys of the slot are there. Functions that change state check that the caller is a live
--- node: a node that was declared dead gets {'gone'}, and the function changes nothing. Messages between nodes are
--- MessagePack arrays; the first element is the kind.
+-- cluster/redis/calls.py has the meaning, the arguments and the reply of each function. The first argument is the key
+-- prefix. In a Redis Cluster callers declare one key, the bare hash tag of the prefix. It never exists: so the server
+-- replies MOVED or ASK instead of running the function, whenever not all keys of the slot are there. Functions that
+-- change state check that the caller is a live node: a node that was declared dead gets {'gone'}, and the function
+-- changes nothing. Messages between nodes are MessagePack arrays; the first element is the kind.
 
 local KEPT_CHANGES = 100000   -- entries of the stream of changes: a node that is further behind rejoins
 local AT_ONCE = 1000          -- values per command: Lua's stack is small
 local AT_ONCE_BYTES = 524288  -- of messages in one reply: Redis disconnects a subscriber with 32 MB of pending output
-local DELAYED_WILL = 0x40     -- first byte of the delay in a will: it and seconds u32
-local PROGRESS = 0x60         -- first byte of the progress before a message whose publication is under way ...
-local PROGRESS_SIZE = 5       -- ... and its bytes
+local PROGRESS = 0x60         -- first byte of the progress before an awaited message whose publication is under way
 local FLAP_SECONDS = 10       -- take-overs of a session within this time of each other count as a fight
 
+local MOST_ARGUMENTS = 12     -- of a function, but for the messages of `commit`
+local arguments = {}          -- of this call
 local sharded = false         -- whether the caller declared a key: channels are sharded then
 local timed = false           -- whether this call has looked at the clock for `noted_tails`
 local woken = {}              -- groups in which this call gave members room: what waits there goes to them at its end
 local tenants = {}            -- functions, below; and what this call has changed, and has read, by tenant
 local damaged = {}            -- not applied by this call: 'client', 'group' or 'common', name, key, reason, in turn
 
-local function register(definition, callback)
-  if callback then
-    definition = {function_name = definition, callback = callback}
-  end
-  local call = definition.callback
-  definition.callback = function(keys, args)
-    sharded, timed = keys[1] ~= nil, false
+-- Register a function. `flags`: of Redis. `call` gets the arguments that cluster/redis/calls.py lists, one by one.
+local function register(name, flags, call)
+  local function callback(keys, args)
+    sharded, timed, arguments = keys[1] ~= nil, false, args
     if damaged[1] then
       damaged = {}
     end
@@ -40,13 +37,13 @@ local function register(definition, callback)
       woken = {}
     end
     tenants.changes, tenants.sums = nil, nil
-    local result = call(args)
+    local result = call(unpack(args, 1, MOST_ARGUMENTS))
     if tenants.changes then
       tenants.write(args[1])
     end
     return result
   end
-  redis.register_function(definition)
+  redis.register_function({function_name = 'flockmq_' .. name, flags = flags, callback = callback})
 end
 
 local function publish(channel, message)
@@ -295,12 +292,44 @@ local function send_apart(prefix, node, list, first)
   end
 end
 
--- Where the message of a will begins, or its progress: behind the client id, and a delay if there is one. A damaged
--- will may be shorter.
-local function message_of_will(will)
-  local low, high = will:byte(1, 2)
-  local at = 3 + (low or 0) + 256 * (high or 0)
-  return will:byte(at) == DELAYED_WILL and at + 5 or at
+-- A will, or a message that waits for its time: progress u32, 0 = its publication has not begun; delay in seconds u32;
+-- bytes of the client id u16; bytes of the author u16; client id; author; message.
+local wills = {HEAD = 12}
+
+function wills.pack(cid, message)
+  return struct.pack('<I4I4HH', 0, 0, #cid, 0) .. cid .. message
+end
+
+-- The delay, and the bytes of the client id and of the author. A damaged will may be shorter.
+local function head_of(will)
+  if #will < wills.HEAD then
+    return 0, 0, 0
+  end
+  return struct.unpack('<I4HH', will, 5)
+end
+
+function wills.client_of(will)
+  local _, client = head_of(will)
+  return will:sub(wills.HEAD + 1, wills.HEAD + client)
+end
+
+-- The Will Delay Interval in seconds.
+function wills.delay_of(will)
+  return (head_of(will))
+end
+
+-- Where the message begins.
+function wills.message_of(will)
+  local _, client, author = head_of(will)
+  return wills.HEAD + 1 + client + author
+end
+
+function wills.with_progress(will, progress)
+  return struct.pack('<I4', progress) .. will:sub(5)
+end
+
+function wills.without_delay(will)
+  return will:sub(1, 4) .. struct.pack('<I4', 0) .. will:sub(9)
 end
 
 -- Where the topic name of a message begins, and where it ends. `at`: of the message.
@@ -664,7 +693,7 @@ local function log_obstacle(prefix, node, id, block)
 end
 
 -- Add an entry. Returns an error if the log is damaged; then nothing has been written.
-local function log_entry(prefix, node, id, block, oldest)
+local function add_log_entry(prefix, node, id, block, oldest)
   local key = prefix .. 'analytics:log:' .. node
   local added = redis.pcall('XADD', key, 'MINID', '~', oldest, id, 'b', block)
   if type(added) == 'table' and added.err then

@@ -4,7 +4,7 @@
 -- The prefix `$tenant/NAME/` of the TOPIC of a message that waits, if it has one; and TOPIC, the byte with QoS and
 -- RETAIN, and the bytes of its payload.
 local function describe_later(message)
-  local at = message_of_will(message)
+  local at = wills.message_of(message)
   local first, last = topic_place(message, at)
   local flags = message:byte(at)
   local properties = math.floor(flags / 16) == 2 and struct.unpack('<I4', message, at + 3) or 0
@@ -50,7 +50,7 @@ local function delay_messages(prefix, messages, items)
   local bytes, soonest, counts = 0, nil, {}
   for i = 1, #items, 3 do
     local publisher = items[i + 2]
-    local message = struct.pack('<H', #publisher) .. publisher .. messages[items[i]]
+    local message = wills.pack(publisher, messages[items[i]])
     local due = time + items[i + 1] * 1000 + 1     -- the present millisecond may end at once
     -- Members with the same score have an order: that of their bytes.
     local id = string.format('%016.0f', redis.call('INCR', prefix .. 'epoch'))
@@ -71,23 +71,19 @@ local function delay_messages(prefix, messages, items)
   end
 end
 
--- args: prefix, node, max, milliseconds for which a message must have been due. Hands the caller delayed messages, to
--- be settled by the commit that publishes them, the earliest first. Returns {milliseconds until the first of the others
--- is due, their number, their bytes, epoch, message, ...}.
-register({function_name = 'flockmq_later', flags = {'allow-oom'}, callback = function(args)
-  local prefix, node = args[1], args[2]
+register('later', {'allow-oom'}, function(prefix, node, most, late)
   if not live(prefix, node) then
     return {'gone'}
   end
   local key, time = prefix .. 'later', clock(prefix)
-  local result, bytes, counts = {0, 0, 0}, 0, {}
-  local due = string.format('%.0f', time - tonumber(args[4]))
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', due, 'LIMIT', 0, args[3])) do
+  local handed, bytes, counts = {}, 0, {}
+  local due = string.format('%.0f', time - tonumber(late))
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', due, 'LIMIT', 0, most)) do
     local message = take_later(key, id, counts)
     if message then
       redis.call('HSET', prefix .. 'wills:' .. node, string.format('%.0f', tonumber(id)), message)
-      result[#result + 1] = tonumber(id)
-      result[#result + 1] = message
+      handed[#handed + 1] = tonumber(id)
+      handed[#handed + 1] = message
       bytes = bytes + #message
     end
     if bytes > AT_ONCE_BYTES then
@@ -99,53 +95,48 @@ register({function_name = 'flockmq_later', flags = {'allow-oom'}, callback = fun
     count_later(key, counts)
   end
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
-  if first then
-    result[1] = tonumber(first) - time
-    result[2] = redis.call('ZCARD', key)
-    result[3] = tonumber(redis.call('HGET', key .. ':state', 'b'))
+  if not first then
+    return {'ok', 0, 0, 0, handed}
   end
-  return result
-end})
+  return {'ok', tonumber(first) - time, redis.call('ZCARD', key), tonumber(redis.call('HGET', key .. ':state', 'b')),
+    handed}
+end)
 
 local LISTED = 1000           -- messages that one call looks at
 
--- args: prefix, how TOPIC begins, how it does not begin ('' = any), time at which and id of the message after which the
--- list begins, max. Returns {time and id after which to go on, or nothing, {id, milliseconds until it is due, time at
--- which it is due, publisher, TOPIC, QoS and RETAIN as one byte, bytes of the payload}, ...}.
-register({function_name = 'flockmq_list_later', flags = {'no-writes'}, callback = function(args)
-  local prefix, own, without, most = args[1], args[2], args[3], tonumber(args[6])
+register('list_later', {'no-writes'}, function(prefix, begins, without, due, id, most)
   local key, time = prefix .. 'later', clock(prefix)
-  local at = redis.call('ZRANK', key, args[5])
-  at = at and at + 1 or redis.call('ZCOUNT', key, '-inf', '(' .. args[4])
+  local at = redis.call('ZRANK', key, id)
+  at = at and at + 1 or redis.call('ZCOUNT', key, '-inf', '(' .. due)
   local found = redis.call('ZRANGE', key, at, at + LISTED - 1, 'WITHSCORES')
-  local result = {'', ''}
+  local result = {'', '', {}}
+  local rows = result[3]
   for i = 1, #found, 2 do
-    local id, due = found[i], found[i + 1]
-    local message = redis.call('HGET', key .. ':messages', id)
-    if message and (tonumber(due) > tonumber(args[4]) or id > args[5]) then
+    local its_id, its_due = found[i], found[i + 1]
+    local message = redis.call('HGET', key .. ':messages', its_id)
+    if message and (tonumber(its_due) > tonumber(due) or its_id > id) then
       local fine, _, topic, flags, size = pcall(describe_later, message)
-      if fine and topic:sub(1, #own) == own and (without == '' or topic:sub(1, #without) ~= without) then
-        local publisher = message:sub(3, 2 + struct.unpack('<H', message))
-        result[#result + 1] = {id, tonumber(due) - time, due, publisher, topic, flags % 8, size}
+      if fine and topic:sub(1, #begins) == begins and (without == '' or topic:sub(1, #without) ~= without) then
+        rows[#rows + 1] = {its_id, tonumber(its_due) - time, its_due, wills.client_of(message), topic, flags % 4,
+          math.floor(flags / 4) % 2, size}
       end
     end
-    if #result - 2 >= most or i + 1 == 2 * LISTED then
-      result[1], result[2] = due, id
+    if #rows >= tonumber(most) or i + 1 == 2 * LISTED then
+      result[1], result[2] = its_due, its_id
       break
     end
   end
   return result
-end})
+end)
 
--- args: prefix, how TOPIC begins, id. Drops a message that waits. Returns 1; 0: there is none with this TOPIC.
-register('flockmq_cancel_later', function(args)
-  local key, own, id, counts = args[1] .. 'later', args[2], args[3], {}
+register('cancel_later', {}, function(prefix, begins, id)
+  local key, counts = prefix .. 'later', {}
   local message = redis.call('HGET', key .. ':messages', id)
   if not message then
     return 0
   end
   local fine, _, topic = pcall(describe_later, message)
-  if not fine or topic:sub(1, #own) ~= own then
+  if not fine or topic:sub(1, #begins) ~= begins then
     return 0
   end
   take_later(key, id, counts)

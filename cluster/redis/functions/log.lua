@@ -1,32 +1,24 @@
 -- The log of messages, and the results of analytics jobs.
 
--- args: prefix, node, id of an entry of the log of messages, the entry, the oldest entry to keep. For entries of turns
--- without a commit.
-register('flockmq_logged', function(args)
-  local prefix, node = args[1], args[2]
+register('logged', {}, function(prefix, node, entry_id, log_entry, oldest_entry)
   if not live(prefix, node) then
     return {'gone'}
   end
-  local obstacle = log_obstacle(prefix, node, args[3], args[4])
-  return not obstacle and log_entry(prefix, node, args[3], args[4], args[5]) or {obstacle or 'ok'}
+  local obstacle = log_obstacle(prefix, node, entry_id, log_entry)
+  return not obstacle and add_log_entry(prefix, node, entry_id, log_entry, oldest_entry) or {obstacle or 'ok'}
 end)
 
--- args: prefix, node, bytes of its log of messages that Redis had confirmed. If Redis has lost some of them, as when a
--- replica takes over, the log continues after the gap, and readers see the gap.
-register({function_name = 'flockmq_log_from', flags = {'allow-oom'}, callback = function(args)
-  local key = args[1] .. 'node:' .. args[2]
-  if live(args[1], args[2]) and tonumber(redis.call('HGET', key, 'logged') or 0) < tonumber(args[3]) then
-    redis.call('HSET', key, 'logged', args[3])
+register('log_from', {'allow-oom'}, function(prefix, node, bytes)
+  local key = prefix .. 'node:' .. node
+  if live(prefix, node) and tonumber(redis.call('HGET', key, 'logged') or 0) < tonumber(bytes) then
+    redis.call('HSET', key, 'logged', bytes)
   end
-  return 'ok'
-end})
+  return {'ok'}
+end)
 
 local REMEMBERED = 30 * 86400000   -- milliseconds that the record of a deleted log is kept
 
--- args: prefix. Deletes the logs of batches of nodes that left a minute ago. Trims the logs of messages of nodes that
--- have left by age, and deletes the empty ones.
-register({function_name = 'flockmq_tidy_logs', flags = {'allow-oom'}, callback = function(args)
-  local prefix = args[1]
+register('tidy_logs', {'allow-oom'}, function(prefix)
   for _, node in ipairs(redis.pcall('ZRANGEBYSCORE', prefix .. 'left', '-inf', string.format('%.0f', clock(prefix)))) do
     redis.call('DEL', prefix .. 'log:' .. node)
     redis.call('ZREM', prefix .. 'left', node)
@@ -62,17 +54,15 @@ register({function_name = 'flockmq_tidy_logs', flags = {'allow-oom'}, callback =
       end
     end
   end
-  return 'ok'
-end})
+  return {'ok'}
+end)
 
--- args: prefix, topic name below $SYS/analytics/, payload (empty = remove the result). All nodes publish it.
-register('flockmq_result', function(args)
-  local prefix, topic, payload = args[1], args[2], args[3]
+register('result', {}, function(prefix, topic, payload)
   if payload == '' then
     redis.call('HDEL', prefix .. 'analytics:results', topic)
   else
     redis.call('HSET', prefix .. 'analytics:results', topic, payload)
   end
   publish(prefix .. 'all', cmsgpack.pack({'result', topic, payload}))
-  return 'ok'
+  return {'ok'}
 end)

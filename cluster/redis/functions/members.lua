@@ -4,22 +4,23 @@
 
 local ITEM_HEAD = 5           -- elements of an item of `given` before the entries
 
--- What nodes are to be sent: `leases`, node -> {group, place, message, ...}; `keyed`, the same of groups with an order;
--- `given`, node -> items {client id, first queue number, group, epoch, total, entries ...}: entries that are in queues
--- of its sessions now, and the number of all that the member has got in this way.
+-- What nodes are to be sent. By node: `leases`, {group, place, message, ...}; `totals`, {group, number of leases to
+-- the node so far, ...}; both also as `keyed` of groups with an order; `given`, items {client id, first queue number,
+-- group, epoch, total, entries ...}: entries that are in queues of its sessions now, and the number of all that the
+-- member has got in this way.
 local function nothing_told()
-  return {leases = {}, keyed = {}, given = {}, large = {}}
+  return {leases = {}, totals = {}, keyed = {leases = {}, totals = {}}, given = {}, large = {}}
 end
 
--- Send it. Returns what is for the caller, to be sent with its reply: leases, but none of groups with an order; and the
--- list of items, or nil. (The numbers of entries in the reply are lower than those of the items.)
+-- Send it. Returns what is for the caller, to be sent with its reply: leases and totals, but none of groups with an
+-- order; and the list of items. (The numbers of entries in the reply are lower than the numbers of the items.)
 local function tell_all(prefix, node, told)
-  for other, list in pairs(told.keyed) do
-    tell(prefix, other, 'leased', list)
+  for other, leases in pairs(told.keyed.leases) do
+    tell(prefix, other, 'leased', leases, told.keyed.totals[other])
   end
-  for other, list in pairs(told.leases) do
+  for other, leases in pairs(told.leases) do
     if other ~= node then
-      tell(prefix, other, 'leased', list)
+      tell(prefix, other, 'leased', leases, told.totals[other])
     end
   end
   for other, items in pairs(told.given) do
@@ -32,7 +33,7 @@ local function tell_all(prefix, node, told)
       tell(prefix, other, 'given', items)
     end
   end
-  return told.leases[node] or {}, told.given[node]
+  return told.leases[node] or NOTHING, told.totals[node] or NOTHING, told.given[node] or NOTHING
 end
 
 -- The name of a member in `gr` and `go` of its group; nodes have no colon in theirs.
@@ -49,14 +50,17 @@ local function counter_of(group)
   return 'k' .. group
 end
 
--- The members' limits. A session without other subscriptions has a negative one, once for each connection: it has room
--- while its queue has fewer messages that are not done. Others have a limit of the number above, which their node has
--- to announce again and again. `acked`: field `a` of the session.
-local function room_of(prefix, cid, limit, total, acked)
-  return limit < 0 and -limit - redis.call('LLEN', prefix .. 'q:' .. cid) + (tonumber(acked) or 0) or limit - total
+-- The members' limits. The limit of a session without other subscriptions is announced once for each connection, and
+-- is one `by_length`: the session has room while its queue has fewer messages that are not done. Others have a limit of
+-- the number above, which their node has to announce again and again. `acked`: field `a` of the session.
+local function room_of(prefix, cid, limit, by_length, total, acked)
+  if by_length == 1 then
+    return limit - redis.call('LLEN', prefix .. 'q:' .. cid) + (tonumber(acked) or 0)
+  end
+  return limit - total
 end
 
--- A member with a negative limit has no room, and has left the rotation: it is to return when its queue is shorter. The
+-- A member with a limit by length has no room, and has left the rotation: it is to return when its queue is shorter. The
 -- field `r` of its session has the groups, each with a zero byte behind it.
 local function rest(prefix, group, cid)
   local key = prefix .. 's:' .. cid
@@ -77,11 +81,11 @@ wake = function(prefix, cid, resting, acked)
   local left = ''
   for group in resting:gmatch('([^%z]+)%z') do
     local packed = redis.call('HGET', prefix .. 'go:' .. group, MEMBER .. cid)
-    local limit = packed and cmsgpack.unpack(packed)[3] or 0
-    if limit < 0 and room_of(prefix, cid, limit, 0, acked) > 0 then
+    local _, _, limit, by_length = unpack(packed and cmsgpack.unpack(packed) or NOTHING)
+    if by_length == 1 and room_of(prefix, cid, limit, 1, 0, acked) > 0 then
       enter(prefix, group, MEMBER .. cid)
       woken[group] = true
-    elseif limit < 0 then
+    elseif by_length == 1 then
       left = left .. group .. '\0'
     end
   end
@@ -91,10 +95,10 @@ wake = function(prefix, cid, resting, acked)
 end
 
 -- A member as part of a rotation; nil if the connection has ended for which its room was announced. `packed`: its field
--- in `go`, MessagePack: node, epoch of its connection, limit of the number above, highest QoS, 1 = it gets RETAIN as
+-- in `go`, MessagePack: node, epoch of its connection, limit, 1 = by length, highest QoS, 1 = it gets RETAIN as
 -- published, subscription identifiers as properties. `nodes`: for this call, node -> whether it lives.
 local function taker_of(prefix, group, name, packed, nodes)
-  local node, epoch, limit, qos, as_published, identifiers = unpack(cmsgpack.unpack(packed))
+  local node, epoch, limit, by_length, qos, as_published, identifiers = unpack(cmsgpack.unpack(packed))
   local cid = name:sub(#MEMBER + 1)
   local key, tenant = prefix .. 's:' .. cid, tenants.of(cid)
   local state = redis.pcall('HMGET', key, 'o', 'e', 'h', 'b', 'x', counter_of(group), 'a')
@@ -102,7 +106,7 @@ local function taker_of(prefix, group, name, packed, nodes)
     nodes[node] = live(prefix, node)
   end
   local total = tonumber(state[6] or 0)
-  local fine, room = pcall(room_of, prefix, cid, limit, total, state[7])
+  local fine, room = pcall(room_of, prefix, cid, limit, by_length, total, state[7])
   if state.err or state[1] ~= node or tonumber(state[2]) ~= epoch or not nodes[node] or not fine then
     return nil
   end
@@ -114,7 +118,7 @@ local function taker_of(prefix, group, name, packed, nodes)
   if identifiers ~= '' then
     kind, between = kind + 4, between .. struct.pack('<H', #identifiers) .. identifiers
   end
-  return {name = name, cid = cid, node = node, room = room, rests = limit < 0, total = total, qos = qos,
+  return {name = name, cid = cid, node = node, room = room, rests = by_length == 1, total = total, qos = qos,
     kind = string.char(kind), retained_kind = string.char(kind + 2 * as_published), between = between,
     head = head, tenant = tenant, before = bytes, bytes = bytes, incarnation = tonumber(state[5]), step = 1,
     item = {cid, 0, group, epoch, 0}}
@@ -173,7 +177,7 @@ end
 
 -- A node announces the limit of a member. 0: it gets no messages, and the node is sent the number of those that were
 -- put into its queue. `...`: the rest of the member's field in `go`. Returns whether the member has room.
-local function announce_member(prefix, node, told, group, cid, epoch, limit, ...)
+local function announce_member(prefix, node, told, group, cid, epoch, limit, by_length, ...)
   local name = MEMBER .. cid
   local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e', counter_of(group), 'a')
   if state[1] ~= node or tonumber(state[2]) ~= epoch
@@ -184,9 +188,9 @@ local function announce_member(prefix, node, told, group, cid, epoch, limit, ...
   if limit == 0 then
     append(told.given, node, {cid, 0, group, epoch, total})
   end
-  local room = room_of(prefix, cid, limit, total, state[4])
-  if room > 0 or limit < 0 then
-    redis.call('HSET', prefix .. 'go:' .. group, name, cmsgpack.pack({node, epoch, limit, ...}))
+  local room = room_of(prefix, cid, limit, by_length, total, state[4])
+  if room > 0 or by_length == 1 then
+    redis.call('HSET', prefix .. 'go:' .. group, name, cmsgpack.pack({node, epoch, limit, by_length, ...}))
   else
     redis.call('HDEL', prefix .. 'go:' .. group, name)
   end
@@ -195,7 +199,7 @@ local function announce_member(prefix, node, told, group, cid, epoch, limit, ...
     return true
   end
   redis.call('ZREM', prefix .. 'gr:' .. group, name)
-  if limit < 0 then
+  if by_length == 1 then
     rest(prefix, group, cid)
   end
   return false

@@ -1,13 +1,10 @@
 -- Nodes: they join, send heartbeats, leave, and are declared dead.
 
--- args: prefix, node, its layout, fields of the node's hash. A new cluster gets this layout. Returns {number of the
--- last change, clock, milliseconds without a node that it counts}, or {'layout', theirs} if the cluster has another.
-register('flockmq_join', function(args)
-  local prefix, node = args[1], args[2]
-  redis.call('SETNX', prefix .. 'layout', args[3])
-  local layout = redis.call('GET', prefix .. 'layout')
-  if layout ~= args[3] then
-    return {'layout', layout}
+register('join', {}, function(prefix, node, layout, description)
+  redis.call('SETNX', prefix .. 'layout', layout)
+  local found = redis.call('GET', prefix .. 'layout')
+  if found ~= layout then
+    return {'layout', found}
   end
   local off = outage.begin(prefix, redis.call('HKEYS', prefix .. 'nodes'))
   redis.call('HSET', prefix .. 'nodes', node, 1)
@@ -15,101 +12,97 @@ register('flockmq_join', function(args)
     known[prefix .. node] = true
   end
   redis.call('HSET', prefix .. 'node:' .. node, 'seq', 0, 'state', 'joining', 'starts', starts.count(prefix),
-    unpack(args, 4))
-  return {tonumber(redis.call('GET', prefix .. 'change') or 0), clock(prefix), off}
+    unpack(cmsgpack.unpack(description)))
+  return {'ok', tonumber(redis.call('GET', prefix .. 'change') or 0), clock(prefix), off}
 end)
 
--- args: prefix, node. The node has read the state; from now on others wait for it.
--- Returns {number of the change, node, seq, ...}.
-register('flockmq_ready', function(args)
-  local prefix, node = args[1], args[2]
+register('ready', {}, function(prefix, node)
   if not live(prefix, node) then
     return {'gone'}
   end
   redis.call('HSET', prefix .. 'node:' .. node, 'state', 'ready')
-  local result = {change(prefix, node, cmsgpack.pack({{'ready', node}, mark()}))}
+  local number, nodes = change(prefix, node, cmsgpack.pack({{'ready', node}, mark()})), {}
   for _, other in ipairs(redis.call('HKEYS', prefix .. 'nodes')) do
-    result[#result + 1] = other
-    result[#result + 1] = tonumber(redis.call('HGET', prefix .. 'node:' .. other, 'seq') or 0)
-    result[#result + 1] = redis.call('HGET', prefix .. 'node:' .. other, 'state') or ''
+    nodes[#nodes + 1] = other
+    nodes[#nodes + 1] = tonumber(redis.call('HGET', prefix .. 'node:' .. other, 'seq') or 0)
+    nodes[#nodes + 1] = redis.call('HGET', prefix .. 'node:' .. other, 'state') or ''
   end
-  return result
+  return {'ok', number, nodes}
 end)
 
--- args: prefix, node, fields. Returns {seq, last change, node, heartbeats, ...}, or {'gone'}. With the field `elapsed`,
--- the milliseconds since the node's last heartbeat: {seq, last change, clock, 1 = something is due, node, ...}.
-register({function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = function(args)
-  local prefix, node = args[1], args[2]
+-- Count a heartbeat of a node. Returns its last seq; nil: it is no member.
+local function confirm(prefix, node)
   local seq = live(prefix, node) and seq_of(prefix, node)
   if not seq then
-    return {'gone'}
-  end
-  redis.call('HINCRBY', prefix .. 'nodes', node, 1)
-  local process = starts.count(prefix)
-  if known and #args > 2 then
-    known[prefix .. node] = true   -- not with the first one over a new link, which reads what the node has missed
-  end
-  if #args > 2 then
-    local epoch = redis.pcall('GET', prefix .. 'epoch')
-    redis.call('HSET', prefix .. 'node:' .. node, 'epoch', type(epoch) == 'string' and epoch or 0, 'starts', process,
-      unpack(args, 3))
-  end
-  local result = {seq, tonumber(redis.call('GET', prefix .. 'change') or 0)}
-  for i = 3, #args, 2 do
-    if args[i] == 'elapsed' then
-      local time = advance_clock(prefix, tonumber(args[i + 1]), node)
-      local due = 0
-      starts.begin_rest(prefix, time)
-      for _, name in ipairs(starts.rests(prefix, time) and {'grace'} or {'delayed', 'expiring', 'grace'}) do
-        if #redis.call('ZRANGEBYSCORE', prefix .. name, '-inf', string.format('%.0f', time), 'LIMIT', 0, 1) > 0 then
-          due = 1
-        end
-      end
-      result[3], result[4] = time, due
-    end
-  end
-  for _, value in ipairs(redis.call('HGETALL', prefix .. 'nodes')) do
-    result[#result + 1] = value
-  end
-  return result
-end})
-
--- args: prefix, node, number of the process of Redis that the node is up to date with, 0 = not known. The node has a
--- new link: it lives, but is not up to date. It brings that number back, since Redis may have lost the heartbeats with
--- it: else it would seem that the node has missed processes. Returns {seq, last change, calls counted}, or {'gone'}.
-register({function_name = 'flockmq_resume', flags = {'allow-oom'}, callback = function(args)
-  local prefix, node, process = args[1], args[2], tonumber(args[3])
-  local seq = live(prefix, node) and seq_of(prefix, node)
-  if not seq then
-    return {'gone'}
+    return nil
   end
   redis.call('HINCRBY', prefix .. 'nodes', node, 1)
   starts.count(prefix)
+  return seq
+end
+
+register('confirm', {'allow-oom'}, function(prefix, node)
+  return {confirm(prefix, node) and 'ok' or 'gone'}
+end)
+
+register('leaving', {'allow-oom'}, function(prefix, node)
+  if not confirm(prefix, node) then
+    return {'gone'}
+  end
+  redis.call('HSET', prefix .. 'node:' .. node, 'state', 'leaving')
+  return {'ok'}
+end)
+
+register('beat', {'allow-oom'}, function(prefix, node, elapsed, description)
+  if not confirm(prefix, node) then
+    return {'gone'}
+  end
+  if known then
+    known[prefix .. node] = true
+  end
+  local epoch = redis.pcall('GET', prefix .. 'epoch')
+  redis.call('HSET', prefix .. 'node:' .. node, 'epoch', type(epoch) == 'string' and epoch or 0, 'starts',
+    starts.count(prefix), unpack(cmsgpack.unpack(description)))
+  local change, due = tonumber(redis.call('GET', prefix .. 'change') or 0), 0
+  local time = advance_clock(prefix, tonumber(elapsed), node)
+  starts.begin_rest(prefix, time)
+  for _, name in ipairs(starts.rests(prefix, time) and {'grace'} or {'delayed', 'expiring', 'grace'}) do
+    if #redis.call('ZRANGEBYSCORE', prefix .. name, '-inf', string.format('%.0f', time), 'LIMIT', 0, 1) > 0 then
+      due = 1
+    end
+  end
+  return {'ok', change, time, due, redis.call('HGETALL', prefix .. 'nodes')}
+end)
+
+register('resume', {'allow-oom'}, function(prefix, node, process)
+  local seq = confirm(prefix, node)
+  if not seq then
+    return {'gone'}
+  end
   local key = prefix .. 'node:' .. node
   local state = redis.call('HMGET', key, 'calls', 'starts')
-  if process > (tonumber(state[2]) or 0) then
+  if tonumber(process) > (tonumber(state[2]) or 0) then
     redis.call('HSET', key, 'starts', process)
   end
-  return {seq, tonumber(redis.call('GET', prefix .. 'change') or 0), tonumber(state[1]) or 0}
-end})
+  return {'ok', seq, tonumber(redis.call('GET', prefix .. 'change') or 0), tonumber(state[1]) or 0}
+end)
 
--- args: prefix, node, milliseconds since the node's last heartbeat or call of this function. Returns the clock.
-register({function_name = 'flockmq_clock', flags = {'allow-oom'}, callback = function(args)
-  return advance_clock(args[1], tonumber(args[3]), args[2])
-end})
+register('clock', {'allow-oom'}, function(prefix, node, elapsed)
+  return advance_clock(prefix, tonumber(elapsed), node)
+end)
 
 local NODE = {kind = 'node', 'node:', 'hash', 'routes:', 'hash', 'wills:', 'hash', 'owned:', 'set', 'log:', 'stream',
   'gl:', 'set', 'gn:', 'set', 'queued:', 'hash'}
 
--- The bytes in the queues that a node has itself, which are not in Redis. `reported`: from `first` on tenants and their
--- bytes in turn; those of others are 0.
-local function report_queued(prefix, node, reported, first)
+-- The bytes in the queues that a node has itself, which are not in Redis. `list`: tenants and their bytes in turn; the
+-- bytes of other tenants are 0.
+local function report_queued(prefix, node, list)
   local key, bytes = prefix .. 'queued:' .. node, {}
   for _, tenant in ipairs(redis.call('HKEYS', key)) do
     bytes[tenant] = 0
   end
-  for i = first, #reported, 2 do
-    bytes[reported[i]] = tonumber(reported[i + 1])
+  for i = 1, #list, 2 do
+    bytes[list[i]] = list[i + 1]
   end
   for tenant, count in pairs(bytes) do
     tenants.add(tenant, count - (tonumber(redis.call('HGET', key, tenant)) or 0))
@@ -121,30 +114,28 @@ local function report_queued(prefix, node, reported, first)
   end
 end
 
--- args: prefix, node, then tenants, as their prefixes, and the bytes in their queues that the node has itself, in turn.
--- Returns for each tenant the bytes in its other queues: those in Redis and at other nodes. Nothing: the node is dead.
-register({function_name = 'flockmq_queued', flags = {'allow-oom'}, callback = function(args)
-  local prefix, result = args[1], {}
-  if not live(prefix, args[2]) then
-    return {}
+register('queued', {'allow-oom'}, function(prefix, node, reported)
+  if not live(prefix, node) then
+    return {'gone'}
   end
-  report_queued(prefix, args[2], args, 3)
+  local list, elsewhere = cmsgpack.unpack(reported), {}
+  report_queued(prefix, node, list)
   tenants.write(prefix)
-  for i = 3, #args, 2 do
-    local total = tenants.total(prefix, args[i])
+  for i = 1, #list, 2 do
+    local total = tenants.total(prefix, list[i])
     if total == 0 then
-      redis.pcall('HDEL', prefix .. 'queued:tenants', args[i])
+      redis.pcall('HDEL', prefix .. 'queued:tenants', list[i])
     end
-    result[#result + 1] = total - tonumber(args[i + 1])
+    elsewhere[#elsewhere + 1] = total - list[i + 1]
   end
-  return result
-end})
+  return {'ok', elsewhere}
+end)
 
 -- A node ends, and with it what is damaged of it.
 local function remove(prefix, node)
   redis.call('HDEL', prefix .. 'nodes', node)
   attempt(prefix, NODE, node, end_node_leases, prefix, node)
-  attempt(prefix, NODE, node, report_queued, prefix, node, {}, 1)
+  attempt(prefix, NODE, node, report_queued, prefix, node, {})
   redis.call('DEL', prefix .. 'node:' .. node, prefix .. 'routes:' .. node, prefix .. 'wills:' .. node)
   attempt(prefix, NODE, node, function()
     -- Other nodes may still read its log. (A key that expires does so by the wall clock, which may step.)
@@ -156,22 +147,18 @@ local function remove(prefix, node)
   return change(prefix, '', cmsgpack.pack({{'left', node}, mark()}))
 end
 
--- args: prefix, node, dead node, its heartbeats as last seen. Declares it dead if their count is still the same.
--- Returns {epoch, will, ...}: the wills that the caller publishes. The will of a client that is at another node by now
--- is handed to that node.
-register({function_name = 'flockmq_bury', flags = {'allow-oom'}, callback = function(args)
-  local prefix, node, dead = args[1], args[2], args[3]
-  if not live(prefix, node) or redis.call('HGET', prefix .. 'nodes', dead) ~= args[4] then
+register('bury', {'allow-oom'}, function(prefix, node, dead, heartbeats)
+  if not live(prefix, node) or redis.call('HGET', prefix .. 'nodes', dead) ~= heartbeats then
     return {}
   end
   local result = {}
-  local readable, wills = attempt(prefix, NODE, dead, redis.call, 'HGETALL', prefix .. 'wills:' .. dead)
-  wills = readable and wills or {}
-  each(#wills / 2, function(i)
-    local epoch, will = wills[2 * i - 1], wills[2 * i]
-    local cid = client_of(will)
+  local readable, left = attempt(prefix, NODE, dead, redis.call, 'HGETALL', prefix .. 'wills:' .. dead)
+  left = readable and left or {}
+  each(#left / 2, function(i)
+    local epoch, will = left[2 * i - 1], left[2 * i]
+    local cid = wills.client_of(will)
     local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e', 'p', 'x', 'i')
-    local owner, delay = state[1], delay_of(will)
+    local owner, delay = state[1], wills.delay_of(will)
     if delay > 0 and state[2] and state[3] == '1' and tonumber(epoch) >= tonumber(state[4])
         and not (state[2] == epoch and state[5] == '0') then
       -- The session outlives its connection: the will waits, or is held if another connection has claimed the session.
@@ -193,8 +180,8 @@ register({function_name = 'flockmq_bury', flags = {'allow-oom'}, callback = func
       result[#result + 1] = will
     end
   end, function(i, reason)
-    local epoch, will = wills[2 * i - 1], wills[2 * i]
-    note_damage(prefix, CLIENT, client_of(will), reason)
+    local epoch, will = left[2 * i - 1], left[2 * i]
+    note_damage(prefix, CLIENT, wills.client_of(will), reason)
     redis.call('HSET', prefix .. 'wills:' .. node, epoch, will)
     result[#result + 1] = tonumber(epoch)
     result[#result + 1] = will
@@ -202,38 +189,34 @@ register({function_name = 'flockmq_bury', flags = {'allow-oom'}, callback = func
   remove(prefix, dead)
   attempt(prefix, NODE, dead, outage.lose, prefix, dead, true)
   return result
-end})
+end)
 
 -- The wills that a node has to publish are due for any node: it leaves, and may have got them from a dead one just
 -- before.
 local function pass_on_wills(prefix, node)
-  local wills = redis.call('HGETALL', prefix .. 'wills:' .. node)
-  for i = 1, #wills, 2 do
-    redis.call('HSET', prefix .. 'delayed:wills', wills[i], wills[i + 1])
-    redis.call('ZADD', prefix .. 'delayed', 0, wills[i])
+  local left = redis.call('HGETALL', prefix .. 'wills:' .. node)
+  for i = 1, #left, 2 do
+    redis.call('HSET', prefix .. 'delayed:wills', left[i], left[i + 1])
+    redis.call('ZADD', prefix .. 'delayed', 0, left[i])
   end
 end
 
--- args: prefix, node. The node leaves; it has committed everything that it has received.
-register({function_name = 'flockmq_leave', flags = {'allow-oom'}, callback = function(args)
-  local prefix, node = args[1], args[2]
+register('leave', {'allow-oom'}, function(prefix, node)
   if live(prefix, node) then
     attempt(prefix, NODE, node, pass_on_wills, prefix, node)
     remove(prefix, node)
     attempt(prefix, NODE, node, outage.lose, prefix, node, false)
   end
-  return 'ok'
-end})
+  return {'ok'}
+end)
 
--- args: prefix, max. Marks sessions of dead nodes as offline, up to that many. Returns how many.
-register({function_name = 'flockmq_tidy', flags = {'allow-oom'}, callback = function(args)
-  local prefix = args[1]
+register('tidy', {'allow-oom'}, function(prefix, most)
   local node = redis.call('SRANDMEMBER', prefix .. 'dead')
   if not node then
     return 0
   end
   local owned = prefix .. 'owned:' .. node
-  local readable, found = attempt(prefix, NODE, node, redis.call, 'SPOP', owned, args[2])
+  local readable, found = attempt(prefix, NODE, node, redis.call, 'SPOP', owned, most)
   if not readable then
     redis.call('DEL', owned)
     found = {}
@@ -268,4 +251,4 @@ register({function_name = 'flockmq_tidy', flags = {'allow-oom'}, callback = func
     redis.call('SREM', prefix .. 'dead', node)
   end
   return #found
-end})
+end)

@@ -199,7 +199,7 @@ end
 local function add_lease(rotation, node, place, message, told)
   node.leases[#node.leases + 1] = place
   node.leases[#node.leases + 1] = message
-  append(rotation.keyed and told.keyed or told.leases, node.name, rotation.group, place, message)
+  append((rotation.keyed and told.keyed or told).leases, node.name, rotation.group, place, message)
 end
 
 -- Lease a message of a group with an order to the node of its key. Returns whether there is one.
@@ -284,7 +284,7 @@ end
 -- Write the leases of a node; `fields` of `go` follow.
 local function end_leasing(prefix, rotation, node, told, fields)
   local group, total = rotation.group, node.total + #node.leases / 2
-  append(rotation.keyed and told.keyed or told.leases, node.name, group, 0, total)
+  append((rotation.keyed and told.keyed or told).totals, node.name, group, total)
   in_parts('HSET', leases_of(prefix, node.name, group), node.leases, 2)
   redis.call('SADD', prefix .. 'gl:' .. node.name, group)
   fields[#fields + 1] = 't:' .. node.name

@@ -18,7 +18,7 @@ local function entries(queue, head, from, count, bytes)
   return found
 end
 
-local function load(prefix, cid, from, count, with_held)
+local function load(prefix, cid, from, count)
   local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'n', 'b', 'held')
   local head = tonumber(state[1] or 1)
   local queue = prefix .. 'q:' .. cid
@@ -28,31 +28,11 @@ local function load(prefix, cid, from, count, with_held)
   local last = from + #found >= tail
   return {head, tonumber(state[2] or 1), from, found, tail,
     last and redis.call('HGETALL', prefix .. 'st:' .. cid) or {},
-    last and redis.call('HGETALL', prefix .. 'in:' .. cid) or {}, with_held and (held.parts(state[4]) or 0) or nil}
+    last and redis.call('HGETALL', prefix .. 'in:' .. cid) or {}, held.parts(state[4]) or 0}
 end
 
--- The client of a will as it is kept: its id is the text before a zero byte, after which is the author of the will.
-local function client_of(will)
-  return will:sub(3, 2 + struct.unpack('<H', will)):match('^[^%z]*')
-end
-
--- The Will Delay Interval in seconds of a will as it is kept: client id, perhaps 0x40 and a delay, message.
-local function delay_of(will)
-  if will == '' then
-    return 0
-  end
-  local at = 3 + struct.unpack('<H', will)
-  return will:byte(at) == 0x40 and struct.unpack('<I4', will, at + 1) or 0
-end
-
--- args: prefix, node, client id, 1 = persistent, protocol level, will or nothing, max sessions, verified user or
--- nothing, 1 = clean start, Session Expiry Interval in seconds or nothing = as configured, 1 = the client was admitted
--- without Redis.
--- Returns {epoch, 1 = the session was there, its incarnation, epochs and nodes to wait for, fights, will to be
--- published first or nothing}, or {'gone'} or {'full'}, or {'denied'}: the session is another user's, or {'taken'}:
--- the client may have connected to another node since it was admitted without Redis.
-register('flockmq_claim', function(args)
-  local prefix, node, cid, persistent = args[1], args[2], args[3], args[4]
+register('claim', {}, function(prefix, node, cid, persistent, level, will, max_sessions,
+    user, clean_start, interval, without_redis)
   if not live(prefix, node) then
     return {'gone'}
   end
@@ -62,18 +42,16 @@ register('flockmq_claim', function(args)
     return refusal(key, state.err)
   end
   local owner, last, incarnation = state[1], state[2], state[3]
-  local user = args[8]
   if (state[8] or '') ~= '' and state[8] ~= user then
     return {'denied'}
   end
-  local clean, interval = args[9], args[10]
-  if args[11] == '1' and (owner or '') ~= '' and owner ~= node and live(prefix, owner)
+  if without_redis == '1' and (owner or '') ~= '' and owner ~= node and live(prefix, owner)
       and tonumber(last) > tonumber(redis.call('HGET', prefix .. 'node:' .. node, 'epoch') or 0) then
     return {'taken'}                             -- after the node's last heartbeat with a link
   end
   -- A session without expiry ends with its connection, also if that is taken over.
-  local present = last and clean == '0' and state[4] == '1' and not (owner ~= '' and state[9] == '0')
-  if not last and persistent == '1' and redis.call('ZCARD', prefix .. 'sessions') >= tonumber(args[7]) then
+  local present = last and clean_start == '0' and state[4] == '1' and not (owner ~= '' and state[9] == '0')
+  if not last and persistent == '1' and redis.call('ZCARD', prefix .. 'sessions') >= tonumber(max_sessions) then
     return {'full'}
   end
   local epoch = redis.call('INCR', prefix .. 'epoch')
@@ -100,7 +78,7 @@ register('flockmq_claim', function(args)
     else
       old_will = redis.call('HGET', prefix .. 'wills:' .. owner, last) or ''
       redis.call('HDEL', prefix .. 'wills:' .. owner, last)
-      if present and delay_of(old_will) > 0 then
+      if present and wills.delay_of(old_will) > 0 then
         old_will = ''
       end
       died = tonumber(last)
@@ -115,21 +93,21 @@ register('flockmq_claim', function(args)
   if (state[10] or '') ~= '' then
     -- The will of an ended connection waits for its delay: the client is back, or its session ends.
     local due = redis.call('ZSCORE', prefix .. 'delayed', state[10])
-    local will = redis.call('HGET', prefix .. 'delayed:wills', state[10])
+    local delayed = redis.call('HGET', prefix .. 'delayed:wills', state[10])
     redis.call('ZREM', prefix .. 'delayed', state[10])
     redis.call('HDEL', key, 'd')
-    if present and will and due then
+    if present and delayed and due then
       held.hold(prefix, cid, tonumber(state[10]), due)
-    elseif will then
+    elseif delayed then
       redis.call('HDEL', prefix .. 'delayed:wills', state[10])
-      old_will, last = will, state[10]
-      redis.call('HSET', prefix .. 'wills:' .. node, last, will)
+      old_will, last = delayed, state[10]
+      redis.call('HSET', prefix .. 'wills:' .. node, last, delayed)
     end
   end
   redis.call('ZREM', prefix .. 'expiring', cid)
   redis.call('ZREM', prefix .. 'grace', cid)
   if present then
-    redis.call('HSET', key, 'o', node, 'e', epoch, 'l', args[5], 'w', waits, 'f', fights, 't', seconds, 'u', user,
+    redis.call('HSET', key, 'o', node, 'e', epoch, 'l', level, 'w', waits, 'f', fights, 't', seconds, 'u', user,
       'i', interval)
   else
     if last then
@@ -137,7 +115,7 @@ register('flockmq_claim', function(args)
       end_session(prefix, '', cid, incarnation, state[4])
     end
     incarnation = epoch
-    redis.call('HSET', key, 'o', node, 'e', epoch, 'x', epoch, 'p', persistent, 'l', args[5], 'h', 1,
+    redis.call('HSET', key, 'o', node, 'e', epoch, 'x', epoch, 'p', persistent, 'l', level, 'h', 1,
       'b', 0, 'n', 1, 'z', 0, 'w', waits, 'f', fights, 't', seconds, 'u', user,
       'i', interval)
   end
@@ -145,55 +123,45 @@ register('flockmq_claim', function(args)
     redis.call('ZADD', prefix .. 'sessions', interval == '' and seconds or LATE, cid)
   end
   redis.call('SADD', prefix .. 'owned:' .. node, cid .. '\0' .. epoch)
-  if args[6] ~= '' then
-    redis.call('HSET', prefix .. 'wills:' .. node, epoch, args[6])
+  if will ~= '' then
+    redis.call('HSET', prefix .. 'wills:' .. node, epoch, will)
   end
-  return {epoch, present and 1 or 0, tonumber(incarnation), waited, fights, old_will, tonumber(last or 0)}
+  return {'ok', epoch, present and 1 or 0, tonumber(incarnation), waited, fights, old_will, tonumber(last or 0)}
 end)
 
--- args: prefix, client id, first queue number, max entries, perhaps 1 = with the held will
--- Returns {head, sent below, number of the first entry, entries, next number of the queue, states, awaited, epoch of
--- the held will, 0 = none}; states and awaited are empty while the queue has more entries. An error names the key that
--- is damaged.
-register({function_name = 'flockmq_load', flags = {'no-writes', 'allow-oom'}, callback = function(args)
-  local fine, result = attempt(args[1], CLIENT, args[2], load, args[1], args[2], tonumber(args[3]), tonumber(args[4]),
-    args[5] == '1')
+register('load', {'no-writes', 'allow-oom'}, function(prefix, cid, first, most)
+  local fine, result = attempt(prefix, CLIENT, cid, load, prefix, cid, tonumber(first), tonumber(most))
   return fine and result or refusal(damaged[3], damaged[4])
-end})
+end)
 
--- args: prefix, node, then client id and the next queue number that the node expects, in turn
--- Returns the client ids whose queues have that number.
-register({function_name = 'flockmq_behind', flags = {'no-writes', 'allow-oom'}, callback = function(args)
-  local prefix, found = args[1], {}
-  each((#args - 2) / 2, function(i)
-    local cid, expected = args[1 + 2 * i], args[2 + 2 * i]
+register('behind', {'no-writes', 'allow-oom'}, function(prefix, node, ends)
+  local list, found = cmsgpack.unpack(ends), {}
+  each(#list / 2, function(i)
+    local cid, expected = list[2 * i - 1], list[2 * i]
     local head = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'h') or 0)
-    if head + redis.call('LLEN', prefix .. 'q:' .. cid) > tonumber(expected) then
+    if head + redis.call('LLEN', prefix .. 'q:' .. cid) > expected then
       found[#found + 1] = cid
     end
   end, function(i, reason)
-    note_damage(prefix, CLIENT, args[1 + 2 * i], reason)
+    note_damage(prefix, CLIENT, list[2 * i - 1], reason)
   end)
   return found
-end})
+end)
 
--- args: prefix, node, then client id, incarnation and the next queue number that the node expects, in turn.
--- Returns the client ids whose queues end before that number, or ended so when this process of Redis began, if the node
--- has not come back to it before: Redis has lost messages that the node has received.
-register({function_name = 'flockmq_lost', flags = {'no-writes', 'allow-oom'}, callback = function(args)
-  local prefix, found = args[1], {}
-  each((#args - 2) / 3, function(i)
-    local cid, incarnation, expected = args[3 * i], args[1 + 3 * i], args[2 + 3 * i]
+register('lost', {'no-writes', 'allow-oom'}, function(prefix, node, ends)
+  local list, found = cmsgpack.unpack(ends), {}
+  each(#list / 3, function(i)
+    local cid, incarnation, expected = unpack(list, 3 * i - 2, 3 * i)
     local state = redis.call('HMGET', prefix .. 's:' .. cid, 'x', 'h')
-    if state[1] == incarnation
-        and common_end(prefix, args[2], cid, tonumber(incarnation), tonumber(state[2])) < tonumber(expected) then
+    if tonumber(state[1]) == incarnation
+        and common_end(prefix, node, cid, incarnation, tonumber(state[2])) < expected then
       found[#found + 1] = cid
     end
   end, function(i, reason)
-    note_damage(prefix, CLIENT, args[3 * i], reason)
+    note_damage(prefix, CLIENT, list[3 * i - 2], reason)
   end)
   return found
-end})
+end)
 
 local MAX_GAP = 65535         -- numbers that are filled with such entries: Redis executes nothing else meanwhile
 
@@ -256,90 +224,76 @@ local function restore_one(i, job)
   queues.drop_done(prefix, tenant, cid, head, head, bytes, marks + #marked / 2, acked, noted)
 end
 
--- args: prefix, node, sessions: {client id, incarnation, {{queue number, entry; or nothing: PUBREC received}, ...}}. A
--- node that has found that Redis has lost data gives back the messages of QoS 2 that it has sent, and that are not
--- completed: their packet identifiers must not be used for others. Returns how many Redis has taken: none of a node
--- that has missed a whole process, since their places may have others.
-register({function_name = 'flockmq_restore', flags = {'allow-oom'}, callback = function(args)
-  local job = {prefix = args[1], node = args[2], list = cmsgpack.unpack(args[3]), restored = 0}
-  if live(args[1], args[2]) and not starts.are_missed(args[1], args[2]) then
+register('restore', {'allow-oom'}, function(prefix, node, sessions)
+  local job = {prefix = prefix, node = node, list = cmsgpack.unpack(sessions), restored = 0}
+  if live(prefix, node) and not starts.are_missed(prefix, node) then
     each(#job.list, restore_one, client_failed, job)
   end
   return job.restored
-end})
-
--- args: prefix, node, cursor, count. The claims of a node as Redis knows them; a node reads them when its link is back.
--- Returns {cursor, client id, epoch, 1 = another connection has claimed the session since, ...}.
-register({function_name = 'flockmq_owned', flags = {'no-writes', 'allow-oom'}, callback = function(args)
-  local prefix = args[1]
-  local found = redis.call('SSCAN', prefix .. 'owned:' .. args[2], args[3], 'COUNT', args[4])
-  local result = {found[1]}
-  for i = 1, #found[2] do
-    local cid, epoch = found[2][i]:match('^(.*)%z([^%z]*)$')
-    result[#result + 1] = cid
-    result[#result + 1] = tonumber(epoch)
-    result[#result + 1] = redis.pcall('HGET', prefix .. 's:' .. cid, 'e') == epoch and 0 or 1
-  end
-  return result
-end})
-
--- args: prefix, client id. Tells the client's node to close its connection. Returns the outcome in words.
-register('flockmq_kick', function(args)
-  local prefix, cid = args[1], args[2]
-  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e')
-  if not state[2] then
-    return 'not found'
-  end
-  if state[1] == '' or not live(prefix, state[1]) then
-    return 'not connected'
-  end
-  tell(prefix, state[1], 'kick', cid)
-  return 'told ' .. state[1]
 end)
 
--- args: prefix, client id. Ends a session. If it is connected, it ends with its connection from now on, and its node is
--- to close that. So it ends also if the node dies, has no link, or has closed the connection just before.
--- Returns the outcome in words.
-register('flockmq_purge', function(args)
-  local prefix, cid = args[1], args[2]
+register('owned', {'no-writes', 'allow-oom'}, function(prefix, node, cursor, most)
+  local found = redis.call('SSCAN', prefix .. 'owned:' .. node, cursor, 'COUNT', most)
+  local claims = {}
+  for i = 1, #found[2] do
+    local cid, epoch = found[2][i]:match('^(.*)%z([^%z]*)$')
+    claims[#claims + 1] = cid
+    claims[#claims + 1] = tonumber(epoch)
+    claims[#claims + 1] = redis.pcall('HGET', prefix .. 's:' .. cid, 'e') == epoch and 0 or 1
+  end
+  return {found[1], claims}
+end)
+
+register('kick', {}, function(prefix, cid)
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e')
+  if not state[2] then
+    return {'unknown'}
+  end
+  if state[1] == '' or not live(prefix, state[1]) then
+    return {'offline'}
+  end
+  tell(prefix, state[1], 'kick', cid)
+  return {'sent', state[1]}
+end)
+
+register('purge', {}, function(prefix, cid)
   local readable, state = attempt(prefix, CLIENT, cid, redis.call, 'HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p', 'w')
   if not readable then
     forget(prefix, cid)
-    return 'purged'
+    return {'purged'}
   end
   if not state[2] then
-    return 'not found'
+    return {'unknown'}
   end
   if state[1] ~= '' and live(prefix, state[1]) then
     redis.call('HSET', prefix .. 's:' .. cid, 'i', 0)
+    -- If its node dies, has no link, or has closed the connection just before, the session ends with its claim.
     tell(prefix, state[1], 'purge', cid)
-    return 'told ' .. state[1]
+    return {'sent', state[1]}
   end
   end_session(prefix, '', cid, state[2], state[3])
-  return 'purged'
+  return {'purged'}
 end)
 
--- args: prefix, node, client id, the limits of its queue: messages, bytes, 1 = drop the oldest; or nothing = as
--- configured.
-register('flockmq_limit', function(args)
-  local prefix, node, cid, limits = args[1], args[2], args[3], args[4]
+register('limit', {}, function(prefix, node, cid, limits)
   local key = prefix .. 's:' .. cid
-  if not live(prefix, node) or not redis.call('HGET', key, 'x') then
-    return 0
+  if live(prefix, node) and redis.call('HGET', key, 'x') then
+    if limits == '' then
+      redis.call('HDEL', key, 'm')
+    else
+      redis.call('HSET', key, 'm', limits)
+    end
   end
-  return limits == '' and redis.call('HDEL', key, 'm') or redis.call('HSET', key, 'm', limits)
+  return {'ok'}
 end)
 
--- args: prefix, node, seconds, max. Ends persistent sessions whose clients have been offline that long.
--- Returns how many.
-register({function_name = 'flockmq_expire', flags = {'allow-oom'}, callback = function(args)
-  local prefix, seconds = args[1], now(args[1])
-  local ended = 0
+register('expire', {'allow-oom'}, function(prefix, node, seconds, most)
+  local ended, time = 0, now(prefix)
   if starts.rests(prefix, clock(prefix)) then
     return 0
   end
-  local found = redis.call('ZRANGEBYSCORE', prefix .. 'sessions', '-inf', seconds - tonumber(args[3]), 'LIMIT', 0,
-    args[4])
+  local found = redis.call('ZRANGEBYSCORE', prefix .. 'sessions', '-inf', time - tonumber(seconds), 'LIMIT', 0,
+    most)
   each(#found, function(i)
     local cid = found[i]
     local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p', 'i', 'e')
@@ -351,7 +305,7 @@ register({function_name = 'flockmq_expire', flags = {'allow-oom'}, callback = fu
       end_session(prefix, '', cid, state[2], state[3])
       ended = ended + 1
     else
-      redis.call('ZADD', prefix .. 'sessions', seconds, cid)   -- its time offline begins now, when the end is noticed
+      redis.call('ZADD', prefix .. 'sessions', time, cid)      -- its time offline begins now, when the end is noticed
       if not live(prefix, state[1]) then
         redis.call('HSET', prefix .. 's:' .. cid, 'o', '')
         earlier.has_died(prefix, cid, tonumber(state[5]))
@@ -360,33 +314,30 @@ register({function_name = 'flockmq_expire', flags = {'allow-oom'}, callback = fu
     end
   end, function(i, reason)
     note_damage(prefix, CLIENT, found[i], reason)
-    redis.call('ZADD', prefix .. 'sessions', seconds, found[i])    -- others wait behind it
+    redis.call('ZADD', prefix .. 'sessions', time, found[i])       -- others wait behind it
   end)
   return ended
-end})
+end)
 
--- args: prefix, node, max. Ends sessions whose Session Expiry Interval is over, and hands the caller the delayed wills
--- that are due, to be settled by the commit that publishes them. Returns {sessions ended, epoch, will, ...}.
-register({function_name = 'flockmq_due', flags = {'allow-oom'}, callback = function(args)
-  local prefix, node = args[1], args[2]
+register('due', {'allow-oom'}, function(prefix, node, most)
   if not live(prefix, node) then
-    return {0}
+    return {0, {}}
   end
   local time = string.format('%.0f', clock(prefix))
-  local result, rests = {0}, starts.rests(prefix, tonumber(time))
-  local expired = rests and {} or redis.call('ZRANGEBYSCORE', prefix .. 'expiring', '-inf', time, 'LIMIT', 0, args[3])
+  local ended, handed, rests = 0, {}, starts.rests(prefix, tonumber(time))
+  local expired = rests and {} or redis.call('ZRANGEBYSCORE', prefix .. 'expiring', '-inf', time, 'LIMIT', 0, most)
   each(#expired, function(i)
     local cid = expired[i]
     redis.call('ZREM', prefix .. 'expiring', cid)
     local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p')
     if state[2] and state[1] == '' then
       end_session(prefix, '', cid, state[2], state[3])
-      result[1] = result[1] + 1
+      ended = ended + 1
     end
   end, function(i, reason)
     note_damage(prefix, CLIENT, expired[i], reason)
   end)
-  for _, cid in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'grace', '-inf', time, 'LIMIT', 0, args[3])) do
+  for _, cid in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'grace', '-inf', time, 'LIMIT', 0, most)) do
     redis.call('ZREM', prefix .. 'grace', cid)
     attempt(prefix, CLIENT, cid, function()
       if redis.call('HGET', prefix .. 's:' .. cid, 'o') == '' then
@@ -394,65 +345,59 @@ register({function_name = 'flockmq_due', flags = {'allow-oom'}, callback = funct
       end
     end)
   end
-  local due = rests and {} or redis.call('ZRANGEBYSCORE', prefix .. 'delayed', '-inf', time, 'LIMIT', 0, args[3])
+  local due = rests and {} or redis.call('ZRANGEBYSCORE', prefix .. 'delayed', '-inf', time, 'LIMIT', 0, most)
   for _, epoch in ipairs(due) do
     local will = redis.call('HGET', prefix .. 'delayed:wills', epoch)
     redis.call('ZREM', prefix .. 'delayed', epoch)
     redis.call('HDEL', prefix .. 'delayed:wills', epoch)
     if will then
-      local cid = client_of(will)
+      local cid = wills.client_of(will)
       attempt(prefix, CLIENT, cid, function()
         if redis.call('HGET', prefix .. 's:' .. cid, 'd') == epoch then
           redis.call('HDEL', prefix .. 's:' .. cid, 'd')
         end
       end)
       -- Without its delay: if this node dies now, the will is still due, and waits for nothing.
-      will = will:sub(1, 2 + struct.unpack('<H', will)) .. will:sub(message_of_will(will))
+      will = wills.without_delay(will)
       redis.call('HSET', prefix .. 'wills:' .. node, epoch, will)
-      result[#result + 1] = tonumber(epoch)
-      result[#result + 1] = will
+      handed[#handed + 1] = tonumber(epoch)
+      handed[#handed + 1] = will
     end
   end
-  return result
-end})
+  return {ended, handed}
+end)
 
--- args: prefix, cursor, count. Returns {cursor, {client id, incarnation, {filter, options, ...}}, ...}.
-register({function_name = 'flockmq_sessions', flags = {'no-writes', 'allow-oom'}, callback = function(args)
-  local prefix = args[1]
-  local found = redis.call('ZSCAN', prefix .. 'sessions', args[2], 'COUNT', args[3])
-  local result = {found[1]}
+register('sessions', {'no-writes', 'allow-oom'}, function(prefix, cursor, most)
+  local found = redis.call('ZSCAN', prefix .. 'sessions', cursor, 'COUNT', most)
+  local sessions = {}
   each(#found[2] / 2, function(i)
     local cid = found[2][2 * i - 1]
     local subs = redis.call('HGETALL', prefix .. 'subs:' .. cid)
     if #subs > 0 then
-      result[#result + 1] = {cid, assert(tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x'))), subs}
+      sessions[#sessions + 1] = {cid, assert(tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x'))), subs}
     end
   end, function(i, reason)
     note_damage(prefix, CLIENT, found[2][2 * i - 1], reason)
   end)
-  return result
-end})
+  return {found[1], sessions}
+end)
 
--- args: prefix, cursor, count. Returns {cursor, topic name, retained message, ...}; if a message is empty, ask
--- flockmq_values for it.
-register({function_name = 'flockmq_retained', flags = {'no-writes', 'allow-oom'}, callback = function(args)
-  local found = redis.call('HSCAN', args[1] .. 'retained', args[2], 'COUNT', args[3])
-  local result, size = {found[1]}, 0
+register('retained', {'no-writes', 'allow-oom'}, function(prefix, cursor, most)
+  local found = redis.call('HSCAN', prefix .. 'retained', cursor, 'COUNT', most)
+  local messages, size = {}, 0
   for i = 1, #found[2], 2 do
     local message = found[2][i + 1]
     size = size + #message
-    result[#result + 1] = found[2][i]
-    result[#result + 1] = size <= AT_ONCE_BYTES and message or ''
+    messages[#messages + 1] = found[2][i]
+    messages[#messages + 1] = size <= AT_ONCE_BYTES and message or ''
   end
-  return result
-end})
+  return {found[1], messages}
+end)
 
--- args: prefix, topic names. Returns their retained messages, empty = there is none. If they are large, only
--- the first of them.
-register({function_name = 'flockmq_values', flags = {'no-writes', 'allow-oom'}, callback = function(args)
+register('values', {'no-writes', 'allow-oom'}, function(prefix, topics)
   local result, size = {}, 0
-  for i = 2, #args do
-    local message = redis.call('HGET', args[1] .. 'retained', args[i]) or ''
+  for _, topic in ipairs(cmsgpack.unpack(topics)) do
+    local message = redis.call('HGET', prefix .. 'retained', topic) or ''
     result[#result + 1] = message
     size = size + #message
     if size > AT_ONCE_BYTES then
@@ -460,7 +405,7 @@ register({function_name = 'flockmq_values', flags = {'no-writes', 'allow-oom'}, 
     end
   end
   return result
-end})
+end)
 
 -- The number after a seq.
 local function seq_after(id)
@@ -483,12 +428,11 @@ local function look_ahead(log)
 end
 
 -- Read the logs of nodes as one, in the order in which Redis has executed the commits: a publisher may have moved from
--- one node to another. `args`: prefix, node, then owner of a log and first seq, in turn.
--- Returns 1 = there is more, {seq to continue from, for each log}, batches for the node, without their headers.
-local function read_logs(args)
-  local me, logs = ' ' .. args[2] .. ' ', {}
-  for i = 3, #args, 2 do
-    local log = {key = args[1] .. 'log:' .. args[i], from = args[i + 1]}
+-- one node to another.
+register('logs', {'no-writes', 'allow-oom'}, function(prefix, node, positions)
+  local me, list, logs = ' ' .. node .. ' ', cmsgpack.unpack(positions), {}
+  for i = 1, #list, 2 do
+    local log = {key = prefix .. 'log:' .. list[i], from = string.format('%.0f', list[i + 1])}
     look_ahead(log)
     logs[#logs + 1] = log
   end
@@ -518,11 +462,5 @@ local function read_logs(args)
   for i = 1, #logs do
     following[i] = tonumber(logs[i].from)
   end
-  return more, following, batches
-end
-
--- args, and the list that is returned: see `read_logs`.
-register({function_name = 'flockmq_logs', flags = {'no-writes', 'allow-oom'}, callback = function(args)
-  local more, following, batches = read_logs(args)
-  return {more, following, unpack(batches)}
-end})
+  return {more, following, batches}
+end)

@@ -6,8 +6,8 @@
 local DECLARED = 'd:'
 local REDISPATCH = 5000       -- milliseconds, unless the nodes are configured otherwise
 
--- What a call needs of a group to accept this number of messages; `list`, `limits`: see `share`.
-local function state_of(prefix, group, list, count, limits)
+-- What a call needs of a group to accept this number of messages; `group_limits`, `limits`: see `share`.
+local function state_of(prefix, group, group_limits, count, limits)
   local key, tenant = prefix .. 'g:' .. group, tenants.of_group(group)
   local found = redis.call('HMGET', key, 'n', 'b', 'o:max_queued_messages', 'o:max_queued_bytes',
     'o:when_full', 'o:last_value', 'o:strategy', 'v')
@@ -15,7 +15,7 @@ local function state_of(prefix, group, list, count, limits)
     return false                                 -- there is no such group
   end
   local waiting = 0
-  local most, place, bytes = tonumber(found[3] or list[1]), tonumber(found[1]), tonumber(found[2] or 0)
+  local most, place, bytes = tonumber(found[3] or group_limits[1]), tonumber(found[1]), tonumber(found[2] or 0)
   if bytes > 0 then
     waiting = backlog.size(prefix, group)
   end
@@ -32,8 +32,8 @@ local function state_of(prefix, group, list, count, limits)
     bytes = bytes,
     quota = bytes + tenants.free(prefix, limits, tenant),
     most = most,
-    most_bytes = tonumber(found[4] or list[2]),
-    drop_old = (found[5] or (list[3] == 1 and 'drop-old')) == 'drop-old',
+    most_bytes = tonumber(found[4] or group_limits[2]),
+    drop_old = (found[5] or (group_limits[3] == 1 and 'drop-old')) == 'drop-old',
     last_value = found[6] == '1',
     rotation = waiting == 0 and rotation_of(prefix, group, found[7], most, count),
     added = {},
@@ -217,10 +217,10 @@ local function fitting(messages, most)
   return messages, 0
 end
 
--- New messages of a group: give them to those who have room; the others wait. `list`: see `share`; `limits`: see
--- `tenants.free`. Returns {dropped messages, expired ones that the full group had}.
-local function share_to(prefix, group, messages, list, told, limits)
-  local state, dropped, given = state_of(prefix, group, list, #messages, limits), 0, 0
+-- New messages of a group: give them to those who have room; the others wait. `group_limits`, `limits`: see `share`.
+-- Returns {dropped messages, expired ones that the full group had}.
+local function share_to(prefix, group, messages, group_limits, told, limits)
+  local state, dropped, given = state_of(prefix, group, group_limits, #messages, limits), 0, 0
   if not state then
     return {0, 0}
   end
@@ -242,11 +242,11 @@ local function share_to(prefix, group, messages, list, told, limits)
   return {dropped, state.expired}
 end
 
--- New messages. `list`: max messages, max bytes, 1 = drop the oldest, then group and places in `messages`, in turn.
--- `limits`: see `tenants.free`. Returns the number of dropped messages, and of expired ones.
-local function share(prefix, messages, list, told, limits)
+-- New messages. `list`: group and places in `messages`, in turn. `group_limits`: max messages, max bytes, 1 = drop the
+-- oldest; `limits`: see `tenants.free`. Returns the number of dropped messages, and of expired ones.
+local function share(prefix, messages, list, group_limits, told, limits)
   local dropped, expired, groups = 0, 0, {}
-  for i = 4, #list, 2 do
+  for i = 1, #list, 2 do
     local of, places = {}, list[i + 1]
     for j = 1, #places do
       of[j] = messages[places[j]]
@@ -254,7 +254,7 @@ local function share(prefix, messages, list, told, limits)
     groups[list[i]] = of
   end
   for group, of in pairs(groups) do
-    local fine, counts = attempt(prefix, GROUP, group, share_to, prefix, group, of, list, told, limits)
+    local fine, counts = attempt(prefix, GROUP, group, share_to, prefix, group, of, group_limits, told, limits)
     if fine then
       dropped, expired = dropped + counts[1], expired + counts[2]
     end
@@ -315,9 +315,8 @@ local function take_refused(prefix, node, cid, number, group, place, code)
 end
 
 -- The node gives keys up: what it has of them waits again. Nothing happens to a key if a lease is under way to the
--- node:
--- the node repeats this when it has that. Meanwhile it gets no more. `keys`: key -> number of the last lease that the
--- node has got.
+-- node: the node repeats this when it has that lease, and gets no more until then. `keys`: key -> number of the last
+-- lease that the node has got.
 local function close_keys(prefix, node, group, keys)
   local closed = {}
   for key, number in pairs(keys) do
@@ -366,21 +365,21 @@ local function note_session(prefix, node, group, place, cid)
   end
 end
 
--- Steps of messages between groups and nodes. `list`: kind, group, place, and more, in turn:
+-- Steps of messages between groups and nodes. `list`: step, group, place, text, number, code, in turn; the last three
+-- depend on the step:
 -- 'given', client id, incarnation: the block's pushes put the message into the session's queue;
--- 'back', '', 0: the node has no use for it; 'put', heads, place in `messages`: the message waits again;
--- 'failed', failures, 0: it was sent without success, and the node keeps it; 'dead', '', 0: this block has its dead
--- letter; 'refused', client id, queue number * 256 + reason code: a client refuses it; with code 0 its client may not
--- read it any more, which is no failure;
--- with place 0: 'closed', key, number of the last lease that the node has got: see `close_keys`; 'check', key, a number
--- of the node: see `check_keys`.
--- `told`: what nodes have to be sent. Returns the groups to dispatch, and what `check_keys` needs.
-local function move(prefix, node, messages, list, told)
-  local finished, incarnations, waiting, checks = {}, {}, {}, {}
+-- 'back': the node has no use for it; 'put', heads, place in `messages`: the message waits again;
+-- 'failed', failures: it was sent without success, and the node keeps it; 'dead': this block has its dead letter;
+-- 'refused', client id, queue number, reason code: a client refuses it; with code 0 its client may not read it any
+-- more, which is no failure.
+-- `closed`: group, key, number of the last lease that the node has got, in turn: see `close_keys`. `told`: what nodes
+-- have to be sent. Returns the groups to dispatch.
+local function move(prefix, node, messages, list, closed, told)
+  local finished, incarnations, waiting = {}, {}, {}
   local keyed, closing, rotations = {}, {}, {}
-  each(#list / 5, function(i)
-    local kind, group, place, cid, number = unpack(list, 5 * i - 4, 5 * i)
-    if kind == 'given' then
+  each(#list / 6, function(i)
+    local step, group, place, cid, number, code = unpack(list, 6 * i - 5, 6 * i)
+    if step == 'given' then
       if not incarnations[cid] then
         local key = prefix .. 's:' .. cid
         incarnations[cid] = tonumber(redis.call('HGET', key, 'x') or -1)
@@ -402,48 +401,47 @@ local function move(prefix, node, messages, list, told)
       end
     else
       waiting[group] = true
-      if kind == 'back' then
+      if step == 'back' then
         return_lease(prefix, node, group, place)
-      elseif kind == 'dead' then
+      elseif step == 'dead' then
         append(finished, group, place)
-      elseif kind == 'failed' then
+      elseif step == 'failed' then
         local leases = leases_of(prefix, node, group)
         local message = redis.call('HGET', leases, place)
         if message then
           redis.call('HSET', leases, place, split_key(message) .. cid .. body_of(message))
         end
-      elseif kind == 'refused' then
-        take_refused(prefix, node, cid, math.floor(number / 256), group, place, number % 256)
-      elseif kind == 'closed' then
-        closing[group] = closing[group] or {}
-        closing[group][cid] = number
-      elseif kind == 'check' then
-        checks[#checks + 1] = group
-        checks[#checks + 1] = cid
-        checks[#checks + 1] = number
+      elseif step == 'refused' then
+        take_refused(prefix, node, cid, number, group, place, code)
       else
         take_from(prefix, node, group, place, cid .. messages[number])
       end
     end
   end, function(i, reason)
-    note_damage(prefix, GROUP, list[5 * i - 3], reason)
+    note_damage(prefix, GROUP, list[6 * i - 4], reason)
   end)
   for group, places in pairs(finished) do
     attempt(prefix, GROUP, group, end_leases, prefix, node, group, places)
   end
   backlog.end_taking_back(prefix, rotations, told)
+  for i = 1, #closed, 3 do
+    local group, key, number = unpack(closed, i, i + 2)
+    closing[group] = closing[group] or {}
+    closing[group][key] = number
+    waiting[group] = true
+  end
   for group, keys in pairs(closing) do
     attempt(prefix, GROUP, group, close_keys, prefix, node, group, keys)
   end
-  return waiting, checks
+  return waiting
 end
 
 -- Acknowledged messages, the room of the caller, keys of which it has no message any more, and the room of its members
 -- that get their messages by themselves. `list`: {group, place, ...}, {group, room, weight, total that the node knew,
 -- bytes of the largest packet of QoS 0 that one of its members with room takes or 0 for any, ...}, {group, key, number
--- of its last lease, ...}, {{group, client id, epoch, room, ...}, ...}, see `announce_member`.
+-- of its last lease, ...}, {{group, client id, epoch, limit, ...}, ...}, see `announce_member`.
 local function settle(prefix, node, list, told)
-  local done, rooms, idle, members = list[1], list[2], list[3] or {}, list[4] or {}
+  local done, rooms, idle, members = unpack(list)
   local finished, waiting = {}, {}
   for i = 1, #done, 2 do
     append(finished, done[i], done[i + 1])
@@ -663,28 +661,22 @@ local function begin_grace(prefix, cid, told)
   end
 end
 
--- args: prefix, node, group, settings as JSON; '' = it is declared no more. Returns {number of the change, or 0 if
--- nothing changes, dropped messages, mark of the change}, or {'gone'}: the node is dead.
-register('flockmq_declare_group', function(args)
-  local prefix, node, group, settings = args[1], args[2], args[3], args[4]
+register('declare_group', {}, function(prefix, node, group, settings)
   if not live(prefix, node) then
     return {'gone'}
   end
   if (redis.call('HGET', prefix .. 'groups', group) or '') == settings then
-    return {0, 0, 0}
+    return {'ok', 0, 0, 0}
   end
   local dropped, marked = declare(prefix, group, settings), mark()
-  return {change(prefix, node, cmsgpack.pack({{'group', group, settings}, marked})), dropped, marked[2]}
+  return {'ok', change(prefix, node, cmsgpack.pack({{'group', group, settings}, marked})), dropped, marked[2]}
 end)
 
--- args: prefix, cursor, count. A piece of the declared groups: {next cursor, {group, settings, ...}}.
-register({function_name = 'flockmq_declared_groups', flags = {'no-writes', 'allow-oom'}, callback = function(args)
-  return redis.call('HSCAN', args[1] .. 'groups', args[2], 'COUNT', args[3])
-end})
+register('declared_groups', {'no-writes', 'allow-oom'}, function(prefix, cursor, most)
+  return redis.call('HSCAN', prefix .. 'groups', cursor, 'COUNT', most)
+end)
 
--- args: prefix, group. Drops the messages that wait in a group; those that are leased stay. Returns how many.
-register('flockmq_purge_group', function(args)
-  local prefix, group = args[1], args[2]
+register('purge_group', {}, function(prefix, group)
   local waiting = backlog.size(prefix, group)
   if waiting > 0 then
     redis.call('UNLINK', prefix .. 'gq:' .. group, prefix .. 'gm:' .. group, prefix .. 'gw:' .. group,
@@ -695,58 +687,50 @@ register('flockmq_purge_group', function(args)
   return waiting
 end)
 
--- args: prefix, groups. Returns the messages that wait in each, and their bytes, in turn.
-register({function_name = 'flockmq_waiting', flags = {'no-writes', 'allow-oom'}, callback = function(args)
-  local prefix, result = args[1], {}
-  for i = 2, #args do
-    result[#result + 1] = backlog.size(prefix, args[i])
-    result[#result + 1] = waiting_bytes(prefix, args[i])
+register('waiting', {'no-writes', 'allow-oom'}, function(prefix, groups)
+  local result = {}
+  for _, group in ipairs(cmsgpack.unpack(groups)) do
+    result[#result + 1] = backlog.size(prefix, group)
+    result[#result + 1] = waiting_bytes(prefix, group)
   end
   return result
-end})
+end)
 
--- args: prefix, node, then group and the highest place of which the node has had a lease, in turn. Returns the groups
--- in which that place was given to no message, or to none when this process of Redis began, if the node has not come
--- back to it before: Redis has lost messages of them. It is the last question of a node that has come back. If there
--- are none, the node has nothing that this process lacks. {''}: it has missed a whole process, and can't know that.
-register({function_name = 'flockmq_lost_places', flags = {'no-writes', 'allow-oom'}, callback = function(args)
-  local prefix, found = args[1], {}
-  if starts.are_missed(prefix, args[2]) then
-    return {''}
+register('lost_places', {'no-writes', 'allow-oom'}, function(prefix, node, places)
+  if starts.are_missed(prefix, node) then
+    return {'missed'}
   end
-  local earlier = noted_tails(prefix) and not known[prefix .. args[2]] and tails or {}
-  each((#args - 2) / 2, function(i)
-    local group, key = args[1 + 2 * i], prefix .. 'g:' .. args[1 + 2 * i]
+  local list, found = cmsgpack.unpack(places), {}
+  local earlier = noted_tails(prefix) and not known[prefix .. node] and tails or {}
+  each(#list / 2, function(i)
+    local group, key = list[2 * i - 1], prefix .. 'g:' .. list[2 * i - 1]
     local last = tonumber(redis.call('HGET', key, 'n') or redis.call('HGET', prefix .. 'shared', 'n') or math.huge)
-    if math.min(last, earlier[key] and earlier[key][2] or last) < tonumber(args[2 + 2 * i]) then
+    if math.min(last, earlier[key] and earlier[key][2] or last) < list[2 * i] then
       found[#found + 1] = group
     end
   end, function(i, reason)
-    note_damage(prefix, GROUP, args[1 + 2 * i], reason)
+    note_damage(prefix, GROUP, list[2 * i - 1], reason)
   end)
   if known and not found[1] then
-    known[prefix .. args[2]] = true
+    known[prefix .. node] = true
   end
-  return found
-end})
+  return {'ok', found}
+end)
 
--- args: prefix, node. The leases of a node as Redis has them; a node reads them when its link is back.
--- Returns {group, place, message, ...}.
-register({function_name = 'flockmq_leased', flags = {'no-writes', 'allow-oom'}, callback = function(args)
-  local prefix, result = args[1], {}
-  for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gl:' .. args[2])) do
+register('leased', {'no-writes', 'allow-oom'}, function(prefix, node)
+  local leases, totals = {}, {}
+  for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gl:' .. node)) do
     attempt(prefix, GROUP, group, function()
-      local leases = redis.call('HGETALL', leases_of(prefix, args[2], group))
-      local total = tonumber(redis.call('HGET', prefix .. 'go:' .. group, 't:' .. args[2]) or 0)
-      for i = 1, #leases, 2 do
-        result[#result + 1] = group
-        result[#result + 1] = tonumber(leases[i])
-        result[#result + 1] = leases[i + 1]
+      local found = redis.call('HGETALL', leases_of(prefix, node, group))
+      local total = tonumber(redis.call('HGET', prefix .. 'go:' .. group, 't:' .. node) or 0)
+      for i = 1, #found, 2 do
+        leases[#leases + 1] = group
+        leases[#leases + 1] = tonumber(found[i])
+        leases[#leases + 1] = found[i + 1]
       end
-      result[#result + 1] = group
-      result[#result + 1] = 0
-      result[#result + 1] = total
+      totals[#totals + 1] = group
+      totals[#totals + 1] = total
     end)
   end
-  return result
-end})
+  return {leases, totals}
+end)

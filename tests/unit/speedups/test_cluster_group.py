@@ -41,7 +41,7 @@ def announced(count: int, qos: int = 1) -> int:
     routes = Routes(changes)  # type: ignore[arg-type]
     for _ in range(count):
         routes.add(FILTER.encode(), qos, clean=True)
-    return int(changes.records[-1][2])
+    return options_of(*changes.records[-1][2:])
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_joins_of_large_groups_make_few_changes() -> None:
     for _ in range(999):
         routes.remove([(FILTER.encode(), 1)], clean=True)
     assert len(changes.records) == 29
-    assert changes.records[-1] == ("route", FILTER.encode(), 1 | 1 << 2)
+    assert changes.records[-1] == ("route", FILTER.encode(), 1, 0, 0, 1)
     routes.remove([(FILTER.encode(), 1)], clean=True)
     assert changes.records[-1] == ("unroute", FILTER.encode())
 
@@ -70,7 +70,7 @@ def test_routes_of_other_filters_have_no_number() -> None:
     routes = Routes(changes)  # type: ignore[arg-type]
     for qos in (0, 0, 2, 1):
         routes.add(b"t/#", qos, clean=True)
-    assert changes.records == [("route", b"t/#", 0), ("route", b"t/#", 2)]
+    assert changes.records == [("route", b"t/#", 0, 0, 0, 0), ("route", b"t/#", 2, 0, 0, 0)]
 
 
 def test_a_route_says_when_only_persistent_sessions_have_its_filter() -> None:
@@ -80,48 +80,50 @@ def test_a_route_says_when_only_persistent_sessions_have_its_filter() -> None:
         routes.add(b"t/#", 1 if clean else 0, clean=clean)
     routes.remove([(b"t/#", 1)], clean=True)
     routes.remove([(b"t/#", 0)], clean=False)
-    assert changes.records == [("route", b"t/#", 8), ("route", b"t/#", 1), ("route", b"t/#", 8 | 1)]
+    assert [route[2:] for route in changes.records] == [(0, 0, 1, 0), (1, 0, 0, 0), (1, 0, 1, 0)]
 
 
 def test_a_route_says_when_all_its_sessions_have_queues() -> None:
     changes = Changes()
     routes = Routes(changes)  # type: ignore[arg-type]
 
-    def announced_by(step: Callable[[], None]) -> list[int]:
+    def announced_by(step: Callable[[], None]) -> list[list[int]]:
         changes.records.clear()
         step()
-        return [value for _, _, value in changes.records]
+        return [fields for _, _, *fields, _ in changes.records]
 
-    assert announced_by(lambda: routes.add(b"t", 1, clean=False)) == [8 | 4]
+    assert announced_by(lambda: routes.add(b"t", 1, clean=False)) == [[0, 1, 1]]
     assert announced_by(lambda: routes.add(b"t", 2, clean=False)) == []
-    assert announced_by(lambda: routes.change(b"t", 2, 0, clean=False)) == [8]  # it gets them at once, with QoS 0
+    assert announced_by(lambda: routes.change(b"t", 2, 0, clean=False)) == [
+        [0, 0, 1]
+    ]  # it gets them at once, with QoS 0
     assert announced_by(lambda: routes.add(b"t", 0, clean=False)) == []
     assert announced_by(lambda: routes.change(b"t", 0, 2, clean=False)) == []
-    assert announced_by(lambda: routes.remove([(b"t", 0)], clean=False)) == [8 | 4]
-    assert announced_by(lambda: routes.add(b"t", 1, clean=True)) == [1]
-    assert announced_by(lambda: routes.change(b"t", 2, 2, clean=True)) == [2]
-    assert announced_by(lambda: routes.remove([(b"t", 2)], clean=True)) == [8 | 4 | 2]
+    assert announced_by(lambda: routes.remove([(b"t", 0)], clean=False)) == [[0, 1, 1]]
+    assert announced_by(lambda: routes.add(b"t", 1, clean=True)) == [[1, 0, 0]]
+    assert announced_by(lambda: routes.change(b"t", 2, 2, clean=True)) == [[2, 0, 0]]
+    assert announced_by(lambda: routes.remove([(b"t", 2)], clean=True)) == [[2, 1, 1]]
 
 
 @pytest.mark.parametrize(
-    ("values", "way"),
+    ("routes", "way"),
     [
-        ((8 | 4,), Way.IN_QUEUES),
-        ((8 | 4 | 2,), Way.IN_QUEUES),
-        ((8,), Way.AT_MOST_ONCE),  # a persistent session has it with QoS 0
-        ((0,), Way.AT_MOST_ONCE),
-        ((1,), Way.LOGGED),
-        ((8 | 4, 0), Way.AT_MOST_ONCE),
-        ((0, 2, 8 | 4), Way.LOGGED),
+        (((0, 1, 1),), Way.IN_QUEUES),
+        (((2, 1, 1),), Way.IN_QUEUES),
+        (((0, 0, 1),), Way.AT_MOST_ONCE),  # a persistent session has it with QoS 0
+        (((0, 0, 0),), Way.AT_MOST_ONCE),
+        (((1, 0, 0),), Way.LOGGED),
+        (((0, 1, 1), (0, 0, 0)), Way.AT_MOST_ONCE),
+        (((0, 0, 0), (2, 0, 0), (0, 1, 1)), Way.LOGGED),
     ],
 )
-def test_messages_go_the_way_of_all_matching_routes(values: tuple[int, ...], way: Way) -> None:
+def test_messages_go_the_way_of_all_matching_routes(routes: tuple[tuple[int, int, int], ...], way: Way) -> None:
     turn = Turn(ClusterJournal(lambda: b""))
     turn.set_limits(**LIMITS)
     filters = Router(turn).filters
     peer = Peer(turn, 1, b"n2", lambda batch: None)
-    for name, value in zip((b"a/b", b"a/+", b"#"), values, strict=False):
-        filters.subscribe(peer, name, options_of(name, value))
+    for name, route in zip((b"a/b", b"a/+", b"#"), routes, strict=False):
+        filters.subscribe(peer, name, options_of(*route, 0))
     assert filters.receivers(b"a/b") == [(peer, way)]
 
 
