@@ -1,8 +1,9 @@
 """The coordinator of a node in a cluster: builds the parts of this package, and offers them as a `Coordinator`.
 
-While the node is *connected*, its link carries calls. Without a link it continues the work that needs no other node.
-When the link is back, the node catches up. If another node has declared it dead, or Redis has lost data that it had
-confirmed, the node is *fenced*: it closes all clients, and rejoins with another id.
+`state.py` has what the node is in its cluster. While it is *connected*, its link carries calls. Without a link it
+continues the work that needs no other node. When the link is back, the node catches up. If another node has declared it
+dead, or Redis has lost data that it had confirmed, the node is *fenced*: it closes all clients, and rejoins with
+another id.
 """
 
 import asyncio
@@ -41,7 +42,8 @@ from .membership.heartbeat import Heartbeat
 from .membership.inbox import Inbox
 from .membership.joining import Joining
 from .membership.lease import Lease
-from .membership.recovery import Recovery
+from .membership.losses import Losses
+from .membership.recovery import LinkSteps, Recovery
 from .message_log import LoggedMessages
 from .peers import wire
 from .peers.members import Members
@@ -73,6 +75,7 @@ from .sessions.takeover import TakeOver
 from .sessions.tenant_queues import TenantQueues
 from .sessions.unfinished import Unfinished
 from .sessions.wills import Wills
+from .state import Membership, State
 from .streams.redis_log import RedisLog
 
 MIN_PATIENCE = 3.0  # seconds without data from Redis after which a call counts as lost
@@ -113,7 +116,9 @@ class ClusterCoordinator(Coordinator):
         node_id = f"{self._name}-{secrets.token_hex(4)}".encode()
         keys = self._address.keys
         patience = max(MIN_PATIENCE, config.cluster.timeout)
-        self._link = NodeLink(Connector(self._address, node_id, patience), keys, node_id, patience)
+        self._membership = Membership(node_id.decode(), self._on_fenced)
+        connector = Connector(self._address, node_id, patience)
+        self._link = NodeLink(connector, keys, node_id, self._membership, patience)
         self.journal = ClusterJournal(self._batch_header, node_id)
         self.store = RedisStore(
             keys,
@@ -127,12 +132,11 @@ class ClusterCoordinator(Coordinator):
             on_leased=lambda leases, totals: self._leases.receive(leases, totals),
             on_given=lambda items: self._leases.receive_given(items),
             on_damaged=lambda items: self._damaged.report(items),
-            on_fenced=self._on_fenced,
+            on_fenced=self._membership.become_fenced,
         )
         self.users = Users(self._link)
         self._message_log = RedisLog(self._address)
         self._settled = asyncio.Event()  # all is committed, or the node is fenced: a stop need not wait
-        self._leaves = False  # it has committed all, and leaves the cluster
 
     # ---- composition ----
 
@@ -186,7 +190,7 @@ class ClusterCoordinator(Coordinator):
     def _build_sessions(self, plane: DataPlane) -> None:
         self._claims = Claims()
         self.journal.follow_claims(self._claims.epoch_of)
-        self._damaged = DamagedKeys(self._claims, self._on_fenced)
+        self._damaged = DamagedKeys(self._claims, self._membership.become_fenced)
         self._wills = Wills(plane, self._link, self.journal, self._claims)
         self._delayed = DelayedMessages(plane, self._link, self._wills, self._is_first, self._loop)
         self._delayed_wills = DelayedWills(self._link, self._is_first)
@@ -202,7 +206,7 @@ class ClusterCoordinator(Coordinator):
             barrier=self._replica.barrier,
             unfinished=self._unfinished,
             max_sessions=lambda: self._config.limits.max_sessions,
-            on_fenced=self._on_fenced,
+            on_fenced=self._membership.become_fenced,
         )
         self._leases = Leases(plane, self._link, self._claims, self.journal, self.store)
         self._groups = DeclaredGroups(plane, self._link, self._replica.barrier, self._on_changed)
@@ -216,69 +220,92 @@ class ClusterCoordinator(Coordinator):
             loop=self._loop,
             reactor=plane.reactor,
             link=self._link,
-            on_fenced=self._on_fenced,
-            on_unconfirmed=lambda: self._claims.close_persistent("this node can't confirm its membership"),
+            membership=self._membership,
+            close_persistent=self._claims.close_persistent,
         )
         plane.reactor.attach_lease(self._on_lease_expired)
         self._clock = ClusterClock(self.journal)
         self._cleanup = Cleanup(self._link, self._wills, lambda: self._config.mqtt.session_expiry)
         self._heartbeat = Heartbeat(
             self._link,
-            self._lease,
-            members=self._replica.members,
-            changes=self._replica.changes,
-            wills=self._wills,
+            self._membership,
+            lease=self._lease,
+            replica=self._replica,
             cleanup=self._cleanup,
             clock=self._clock,
             describe=self._describe_node,
-            on_fenced=self._on_fenced,
         )
         self._recovery = Recovery(
-            plane,
             self._link,
+            self._membership,
             address=str(self._address),
             replica=self._replica,
-            store=self.store,
-            lease=self._lease,
-            clock=self._clock,
-            logged=self._logged,
             claims=self._claims,
-            takeover=self._takeover,
-            reclaim=Reclaim(self._link, self._claims, self._wills, self._takeover),
-            leases=self._leases,
-            unfinished=self._unfinished,
-            on_fenced=self._on_fenced,
+            lease=self._lease,
+            losses=Losses(self._replica, self.store, self._takeover, self._leases, self._unfinished),
+            steps=self._link_steps(plane),
         )
+
+    def _link_steps(self, plane: DataPlane) -> LinkSteps:
+        reclaim = Reclaim(self._link, self._claims, self._wills, self._takeover)
+        return LinkSteps(
+            lost=(
+                self.store.stop_flowing,
+                self._takeover.link_lost,
+                self._lease.link_lost,
+                self._leases.suspend,
+            ),
+            back=(
+                self._logged.configure,  # the log is registered before its first entry
+                partial(self._clock.advance, self._link),  # before deadlines that clients have asked for
+                self._flow,
+                reclaim.start,  # after commits that release claims
+                self.users.refresh_all,
+                self._replica.members.confirm_all,
+            ),
+            caught_up=(
+                self._leases.recover,
+                self._replica.members.forget_departed,
+                self._lease.resume,
+                plane.end_turn,
+            ),
+        )
+
+    def _flow(self) -> None:
+        """The link is back: send what Redis lacks."""
+        self.store.flow(self._link.connection, self._link.applied)
 
     # ---- life ----
 
     async def start(self) -> None:
-        plane, link = self.data_plane, self._link
+        plane, link, membership = self.data_plane, self._link, self._membership
         self.store.start(self._confirm, self._loop.call_soon_threadsafe)
         began = time.monotonic()
         try:
             await Joining(
                 link,
-                self._replica,
+                membership,
+                replica=self._replica,
                 store=self.store,
-                lease=self._lease,
                 heartbeat=self._heartbeat,
                 wills=self._wills,
                 logged=self._logged,
                 clock=self._clock,
-                former_id=self._former_id,
-            ).join()
+            ).join(self._former_id)
         except Refused as error:
             reason = re.sub("^(LAYOUT|MOVED|ARRIVING) ", "", str(error))
             raise StoreError(f"Redis at {self._address} is unusable: {reason}", _hint(str(error))) from error
         except (LinkLost, LinkError, OSError, TimeoutError) as error:
             raise NotNow(f"Redis at {self._address} is away: {reason_of(error)}") from error
         finally:
-            if not link.joined:
-                link.close()
+            if membership.joins:
+                membership.become_left()
+                link.hang_up()
         self._leases.configure(self._config)
         await self._groups.declare_all(self._config.shared.groups)
         await self._inspect_redis()
+        if membership.is_over:
+            raise NotNow(f"fenced while it joined the cluster: {membership.why_fenced}")
         rewrite_after_restart(link.connection)
         log.info(
             "joined the cluster",
@@ -315,13 +342,12 @@ class ClusterCoordinator(Coordinator):
         self.data_plane.run(self._groups.declare_all(config.shared.groups))
 
     def tick(self) -> None:
-        now, link = time.monotonic(), self._link
-        if link.closed:
+        now, link, membership = time.monotonic(), self._link, self._membership
+        if membership.has_lost_link:
+            self._lease.tick_without_redis(now)
+        if not membership.has_link:
             return
-        if not link.connected:
-            self._recovery.tick(now)
-            return
-        if self._lease.suspended or now > self._lease.valid_until:
+        if membership.state is State.SUSPENDED or now > self._lease.valid_until:
             self._on_lease_expired()
             return
         self._leases.tick()
@@ -369,8 +395,8 @@ class ClusterCoordinator(Coordinator):
                 await asyncio.sleep(DRAIN_STEP_SECONDS)
 
     async def stop(self) -> None:
-        link, turn = self._link, self.data_plane.turn
-        if link.joined and not link.closed:
+        link, turn, membership = self._link, self.data_plane.turn, self._membership
+        if membership.is_member:
             await self._delayed.stop()
             self._logged.log.close()
             turn.seal()
@@ -379,14 +405,20 @@ class ClusterCoordinator(Coordinator):
                 await asyncio.wait_for(self._settled.wait(), STOP_SECONDS)
             except TimeoutError:
                 log.error("Redis does not answer: unconfirmed messages were not acknowledged, and may be lost")
-        if link.joined and not link.closed:
-            self._leaves = True
+        self._recovery.stop()
+        if membership.is_member:
+            membership.become_leaving()
             with contextlib.suppress(LinkLost, LinkError, TimeoutError):
                 await asyncio.wait_for(link.ask_function("leave"), STOP_SECONDS / 5)
-        self._recovery.stop()
+        if not membership.is_over:
+            membership.become_left()
+        self._end()
+
+    def _end(self) -> None:
+        """Nothing more is read from Redis or written to it."""
         self._message_log.close()
         self.store.close()
-        link.close()
+        self._link.hang_up()
 
     # ---- state ----
 
@@ -400,15 +432,15 @@ class ClusterCoordinator(Coordinator):
 
     @property
     def nodes(self) -> int:
-        return len(self._replica.members) + 1 if self._link.joined else 1
+        return 1 if self._membership.joins else len(self._replica.members) + 1
 
     def describe(self) -> str:
         return f"node {self._name} of the cluster at {self._address}; {self._durability or 'Redis keeps the state'}"
 
     def ready(self) -> tuple[bool, str]:
-        if self._link.closed or not self._link.joined:
+        if self._membership.joins or self._membership.is_over:
             return False, "the node is joining the cluster"
-        if not self._link.connected:
+        if self._membership.has_lost_link:
             return False, "Redis is away"
         return True, "ready"  # also if Redis has no memory left: clients that take their messages free some
 
@@ -518,20 +550,17 @@ class ClusterCoordinator(Coordinator):
 
     # ---- called by the parts ----
 
-    def _on_fenced(self, reason: str) -> None:
+    def _on_fenced(self, reason: str, before: State) -> None:
         """This node is no longer a member of the cluster."""
-        if not self._link.closed:
-            self._message_log.close()
-            self.store.close()
-            self._link.close()
-            self._settled.set()
-            if self._link.joined:  # else `start` fails, and the node tries again
-                self._rejoin(reason)
+        self._end()
+        self._settled.set()
+        if before not in (State.JOINING, State.READY):  # else `start` fails, and the node tries again
+            self._rejoin(reason)
 
     def _on_lease_expired(self) -> None:
         now = time.monotonic()
         if not self._link.connected:
-            self._lease.tick_without_redis(now)
+            self._lease.look_for_pause(now)
         elif self._lease.expire(now):
             self._clock.advance(self._link)  # before deadlines that clients have asked for meanwhile
 
@@ -547,8 +576,8 @@ class ClusterCoordinator(Coordinator):
 
     def _on_member_left(self, node: bytes) -> None:
         if node == self._link.node_id:
-            if not self._leaves:
-                self._on_fenced(DECLARED_DEAD)
+            if self._membership.state is not State.LEAVING:
+                self._membership.become_fenced(DECLARED_DEAD)
             return
         if self._replica.members.get(node) is not None:
             log.info("node left", node=node.decode())

@@ -13,7 +13,7 @@ DUE_AT_ONCE = 100
 
 
 class Cleanup:
-    """Marks sessions of dead nodes as offline, trims the logs of nodes that have left, ends expired sessions.
+    """Declares nodes dead, marks their sessions as offline, trims logs of nodes that have left, ends expired sessions.
 
     Args:
         link: of this node.
@@ -27,9 +27,15 @@ class Cleanup:
         self._session_expiry = session_expiry
         self._due = self._expiry_due = 0.0
 
-    def start_soon(self) -> None:
-        """A node was declared dead: clean up at the next tick."""
-        self._due = 0.0
+    def bury(self, node: bytes, count: bytes) -> None:
+        """Declare a node dead, if this is the count of its heartbeats, and clean up at the next tick."""
+        self._link.function(self._buried, "bury", node, count)
+
+    def _buried(self, reply: Reply) -> None:
+        if isinstance(reply, list):
+            for epoch, stored in pairs(reply):
+                self._wills.publish(epoch, stored)
+            self._due = 0.0
 
     def tick(self, now: float) -> None:
         """Call the functions that are due."""

@@ -7,12 +7,10 @@ from functools import partial
 from ..._speedups.base.msgpack import pack
 from ...broker import logs
 from ..peers.liveness import is_gone
-from ..peers.members import Members
 from ..peers.node_link import NodeLink
 from ..redis.link import GONE, LOST_DATA, LinkLost, Reply, ReplyError
-from ..replication.changes import Changes
-from ..replication.snapshot import pairs
-from ..sessions.wills import Wills
+from ..replication.replica import Replica
+from ..state import Membership, State
 from .cleanup import Cleanup
 from .clock import ClusterClock
 from .lease import Lease
@@ -28,38 +26,33 @@ class Heartbeat:
 
     Args:
         link: of this node.
+        membership: of this node.
         lease: of this node.
-        members: the other nodes.
-        changes: of this node.
-        wills: of this node.
+        replica: the replicated state of this node.
         cleanup: of this node.
         clock: of the cluster, as this node has it.
         describe: returns the description of this node.
-        on_fenced: called with the reason when this node is no longer a member.
     """
 
     def __init__(
         self,
         link: NodeLink,
-        lease: Lease,
+        membership: Membership,
         *,
-        members: Members,
-        changes: Changes,
-        wills: Wills,
+        lease: Lease,
+        replica: Replica,
         cleanup: Cleanup,
         clock: ClusterClock,
         describe: Callable[[], Mapping[str, str | int]],
-        on_fenced: Callable[[str], object],
     ) -> None:
         self._link = link
+        self._membership = membership
         self._lease = lease
-        self._members = members
-        self._changes = changes
-        self._wills = wills
+        self._members = replica.members
+        self._changes = replica.changes
         self._cleanup = cleanup
         self._clock = clock
         self._describe = describe
-        self._on_fenced = on_fenced
         self._interval = min(lease.seconds / HEARTBEATS_PER_LEASE, MOST_SECONDS)
         self._due = 0.0
 
@@ -71,6 +64,10 @@ class Heartbeat:
         """The time up to which a heartbeat counts, and its arguments."""
         elapsed, until = self._clock.elapsed()
         return until, elapsed, self.description()
+
+    def begin(self) -> None:
+        """The node is up to date: its lease begins."""
+        self._lease.renew(time.monotonic())
 
     def tick(self, now: float) -> None:
         """Send a heartbeat if it is due."""
@@ -87,11 +84,11 @@ class Heartbeat:
         """
         if time.monotonic() <= self._due:
             return
-        if self._link.joined and not self._link.connected:
+        if self._membership.has_lost_link:
             self._due = time.monotonic() + self._interval
             reply = await self._link.ask_function("confirm")
             if reply[0] == b"gone":
-                self._on_fenced(GONE)
+                self._membership.become_fenced(GONE)
         else:
             await self.send()
 
@@ -107,16 +104,16 @@ class Heartbeat:
         if isinstance(reply, ReplyError):
             self._lease.refused(str(reply))
             return
-        if isinstance(reply, LinkLost) or self._link.closed:
+        if isinstance(reply, LinkLost) or self._membership.is_over:
             return
         if reply[0] == b"gone":
-            self._on_fenced(GONE)
+            self._membership.become_fenced(GONE)
             return
         _, change, clock, due, heartbeats = reply
         if change < self._changes.last:
-            self._on_fenced(LOST_DATA)
+            self._membership.become_fenced(LOST_DATA)
             return
-        if not self._link.joined and not self._link.connected:
+        if self._membership.state is State.JOINING:  # during a long read: it shows only that the node lives
             return
         self._lease.renew(sent_at)
         self._clock.count(until)
@@ -127,17 +124,8 @@ class Heartbeat:
         del counts[self._link.node_id]
         for node, count in self._members.check_heartbeats(counts, self._lease.seconds):
             log.warning("node is silent: declaring it dead", node=node.decode())
-            self._declare_dead(node, count)
+            self._cleanup.bury(node, count)
         for member in self._members:
             if is_gone(member.process) and member.node in counts:
                 log.warning("node's process on this machine has died: declaring it dead", node=member.node.decode())
-                self._declare_dead(member.node, counts[member.node])
-
-    def _declare_dead(self, node: bytes, count: bytes) -> None:
-        self._link.function(self._declared_dead, "bury", node, count)
-
-    def _declared_dead(self, reply: Reply) -> None:
-        if isinstance(reply, list):
-            for epoch, stored in pairs(reply):
-                self._wills.publish(epoch, stored)
-            self._cleanup.start_soon()
+                self._cleanup.bury(member.node, counts[member.node])

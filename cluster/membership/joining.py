@@ -1,7 +1,5 @@
 """Joining: the node reads the state of the cluster, catches up, and becomes a member."""
 
-import time
-
 from ..message_log import LoggedMessages
 from ..peers import wire
 from ..peers.liveness import is_gone
@@ -13,9 +11,9 @@ from ..redis.store import RedisStore
 from ..replication.replica import Replica
 from ..replication.snapshot import pairs
 from ..sessions.wills import Wills
+from ..state import Membership
 from .clock import ClusterClock
 from .heartbeat import Heartbeat
-from .lease import Lease
 
 
 class Joining:
@@ -23,41 +21,41 @@ class Joining:
 
     Args:
         link: of the node.
+        membership: of the node.
         replica: the replicated state of the node.
         store: of the node.
-        lease: of the node.
         heartbeat: of the node.
         wills: of the node.
         logged: the log of messages of the node.
         clock: of the cluster, as this node has it.
-        former_id: of the node before it was fenced: it has closed all clients, so nobody need wait for that lease.
     """
 
     def __init__(
         self,
         link: NodeLink,
-        replica: Replica,
+        membership: Membership,
         *,
+        replica: Replica,
         store: RedisStore,
-        lease: Lease,
         heartbeat: Heartbeat,
         wills: Wills,
         logged: LoggedMessages,
         clock: ClusterClock,
-        former_id: bytes,
     ) -> None:
         self._link = link
+        self._membership = membership
         self._replica = replica
         self._store = store
-        self._lease = lease
         self._heartbeat = heartbeat
         self._wills = wills
         self._logged = logged
         self._clock = clock
-        self._former_id = former_id
 
-    async def join(self) -> None:
+    async def join(self, former_id: bytes) -> None:
         """Join the cluster.
+
+        Args:
+            former_id: of the node before it was fenced: it has closed all clients, so nobody need wait for that lease.
 
         Raises:
             Refused: the cluster has another layout, or Redis refuses for a lasting reason.
@@ -70,7 +68,7 @@ class Joining:
         if reply[0] == b"layout":
             raise Refused(await self._why_not(reply[1]))
         _, replica.changes.last, clock, off = reply
-        wills = await self._bury()
+        wills = await self._bury(former_id)
         self._clock.begin(clock, off, await link.ask_function("clock", 0))
         await replica.reader.read_groups()
         await replica.reader.read_sessions()
@@ -89,9 +87,9 @@ class Joining:
                 replica.barrier.node_joined(node, number)
         await replica.reader.catch_up()  # after that: a node in the reply may have left since, and stays left
         replica.results.replace(await replica.reader.ask_hash("HGETALL", link.keys.analytics_results))
-        link.connected = True
+        self._membership.become_ready()
         self._logged.configure()
-        self._lease.renew(time.monotonic())
+        self._heartbeat.begin()
         self._store.flow(link.connection, self._store.confirmed_seq)
         # One message confirms all changes that the node has read since it is ready.
         link.publish(link.keys.all, wire.back(link.node_id, replica.changes.last))
@@ -100,9 +98,9 @@ class Joining:
         await self._heartbeat.send()
         if link.closed:
             raise LinkError("another node declared this one dead while it was joining")
-        if not link.connection.open:  # it ended after the last reply; a loss is reported only once `joined` is set
+        if not link.connection.open:  # it ended after the last reply; only the loss of a member's link is reported
             raise LinkLost
-        link.joined = True
+        self._membership.become_member()
         link.note_process()
         self._wills.publish_missed()  # those whose authors could not be looked up until now
 
@@ -115,7 +113,7 @@ class Joining:
         what = "MOVED its state was moved to" if layout == MOVED else "ARRIVING a migration has not ended, from"
         return f"{what} {(place or b'').decode()}{(options or b'').decode()}"
 
-    async def _bury(self) -> list[tuple[int, bytes]]:
+    async def _bury(self, former_id: bytes) -> list[tuple[int, bytes]]:
         """Declare nodes dead that have died on this machine, and this node before it was fenced, without their leases.
 
         It comes before deadlines are read: it may bring the clock forward. Returns the wills to publish.
@@ -123,7 +121,7 @@ class Joining:
         link = self._link
         wills: list[tuple[int, bytes]] = []
         for node, count, process in await self._others():
-            if node == self._former_id or is_gone(process):
+            if node == former_id or is_gone(process):
                 wills += pairs(await link.ask_function("bury", node, count))
         return wills
 

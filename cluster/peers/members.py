@@ -116,6 +116,11 @@ class Members:
         if member is not None:
             member.confirm(position)
 
+    def confirm_all(self) -> None:
+        """The link was lost, and confirmations with it: all that was sent counts as arrived."""
+        for member in self:
+            member.confirm(member.sent)
+
     def resume_held(self, now: float) -> None:
         """Try nodes again that have confirmed nothing for HOLD_SECONDS."""
         for member in self:

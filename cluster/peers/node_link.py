@@ -9,6 +9,7 @@ from ..redis.calls import CALLS
 from ..redis.connector import Connector
 from ..redis.keys import Keys
 from ..redis.link import Link, Reply
+from ..state import Membership, State
 
 
 class NodeLink:
@@ -18,15 +19,17 @@ class NodeLink:
         connector: opens the connections.
         keys: of the cluster.
         node_id: of this node.
+        membership: of this node.
         patience: seconds without data after which a call counts as lost.
     """
 
-    def __init__(self, connector: Connector, keys: Keys, node_id: bytes, patience: float) -> None:
+    def __init__(
+        self, connector: Connector, keys: Keys, node_id: bytes, membership: Membership, patience: float
+    ) -> None:
         self.keys = keys
         self.node_id = node_id
-        self.joined = False  # the node has become a member
-        self.connected = False  # the node is a member and up to date, and Redis replies
-        self.closed = False  # the node was fenced or is stopped: final
+        self.applied = 0  # the node's last commit that Redis had when the link was resumed
+        self._membership = membership
         self._process = 0  # the number of the process of Redis that the node has compared itself with; 0 = not known
         self._connector = connector
         self._patience = patience
@@ -45,7 +48,7 @@ class NodeLink:
             reactor: of this node.
             on_push: called with channel and payload of each message to this node.
             on_drained: called when all received data is processed; the turn then ends.
-            on_lost: called when the connection of a node that has joined has ended.
+            on_lost: called when the link of a member is lost.
             before_call: called before each call, to send the records that the call has to follow.
         """
         self._reactor = reactor
@@ -82,9 +85,8 @@ class NodeLink:
         await self._connector.introduce(link, self.keys.subscribe, (self.keys.all, self.keys.to(self.node_id)))
 
     def _lost(self, link: Link) -> None:
-        if link is self.connection and self.joined and not self.closed:
-            if self.connected:
-                self._connector.reached = False  # until an attempt has shown it
+        if link is self.connection and self._membership.state in (State.MEMBER, State.SUSPENDED):
+            self._connector.reached = False  # until an attempt has shown it
             self._on_lost()
 
     def release(self) -> None:
@@ -95,11 +97,15 @@ class NodeLink:
         """End the connection; the log gets the reason."""
         self.connection.close(why)
 
-    def close(self) -> None:
-        """End the connection for good: the node is fenced or stops."""
-        self.closed = True
-        self.connected = False
-        self.connection.close()
+    @property
+    def connected(self) -> bool:
+        """Whether the link carries calls: the node is up to date, and Redis replies."""
+        return self._membership.has_link
+
+    @property
+    def closed(self) -> bool:
+        """Whether the node is fenced, or has left: nothing that arrives is for it."""
+        return self._membership.is_over
 
     @property
     def silent_for(self) -> float:
@@ -172,14 +178,17 @@ class NodeLink:
         """The link is a new one: confirm the membership, and bring the number of the process back to Redis.
 
         Returns:
-            The outcome, the number of the node's last commit, the number of the last change, and the calls of the node
-            that Redis has counted. Or `[b"gone"]`: the node is no member.
+            The outcome, the number of the node's last commit, also kept in `applied`, the number of the last change, and
+            the calls of the node that Redis has counted. Or `[b"gone"]`: the node is no member.
 
         Raises:
             LinkLost: the connection ended.
             LinkError: Redis replied with an error.
         """
-        return await self.ask_function("resume", self._process)
+        reply = await self.ask_function("resume", self._process)
+        if reply[0] != b"gone":
+            self.applied = reply[1]
+        return reply
 
     def _command(self, name: str, arguments: Any) -> list[bytes | str | int]:
         node = [self.node_id] if CALLS[name].of_node else []

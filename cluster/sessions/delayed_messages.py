@@ -90,7 +90,7 @@ class DelayedMessages:
     def _count_tenants(self) -> None:
         """Learn how many messages of each known tenant wait in Redis."""
         tenants = [*self._plane.turn.tenants]
-        if tenants and self._link.connected and not self._link.closed:
+        if tenants and self._link.connected:
             names = [tenant.prefix for tenant in tenants]
             self._link.call(partial(self._counted, tenants), "HMGET", self._link.keys.later_tenants, *names)
 
@@ -115,7 +115,7 @@ class DelayedMessages:
 
     def _take(self, late: int) -> None:
         """Take the messages that have been due for this time, in milliseconds."""
-        if self._link.connected and not self._link.closed and not self._stopped:
+        if self._link.connected and not self._stopped:
             self._link.function(self._taken, "later", AT_ONCE, late)
 
     def _taken(self, reply: Reply) -> None:

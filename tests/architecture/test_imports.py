@@ -27,7 +27,7 @@ LAYERS: dict[str, list[str]] = {
     "broker": [
         "errors version files",
         "logs",
-        "standard_error config",
+        "standard_error state_machine config",
         "sd_notify",
         "core",
         "storage",
@@ -57,6 +57,7 @@ LAYERS: dict[str, list[str]] = {
     ],
     "cluster": [
         "redis",
+        "state",
         "peers",
         "message_log",
         "replication",

@@ -9,6 +9,7 @@ import pytest
 
 from flockmq._speedups.codec.packets import Pingreq, Pingresp
 from flockmq.cluster.membership.lease import PACE, STILL, USED, Lease
+from flockmq.cluster.state import Membership, State
 from tests.harness.inprocess import Client, Node
 
 
@@ -19,7 +20,7 @@ class Link:
         self.asked: list[tuple[Callable[[Any], bool], str]] = []
         self.hung_up = False
         self.why = ""
-        self.closed = False
+        self.reachable = True
 
     def call_function_first(self, then: Callable[[Any], bool], name: str) -> None:
         self.asked.append((then, name))
@@ -35,6 +36,9 @@ class World:
     def __init__(self, seconds: float = 10.0, timeout: float = 60.0) -> None:
         self.node, self.link, self.loop = Node(), Link(), asyncio.new_event_loop()
         self.fenced: list[str] = []
+        self.membership = Membership("a", lambda reason, before: self.fenced.append(reason))
+        self.membership.become_ready()
+        self.membership.become_member()
         self.given_up = 0  # how often the membership could not be confirmed
         self.node.reactor.start()
         self.lease = Lease(
@@ -43,12 +47,17 @@ class World:
             loop=self.loop,
             reactor=self.node.reactor,
             link=cast(Any, self.link),
-            on_fenced=self.fenced.append,
-            on_unconfirmed=self.give_up,
+            membership=self.membership,
+            close_persistent=self.give_up,
         )
-        self.node.reactor.attach_lease(self.lease.suspend)
+        self.node.reactor.attach_lease(lambda: self.lease.expire(time.monotonic()))
 
-    def give_up(self) -> None:
+    def lose_link(self) -> None:
+        """As the recovery of the link begins."""
+        self.membership.lose_link()
+        self.lease.link_lost()
+
+    def give_up(self, reason: str) -> None:
         assert not self.is_read  # so that nothing is written before the clients are closed
         self.given_up += 1
         self.loop.stop()
@@ -79,14 +88,14 @@ def test_nobody_is_served_after_it_until_redis_confirms() -> None:
     time.sleep(0.02)  # the process stands still
     client.write(Pingreq())
     world.node.reactor.run()
-    assert world.lease.suspended and not world.is_read
+    assert world.membership.state is State.SUSPENDED and not world.is_read
     (then, name) = world.link.asked.pop()
     assert name == "beat"
     with pytest.raises(BlockingIOError):
         client.socket.recv(1)
     world.lease.seconds = 10.0
     assert then([1, 1])
-    assert not world.lease.suspended and world.is_read
+    assert world.membership.serves and world.is_read
     assert isinstance(client.take_one(Pingresp), Pingresp)
     world.close()
 
@@ -101,7 +110,7 @@ def test_a_late_turn_begins_with_a_call_and_the_next_one_serves_clients() -> Non
     world.lease.renew(time.monotonic() - PACE)
     client.write(Pingreq())
     world.node.reactor.run()
-    assert late == [True] and not world.lease.suspended
+    assert late == [True] and world.membership.serves
     with pytest.raises(BlockingIOError):
         client.socket.recv(1)
     assert isinstance(client.take_one(Pingresp), Pingresp)
@@ -112,29 +121,40 @@ def test_a_late_turn_begins_with_a_call_and_the_next_one_serves_clients() -> Non
 @pytest.mark.parametrize(("reply", "fenced", "hung_up"), [([b"gone"], 1, False), (ConnectionError("lost"), 0, True)])
 def test_a_node_that_is_no_member_serves_nobody_again(reply: Any, fenced: int, hung_up: bool) -> None:
     world = World()
-    world.lease.suspend()
-    world.lease.suspend()  # each turn calls it
+    assert world.lease.expire(time.monotonic())
+    assert not world.lease.expire(time.monotonic())  # each turn calls it
     ((then, _),) = world.link.asked
     assert not then(reply)
     assert (len(world.fenced), world.link.hung_up, world.link.why) == (fenced, hung_up, "lost" * hung_up)
-    assert world.lease.suspended and not world.is_read
+    assert not world.membership.serves and not world.is_read
     world.close()
 
 
 def test_without_redis_it_goes_on() -> None:
     world = World()
     world.lease.renew(time.monotonic())
-    world.lease.link_lost()
-    world.lease.tick_without_redis(time.monotonic())
-    assert not world.lease.suspended and world.is_read
+    world.lose_link()
+    world.lease.look_for_pause(time.monotonic())
+    assert world.membership.serves and world.is_read
     world.close()
 
 
 def test_while_it_joins_it_has_no_lease_to_lose() -> None:
     world = World()
+    world.membership = world.lease._membership = Membership("a", print)
     world.lease.renew(time.monotonic())
-    world.lease.tick_without_redis(time.monotonic() + 60)
-    assert not world.lease.suspended and world.is_read
+    world.lease.look_for_pause(time.monotonic() + 60)
+    assert world.membership.state is State.JOINING and world.is_read
+    world.close()
+
+
+def test_a_node_that_stands_still_while_it_joins_begins_again() -> None:
+    world = World()
+    world.membership = world.lease._membership = Membership("a", print)
+    world.membership.become_ready()
+    world.lease.renew(time.monotonic() - 10)
+    assert world.lease.expire(time.monotonic())
+    assert world.link.hung_up and world.membership.state is State.READY and not world.link.asked
     world.close()
 
 
@@ -142,31 +162,32 @@ def test_a_node_that_stood_still_serves_nobody_when_its_link_is_lost_until_it_is
     """Redis could not reply to it that other nodes have declared it dead."""
     world = World()
     world.lease.suspend()
-    world.lease.link_lost()
-    assert world.lease.suspended and not world.is_read
+    world.lose_link()
+    assert world.membership.state is State.STRANDED and not world.is_read
     world.lease.renew(time.monotonic())  # the repair has asked Redis
+    world.membership.regain_link()
     world.lease.resume()
-    assert not world.lease.suspended and world.is_read and not world.given_up
+    assert world.membership.serves and world.is_read and not world.given_up
     world.close()
 
 
 def test_a_node_that_stands_still_without_redis_serves_nobody_until_it_is_back() -> None:
     """The next turn finds it, or the next tick of the clock, whichever is first."""
     world = World()
-    world.lease.link_lost()
-    world.lease.tick_without_redis(time.monotonic() + 10 * STILL + 0.1)
-    assert world.lease.suspended and not world.is_read
+    world.lose_link()
+    world.lease.look_for_pause(time.monotonic() + 10 * STILL + 0.1)
+    assert world.membership.state is State.STRANDED and not world.is_read
     world.close()
 
     world = World(seconds=0.01)
-    world.node.reactor.attach_lease(lambda: world.lease.tick_without_redis(time.monotonic()))
+    world.node.reactor.attach_lease(lambda: world.lease.look_for_pause(time.monotonic()))
     client = Client(world.node, "client")
     client.connack()
-    world.lease.link_lost()
+    world.lose_link()
     time.sleep(0.02)  # the process stands still
     client.write(Pingreq())
     world.node.reactor.run()
-    assert world.lease.suspended and not world.is_read
+    assert world.membership.state is State.STRANDED and not world.is_read
     with pytest.raises(BlockingIOError):
         client.socket.recv(1)
     world.close()
@@ -175,23 +196,23 @@ def test_a_node_that_stands_still_without_redis_serves_nobody_until_it_is_back()
 def test_a_node_that_stood_still_gives_up_its_persistent_clients_if_redis_stays_away() -> None:
     world = World(timeout=0.01)
     world.lease.suspend()
-    world.lease.link_lost()
+    world.lose_link()
     world.loop.run_forever()  # until it gives up
     assert world.given_up == 1
-    assert not world.lease.suspended and world.is_read
-    world.lease.tick_without_redis(time.monotonic() + 10 * STILL + 0.1)  # it stands still again
-    assert world.lease.suspended and not world.is_read
+    assert world.membership.serves and world.is_read
+    world.lease.look_for_pause(time.monotonic() + 10 * STILL + 0.1)  # it stands still again
+    assert world.membership.state is State.STRANDED and not world.is_read
     world.loop.run_forever()
     assert world.given_up == 2
-    assert not world.lease.suspended and world.is_read
+    assert world.membership.serves and world.is_read
     world.close()
 
 
 def test_a_node_that_rejoins_gives_up_nothing() -> None:
     world = World(timeout=0.01)
     world.lease.suspend()
-    world.lease.link_lost()
-    world.link.closed = True
+    world.lose_link()
+    world.membership.become_fenced("a test")
     world.loop.call_later(0.05, world.loop.stop)  # after the timer of the lease, by the same clock
     world.loop.run_forever()
     assert not world.given_up and not world.is_read

@@ -43,7 +43,6 @@ from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq.broker import cli
 from flockmq.cluster.coordinator import ClusterCoordinator
 from flockmq.cluster.membership.cleanup import Cleanup
-from flockmq.cluster.membership.heartbeat import Heartbeat
 from flockmq.cluster.redis.store import RedisStore
 from flockmq.cluster.sessions.leases import Leases
 from flockmq.cluster.sessions.loading import Loading
@@ -191,7 +190,7 @@ def install(point: str, count: int) -> None:
     around(RedisStore, "_taken", settled, nothing)
     around(Cleanup, "take_due", nothing, soon("grace-asked"))
     around(Cleanup, "_due_taken", here("grace-due"), nothing)
-    around(Heartbeat, "_declared_dead", here("buried-leases"), nothing)
+    around(Cleanup, "_buried", here("buried-leases"), nothing)
     around(RedisStore, "commit", given("before-given"), nothing)
     around(RedisStore, "commit", here("before-commit"), arm)
     around(RedisStore, "_send", nothing, sent)
@@ -202,7 +201,7 @@ def install(point: str, count: int) -> None:
     around(TakeOver, "ended", nothing, here("released"))
     around(TakeOver, "ended", nothing, releases)
     around(RedisStore, "_number", released, nothing)
-    around(Heartbeat, "_declared_dead", handed_over, nothing)
+    around(Cleanup, "_buried", handed_over, nothing)
     around(Cleanup, "_due_taken", due("due-taken"), due("due-published"))
 
 

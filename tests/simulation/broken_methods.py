@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from flockmq.cluster.membership.heartbeat import Heartbeat
+from flockmq.cluster.membership.cleanup import Cleanup
 from flockmq.cluster.membership.lease import Lease
 from flockmq.cluster.peers import wire
 from flockmq.cluster.peers.members import Members
@@ -12,6 +12,7 @@ from flockmq.cluster.replication.barrier import Barrier
 from flockmq.cluster.sessions.delayed_messages import DelayedMessages
 from flockmq.cluster.sessions.takeover import TakeOver
 from flockmq.cluster.sessions.wills import Wills
+from flockmq.cluster.state import State
 
 
 def nothing(method: Any) -> Any:
@@ -86,9 +87,9 @@ def confirm_early(handle: Any) -> Any:
     return handled
 
 
-def no_wills(declared: Any) -> Any:
-    def forgotten(self: Heartbeat, reply: Any) -> None:
-        declared(self, [])
+def no_wills(buried: Any) -> Any:
+    def forgotten(self: Cleanup, reply: Any) -> None:
+        buried(self, [])
 
     return forgotten
 
@@ -181,7 +182,9 @@ def resumes(link_lost: Any) -> Any:
 
     def lost(self: Lease) -> None:
         link_lost(self)
-        self.resume()
+        if self._membership.state is State.STRANDED:
+            self._membership.give_up_waiting()
+            self.resume()
 
     return lost
 
@@ -204,12 +207,12 @@ def always(_property: Any) -> Any:
     return property(lambda _self: True)
 
 
-def forget_unreplied(what_is_lost: Any) -> Any:
-    """Of Recovery: calls whose replies were lost count as replied."""
+def forget_unreplied(compare: Any) -> Any:
+    """Of Losses: calls whose replies were lost count as replied."""
 
     async def judges(self: Any, *arguments: int) -> str:
         self._unreplied = 0
-        return str(await what_is_lost(self, *arguments))
+        return str(await compare(self, *arguments))
 
     return judges
 
@@ -307,9 +310,9 @@ def none_missed(recovered: Any) -> Any:
 def forget_departed(resume: Any) -> Any:
     """Of Recovery: each attempt begins with the nodes that are members then."""
 
-    async def resumed(self: Any) -> None:
+    async def resumed(self: Any, lost_at: float) -> None:
         self._replica.members.forget_departed()
-        await resume(self)
+        await resume(self, lost_at)
 
     return resumed
 
@@ -354,7 +357,10 @@ def not_back_at_join(publish: Any) -> Any:
     """Of NodeLink: a node that joins does not publish `back`."""
 
     def published(self: Any, channel: bytes, message: bytes) -> None:
-        if self.joined or wire.back(self.node_id, 0)[:-1] != message[: len(wire.back(self.node_id, 0)) - 1]:
+        if (
+            self._membership.is_member
+            or wire.back(self.node_id, 0)[:-1] != message[: len(wire.back(self.node_id, 0)) - 1]
+        ):
             publish(self, channel, message)
 
     return published

@@ -21,7 +21,7 @@ from redis.utils import get_lib_version
 from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq.broker.core.data_plane import DataPlane
 from flockmq.cluster.coordinator import ClusterCoordinator
-from flockmq.cluster.membership.recovery import STARTED_TWICE
+from flockmq.cluster.membership.losses import STARTED_TWICE
 from flockmq.cluster.redis.link import DECLARED_DEAD
 from flockmq.loadtest.prove.client import NEVER
 from flockmq.loadtest.prove.history import Delivered

@@ -1,10 +1,12 @@
 """Deliberate faults of the product, one at a time: the simulation has to find each of them."""
 
 from flockmq.broker.core.sessions import Sessions
+from flockmq.cluster.membership.cleanup import Cleanup
 from flockmq.cluster.membership.clock import ClusterClock
 from flockmq.cluster.membership.heartbeat import Heartbeat
 from flockmq.cluster.membership.inbox import Inbox
 from flockmq.cluster.membership.lease import Lease
+from flockmq.cluster.membership.losses import Losses
 from flockmq.cluster.membership.recovery import Recovery
 from flockmq.cluster.peers.members import Members
 from flockmq.cluster.peers.node_link import NodeLink
@@ -314,7 +316,7 @@ ALL = (
         "wills forgotten",
         "G6",
         "the node that declares another one dead does not publish its wills",
-        methods=((Heartbeat, "_declared_dead", broken.no_wills),),
+        methods=((Cleanup, "_buried", broken.no_wills),),
     ),
     Mutation(
         "wills not settled",
@@ -545,7 +547,7 @@ ALL = (
         "G5",
         "a node that stood still while Redis was away serves its clients",
         methods=(
-            (Lease, "tick_without_redis", broken.nothing),
+            (Lease, "look_for_pause", broken.nothing),
             (Lease, "link_lost", broken.resumes),
             (Lease, "_go_on", broken.unbounded),
         ),
@@ -642,7 +644,7 @@ ALL = (
         "lost acknowledgements, not missed",
         "G1",
         "a node compares its count of calls with one that has also calls whose replies it has never had",
-        methods=((Recovery, "_what_is_lost", broken.forget_unreplied),),
+        methods=((Losses, "_compare", broken.forget_unreplied),),
     ),
     Mutation(
         "confirmed too late",

@@ -4,6 +4,7 @@ Those with a plan of their own (meetings.py) have its name. Where a later safegu
 """
 
 from flockmq.cluster.membership.lease import Lease
+from flockmq.cluster.membership.losses import Losses
 from flockmq.cluster.membership.recovery import Recovery
 from flockmq.cluster.peers.members import Members
 from flockmq.cluster.peers.node_link import NodeLink
@@ -62,7 +63,7 @@ PUT_BACK = (
         "losses not noticed",
         "G8",
         "a node whose link is back does not notice that Redis has lost data",
-        methods=((Recovery, "_what_is_lost", broken.answers("")),),
+        methods=((Losses, "_compare", broken.answers("")),),
     ),
     Mutation(
         "missed wills",

@@ -60,8 +60,8 @@ local function room_of(prefix, cid, limit, by_length, total, acked)
   return limit - total
 end
 
--- A member with a limit by length has no room, and has left the rotation: it is to return when its queue is shorter. The
--- field `r` of its session has the groups, each with a zero byte behind it.
+-- A member with a limit by length has no room, and has left the rotation: it is to return when its queue is shorter.
+-- The field `r` of its session has the groups, each with a zero byte behind it.
 local function rest(prefix, group, cid)
   local key = prefix .. 's:' .. cid
   local resting = redis.call('HGET', key, 'r') or ''
