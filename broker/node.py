@@ -37,6 +37,7 @@ from .hooks.api import Hooks
 from .hooks.chain import HookChain
 from .hooks.load import load
 from .hooks.users import HookUsers
+from .lifecycle import Lifecycle, Phase
 from .links.link import Host
 from .links.links import Links
 from .listeners.bind import host_name
@@ -92,17 +93,12 @@ class Node:
         self._reload = reload
         self._heap = heap
         self._loop = asyncio.get_running_loop()
-        self._stopped = asyncio.Event()
         self.listeners = Listeners()
-        self.serving = False  # clients are accepted
-        self._fenced = asyncio.Event()  # it rejoins: no clients are left, so a stop need not wait for load balancers
-        self._rejoining: asyncio.Task[None] | None = None
-        self._joins = False  # it starts, or rejoins
-        self._fenced_early = ""  # the reason for which it was fenced while it joined: it has to join again
-        self._failure: Exception | None = None  # why the node ends
+        self._rejoining: asyncio.Task[None] | None = None  # the last one
         self._former_id = ""  # of this node in the cluster, before it was fenced
         self._hooks = [*load(config.hooks.load), *more_hooks]
         self.name = config.cluster.node_name or host_name()
+        self._lifecycle = Lifecycle(self.name)
         self.version = version()
         self.http: HttpServer | None = None
         self._exporter: Exporter | None = None
@@ -126,7 +122,9 @@ class Node:
         self._build()
 
     def _build(self) -> None:
-        self.coordinator = make_coordinator(self.config, self._loop, self._rejoin, self._fail, self._former_id)
+        self.coordinator = make_coordinator(
+            self.config, self._loop, self._rejoin, self._lifecycle.fail, self._former_id
+        )
         self.broker = Broker(self.config, self.coordinator, self._access, self._driver, self._http_failures)
         self.broker.data_plane.will_rights = self._access
         self.broker.use(self._hooks, self.config.hooks.timeout)
@@ -152,13 +150,18 @@ class Node:
         return [HookUsers(chain)] if chain.has("authenticate", "authentication") else []
 
     @property
+    def serving(self) -> bool:
+        """Whether the node has started: it accepts clients, or rejoins, or stops."""
+        return self._lifecycle.has_started
+
+    @property
     def http_addresses(self) -> list[str]:
         """Addresses of the HTTP server."""
         return self.http.addresses if self.http is not None else []
 
     def _runs_link(self, name: str) -> bool:
         """Whether this node runs the link; also while it is drained, since the others still expect it to."""
-        return self.serving and self._rejoining is None and self.coordinator.is_responsible(f"link {name}")
+        return self._lifecycle.has_state and self.coordinator.is_responsible(f"link {name}")
 
     def _http_failures(self) -> int:
         return self.http.failures() if self.http is not None else 0
@@ -179,15 +182,16 @@ class Node:
         if self.config.otel.endpoint:
             self._exporter = Exporter(self.config.otel, lambda: self.broker, self.version, self.name)
         starting = asyncio.ensure_future(self._start_coordinator())
-        stopped = asyncio.ensure_future(self._stopped.wait())
-        await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
+        ended = asyncio.ensure_future(self._lifecycle.until_end())
+        await asyncio.wait((starting, ended), return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
         if not starting.done():
             starting.cancel()
             return
         starting.result()
+        if not self.serving:
+            return
         self.listeners.listen()
-        self.serving = True
         self._started = time.monotonic()
         self._clock.start()
         self.links.configure(self.config.links)
@@ -198,13 +202,11 @@ class Node:
         log_at = 0.0
         wait = RETRY_SECONDS
         while True:
-            self._joins, self._fenced_early = True, ""
             try:
                 await self.coordinator.start()
-                if self._fenced_early:
-                    raise NotNow(f"fenced while it joined the cluster: {self._fenced_early}")
-                self._joins = False
                 self.broker.secret.loaded()
+                if not self._lifecycle.ends:
+                    self._lifecycle.become_started()
                 return
             except NotNow as error:
                 if time.monotonic() >= log_at:
@@ -216,15 +218,18 @@ class Node:
 
     async def _open(self) -> None:
         """Accept clients, when the sessions of links are there for their messages."""
+        if self._lifecycle.phase is not Phase.OPENING:
+            return  # it was fenced, or is to stop
         self.broker.bans.refresh()
         self._ticket_keys.refresh()
         reactor = self.broker.data_plane.reactor
         reactor.set_max_connections(self._max_connections())
         reactor.start()
         await self.links.prepared()
-        if self._rejoining is not None:
-            return  # fenced meanwhile
+        if self._lifecycle.phase is not Phase.OPENING:
+            return
         self.listeners.open(reactor, self.config.proxy.trusted)
+        self._lifecycle.become_serving()
         self._update_sys(0.0)
         if self._heap is not None:
             self._heap.freeze()
@@ -237,23 +242,22 @@ class Node:
     # ---- rejoin ----
 
     def _rejoin(self, reason: str) -> None:
-        """Close all clients, drop all state, and join the cluster again."""
+        """The cluster has fenced this node: close all clients, drop all state, and join the cluster again."""
         self._former_id = self.coordinator.node_id
-        if self._joins:
-            self._fenced_early = reason
-            return
-        self._fenced.set()
-        if self._stopped.is_set():
-            log.error("fenced while stopping: unconfirmed messages were not acknowledged", reason=reason)
-        elif self._rejoining is None:
+        if self._lifecycle.become_fenced():
             log.error("fenced: closing all clients and rejoining the cluster", reason=reason)
-            reactor = self.broker.data_plane.reactor
-            reactor.stop()
-            for connection in reactor:
-                connection.reset_on_close = True  # other nodes publish its will, even if it just sends DISCONNECT
-                connection.close(close_reasons.NODE_REJOINS)
+            self._close_clients()
+            self.links.tick()  # the links that run here end
             self._rejoining = self._loop.create_task(self._join_again())
-            self.links.tick()  # those that run here end before the state is empty
+        elif self._lifecycle.ends:
+            log.error("fenced while stopping: unconfirmed messages were not acknowledged", reason=reason)
+
+    def _close_clients(self) -> None:
+        reactor = self.broker.data_plane.reactor
+        reactor.stop()
+        for connection in reactor:
+            connection.reset_on_close = True  # other nodes publish its will, even if it just sends DISCONNECT
+            connection.close(close_reasons.NODE_REJOINS)
 
     async def _join_again(self) -> None:
         if self._heap is not None:
@@ -262,19 +266,11 @@ class Node:
         try:
             await self._start_coordinator()
         except Exception as error:
-            self._fail(error)
+            self._lifecycle.fail(error)
             return
-        self._rejoining = None
         await self._open()
-        if self._rejoining is not None:
-            return
-        self._fenced.clear()
-        log.info("rejoined the cluster: the node is ready again")
-
-    def _fail(self, reason: Exception) -> None:
-        """Let the node end: it can't rejoin the cluster, or its store has failed."""
-        self._failure = reason
-        self._stopped.set()
+        if self._lifecycle.phase is Phase.SERVING:
+            log.info("rejoined the cluster: the node is ready again")
 
     # ---- run ----
 
@@ -325,7 +321,7 @@ class Node:
         )
 
     def _refresh_ticket_keys(self) -> None:
-        if self._rejoining is None:  # else the stored keys are yet to be read
+        if self._lifecycle.has_state:
             self._ticket_keys.refresh()
 
     def _update_sys(self, elapsed: float) -> None:
@@ -360,7 +356,7 @@ class Node:
 
     def request_stop(self) -> None:
         """Let `start` or `run` return."""
-        self._stopped.set()
+        self._lifecycle.stop()
 
     async def run(self) -> None:
         """Serve until `request_stop`.
@@ -368,9 +364,9 @@ class Node:
         Raises:
             FlockError: the node had to rejoin the cluster, and can't; or its store has failed.
         """
-        await self._stopped.wait()
-        if self._failure is not None:
-            raise self._failure
+        await self._lifecycle.until_end()
+        if self._lifecycle.failure is not None:
+            raise self._lifecycle.failure
 
     # ---- stop ----
 
@@ -380,14 +376,16 @@ class Node:
         Raises:
             FlockError: the store has failed, before or meanwhile: a part of the state is not stored.
         """
+        self._lifecycle.stop()
         if self.serving:
             log.info("stopping", clients=self.broker.data_plane.sessions.connected)
         if self._rejoining is not None:
             self._rejoining.cancel()
         self.broker.announce_stop(lambda reference: self.listeners.are_named(reference, self.name))
-        if self.serving and self._failure is None and self.config.http.drain and not self.broker.redirect.closed:
+        if self.config.http.drain and not self.broker.redirect.closed:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._fenced.wait(), self.config.http.drain)
+                await asyncio.wait_for(self._lifecycle.until_closing(), self.config.http.drain)
+        self._lifecycle.close()
         await self.links.stop()
         reactor = self.broker.data_plane.reactor
         reactor.stop_listening()
@@ -408,8 +406,8 @@ class Node:
             await asyncio.to_thread(self._exporter.stop)
         if self.serving:
             log.info("stopped")
-        if self._failure is not None:
-            raise self._failure
+        if self._lifecycle.failure is not None:
+            raise self._lifecycle.failure
 
 
 def make_coordinator(

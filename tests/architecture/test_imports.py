@@ -45,7 +45,7 @@ LAYERS: dict[str, list[str]] = {
         "links",
         "rpc",
         "admin",
-        "clock",
+        "clock lifecycle",
         "node",
         "child append_only_file",
         "private_redis",

@@ -366,6 +366,18 @@ def not_back_at_join(publish: Any) -> Any:
     return published
 
 
+def each_loss(lost: Any) -> Any:
+    """Of NodeLink: the loss of a link that is being repaired is reported, too."""
+
+    def reported(self: Any, link: Any) -> None:
+        if link is self.connection and self._membership.has_lost_link:
+            self._on_lost()
+        else:
+            lost(self, link)
+
+    return reported
+
+
 def none_ended(ended: Any) -> Any:
     return lambda self: iter(())
 

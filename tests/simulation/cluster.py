@@ -20,6 +20,7 @@ from redis.utils import get_lib_version
 
 from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq.broker.core.data_plane import DataPlane
+from flockmq.broker.state_machine import ILLEGAL
 from flockmq.cluster.coordinator import ClusterCoordinator
 from flockmq.cluster.membership.losses import STARTED_TWICE
 from flockmq.cluster.redis.link import DECLARED_DEAD
@@ -110,6 +111,8 @@ class LogLines(logging.Handler):
         if record.exc_info:
             text += "\n" + logging.Formatter().formatException(record.exc_info)
         self._run.story.tell(self._run.world.now, who, text)
+        if event == ILLEGAL:
+            self._run.found(f"M1 {who}: {text}")
         if event.startswith("internal error") or "damaged" in event:
             self._run.found(f"E0 {who}: {text}")
 

@@ -305,6 +305,12 @@ ALL = (
         "a node whose link is back does not compare its claims with those in Redis",
         methods=((Reclaim, "_compare", broken.nothing), (Reclaim, "_granted", broken.nothing)),
     ),
+    Mutation(
+        "loss reported twice",
+        "M1",
+        "a node whose link ends while it is repaired loses it a second time",
+        methods=((NodeLink, "_lost", broken.each_loss),),
+    ),
     # ---- wills ----
     Mutation(
         "wills of the dead",

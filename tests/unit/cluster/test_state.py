@@ -4,25 +4,12 @@ import pytest
 
 from flockmq.broker.state_machine import IllegalTransition
 from flockmq.cluster.state import TRANSITIONS, Event, Membership, State
-from tests.architecture.imports import ROOT
-
-
-def documented(page: str, heading: str) -> dict[tuple[str, str], str]:
-    """The next state by state and event, from the first table below a heading."""
-    section = (ROOT / "deploy/docs" / page).read_text("utf-8").split(f"\n{heading}\n")[1]
-    table = section.split("\n| --- | --- | --- |\n")[1].split("\n\n")[0]
-    found: dict[tuple[str, str], str] = {}
-    for line in table.splitlines():
-        sources, event, target = (cell.strip() for cell in line.strip("|").split("|"))
-        for source in sources.split(", "):
-            assert (source, event) not in found
-            found[source, event] = target
-    return found
+from tests.harness.transitions import documented
 
 
 def test_the_table_of_the_page_is_that_of_the_code() -> None:
     table = {(state.value, event.value): after.value for (state, event), after in TRANSITIONS.items()}
-    assert documented("CLUSTER.md", "### The state of a node") == table
+    assert documented("The state of a node") == table
 
 
 def test_each_state_is_reached_and_each_event_is_used() -> None:
