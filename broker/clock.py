@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from . import logs
@@ -19,7 +19,7 @@ class Job(NamedTuple):
     """Periodic work."""
 
     period: float | Callable[[], float]  # seconds; a function if the configuration may change it
-    run: Callable[[float], object]  # called with the seconds since the last time
+    run: Callable[[], object]
 
 
 class Clock:
@@ -29,22 +29,22 @@ class Clock:
         loop: of the node.
         tick: called with the ticks that have passed, maybe none; with further ticks in which the process was suspended
             or the machine slept; and with the seconds by which the clock is late.
-        jobs: run in this order, after the tick.
+        jobs: run in this order, after the tick. They may be replaced by others with the same periods.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, tick: Callable[[int, int, float], object], jobs: Iterable[Job]
+        self, loop: asyncio.AbstractEventLoop, tick: Callable[[int, int, float], object], jobs: Sequence[Job]
     ) -> None:
         self._loop = loop
         self._tick = tick
-        self._jobs = tuple(jobs)
+        self.jobs = jobs
         self._log_at = 0.0  # when a failure is logged again
 
     def start(self) -> None:
         """Begin to tick; the first run of each job is a period from now."""
         self._last_tick = time.monotonic()
         self._slept = time.clock_gettime(time.CLOCK_BOOTTIME) - self._last_tick  # seconds that the machine has slept
-        self._last_runs = [self._last_tick] * len(self._jobs)
+        self._last_runs = [self._last_tick] * len(self.jobs)
         self._schedule()
 
     def stop(self) -> None:
@@ -64,11 +64,10 @@ class Clock:
         missed = max(0, ticks - MAX_TICKS) + int((slept - self._slept) * TICKS_PER_SECOND)
         self._slept = slept
         self._call(self._tick, min(ticks, MAX_TICKS), missed, now - self._due)
-        for number, (period, run) in enumerate(self._jobs):
-            elapsed = now - self._last_runs[number]
-            if elapsed >= (period() if callable(period) else period):
+        for number, (period, run) in enumerate(self.jobs):
+            if now - self._last_runs[number] >= (period() if callable(period) else period):
                 self._last_runs[number] = now
-                self._call(run, elapsed)
+                self._call(run)
         self._schedule()
 
     def _call(self, work: Callable[..., object], *arguments: float) -> None:

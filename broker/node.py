@@ -117,7 +117,7 @@ class Node:
             lambda client_id, limits: self.coordinator.limit_queue(client_id, limits),
         )
         self.links = Links(host, self._runs_link)
-        self._clock = Clock(self._loop, self._tick, self._jobs())
+        self._clock = Clock(self._loop, self._tick, ())
         self._driver = make_driver(self._loop)
         self._build()
 
@@ -134,6 +134,7 @@ class Node:
             self.coordinator.users.attach(self._users_changed, self.broker.connected_users.names)
         self._sys_topics = SysTopics(self.broker, self.version)
         self._ticket_keys = TicketKeys(self.broker.data_plane, self.listeners.ticket_keys)
+        self._clock.jobs = self._jobs()
 
     def _rebuild(self) -> None:
         """Replace the state by an empty one, which goes on with the drain of the node. The earlier one is freed."""
@@ -230,7 +231,7 @@ class Node:
             return
         self.listeners.open(reactor, self.config.proxy.trusted)
         self._lifecycle.become_serving()
-        self._update_sys(0.0)
+        self._update_sys()
         if self._heap is not None:
             self._heap.freeze()
 
@@ -280,22 +281,27 @@ class Node:
             self.broker.data_plane.reactor.advance(ticks, missed)
 
     def _jobs(self) -> tuple[Job, ...]:
+        """The periodic work of the node, and of the parts that it has now."""
+        broker, plane = self.broker, self.broker.data_plane
         return (
-            Job(EVERY_TICK, lambda _: self.coordinator.tick()),
-            Job(EVERY_TICK, lambda _: self._report_full_queues()),
-            Job(EVERY_TICK, lambda _: self.broker.data_plane.stuck_sessions.tick()),
-            Job(EVERY_TICK, lambda _: self.broker.data_plane.strangers.tick(time.monotonic())),
-            Job(EVERY_TICK, lambda _: self.broker.traces.forget()),
-            Job(EVERY_TICK, lambda _: self.broker.retained_searches.tick()),
-            Job(EVERY_TICK, lambda _: self.broker.guests.tick()),
-            Job(EVERY_TICK, lambda _: self.links.tick()),
-            Job(EVERY_TICK, lambda _: self.broker.connected_users.tick()),
-            Job(FILES_SECONDS, lambda _: self._check_files()),
-            Job(EVERY_TICK, lambda _: self.broker.bans.tick()),
-            Job(TICKET_KEYS_SECONDS, lambda _: self._refresh_ticket_keys()),
-            Job(CERTIFICATE_SECONDS, lambda _: self.listeners.check_certificates(self.config)),
+            Job(EVERY_TICK, self.coordinator.tick),
+            Job(EVERY_TICK, self._report_full_queues),
+            Job(EVERY_TICK, plane.stuck_sessions.tick),
+            Job(EVERY_TICK, self._report_strangers),
+            Job(EVERY_TICK, broker.traces.forget),
+            Job(EVERY_TICK, broker.retained_searches.tick),
+            Job(EVERY_TICK, broker.guests.tick),
+            Job(EVERY_TICK, self.links.tick),
+            Job(EVERY_TICK, broker.connected_users.tick),
+            Job(FILES_SECONDS, self._check_files),
+            Job(EVERY_TICK, broker.bans.tick),
+            Job(TICKET_KEYS_SECONDS, self._refresh_ticket_keys),
+            Job(CERTIFICATE_SECONDS, self._check_certificates),
             Job(lambda: self.config.mqtt.sys_interval, self._update_sys),
         )
+
+    def _report_strangers(self) -> None:
+        self.broker.data_plane.strangers.tick(time.monotonic())
 
     def _report_full_queues(self) -> None:
         """Log dead letters and drops at full queues: publishers may have got acknowledgements of these messages."""
@@ -324,9 +330,12 @@ class Node:
         if self._lifecycle.has_state:
             self._ticket_keys.refresh()
 
-    def _update_sys(self, elapsed: float) -> None:
+    def _check_certificates(self) -> None:
+        self.listeners.check_certificates(self.config)
+
+    def _update_sys(self) -> None:
         if self.config.mqtt.sys_interval:
-            self._sys_topics.update(time.monotonic() - self._started, elapsed)
+            self._sys_topics.update(time.monotonic() - self._started)
             self.broker.data_plane.end_turn()
 
     def reload(self) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import resource
+import time
 
 from ...broker import Broker
 from ...metrics import LOADS, METRICS, SUMS
@@ -19,15 +20,18 @@ class SysTopics:
         self._version = version
         self._sent: dict[str, str] = {}
         self._last = broker.data_plane.turn.counted()
+        self._updated = 0.0  # monotonic
         self._loads = dict.fromkeys(((name, span) for name, _ in LOADS for span in AVERAGES), 0.0)
 
-    def update(self, uptime: float, elapsed: float) -> None:
+    def update(self, uptime: float) -> None:
         """Publish the values that have changed.
 
         Args:
             uptime: seconds since the start.
-            elapsed: seconds since the last update.
         """
+        now = time.monotonic()
+        elapsed = now - self._updated if self._updated else 0.0
+        self._updated = now
         figures = self._broker.data_plane.turn.counted()
         self._publish("version", f"FlockMQ {self._version}")
         self._publish("uptime", f"{uptime:.0f} seconds")

@@ -16,9 +16,9 @@ def test_jobs_run_at_their_periods_and_after_the_tick() -> None:
             asyncio.get_running_loop(),
             lambda ticks, missed, late: seen.append(f"tick {ticks}"),
             (
-                Job(EVERY_TICK, lambda elapsed: seen.append("every tick")),
-                Job(60.0, lambda elapsed: seen.append("late")),
-                Job(lambda: period or 60.0, lambda elapsed: seen.append("configured")),
+                Job(EVERY_TICK, lambda: seen.append("every tick")),
+                Job(60.0, lambda: seen.append("late")),
+                Job(lambda: period or 60.0, lambda: seen.append("configured")),
             ),
         )
         clock.start()
@@ -52,11 +52,11 @@ def test_a_job_that_fails_stops_neither_the_clock_nor_other_jobs() -> None:
     async def run() -> None:
         enough = asyncio.Event()
 
-        def fail(elapsed: float) -> None:
+        def fail() -> None:
             runs.append("failed")
             raise RuntimeError("no reason")
 
-        def go_on(elapsed: float) -> None:
+        def go_on() -> None:
             runs.append("went on")
             if len(runs) == 4:
                 enough.set()
