@@ -24,7 +24,7 @@ help:
 	@echo "make bench    measure, beside other brokers where they can be had: one node (ONLY=single, about 11 minutes)"
 	@echo "              and a cluster (ONLY=cluster, about 25), Spark on its log of messages (ONLY=analytics, 3), and"
 	@echo "              the cost of a message while connections, subscriptions and nodes grow (ONLY=growth, 10)"
-	@echo "make soak     the long forms: fuzzing, sanitizers, faults, memory; SECONDS=$(SECONDS) each; writes deploy/docs/SOAK.md"
+	@echo "make soak     the long forms: fuzzing, sanitizers, faults, memory; SECONDS=$(SECONDS) each; a record in deploy/docs/records"
 	@echo "make dist     an sdist and a wheel in dist/"
 	@echo "make clean    remove what was built"
 

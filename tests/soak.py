@@ -1,7 +1,7 @@
-"""Owns: `make soak`. Runs the long forms, three at a time, and keeps their record in deploy/docs/SOAK.md.
+"""Owns: `make soak`. Runs the long forms, three at a time, and writes their record into deploy/docs/records/.
 
-`python tests/soak.py --seconds 600 [PART ...]`: the lines of parts that are not named stay. A part that fails does not
-stop the others; the exit status is then 1.
+`python tests/soak.py --seconds 600 [PART ...]`. The record of a day is one file: a second run on that day replaces the
+lines of its parts. A part that fails does not stop the others; the exit status is then 1.
 """
 
 import argparse
@@ -12,11 +12,12 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 from threading import Lock
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORD = ROOT / "deploy" / "docs" / "SOAK.md"
+RECORDS = ROOT / "deploy" / "docs" / "records"
 FUZZERS = ("packets", "connection", "websocket", "nodes")
 KILLS = "tests/faults/test_cluster_random_kills.py tests/faults/test_shared_random_kills.py"
 PYTEST = "-m pytest -m soak -q -s --timeout 0"
@@ -38,6 +39,13 @@ UNITS = (
     "kills|seeds|messages|runs|malformed packets|slow connections|connects|groups|aliases|passed|failed|errors?|skipped"
 )
 AMOUNT = re.compile(rf"(\d+) ({UNITS})\b")
+INTRODUCTION = """\
+# The long forms, {day}
+
+For developers before a release, and for readers who ask how long FlockMQ has been tried. `make soak` ran these parts,
+three at a time. [FAULTS.md](../FAULTS.md) and [SIMULATION.md](../SIMULATION.md) describe the faults.
+
+"""
 HEAD = "| Part | Command | Duration | Amount | Result | Commit |\n| --- | --- | --- | --- | --- | --- |\n"
 
 
@@ -48,8 +56,16 @@ def count(line: str, amounts: Counter[str]) -> None:
             amounts[unit] += int(number)
 
 
+def record_of(day: date, folder: Path = RECORDS) -> Path:
+    """The record of a day; a new one has no lines yet."""
+    path = folder / f"soak-{day}.md"
+    if not path.exists():
+        path.write_text(INTRODUCTION.format(day=day) + HEAD)
+    return path
+
+
 def with_row(text: str, part: str, cells: list[str]) -> str:
-    """A record with another line for a part. Lines are in the order of PARTS, then those of other runs."""
+    """A record with another line for a part. Lines are in the order of PARTS, then unknown parts."""
     introduction, _, lines = text.partition(HEAD)
     rows = {line.split("|")[1].strip(): line for line in lines.splitlines()}
     rows[part] = f"| {' | '.join([part, *cells])} |"
@@ -92,11 +108,12 @@ def main() -> int:
     describe = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     writing = Lock()
+    path = record_of(date.today())
 
     def record(part: str) -> bool:
         cells, passed = run(part, options.seconds, options.more)
         with writing:
-            RECORD.write_text(with_row(RECORD.read_text(), part, [*cells, commit]))
+            path.write_text(with_row(path.read_text(), part, [*cells, commit]))
         return passed
 
     with ThreadPoolExecutor(options.at_once) as pool:

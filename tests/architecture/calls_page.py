@@ -13,7 +13,7 @@ For developers of the cluster. This page is printed from `cluster/redis/calls.py
 arguments and its reply. [CLUSTER.md](../CLUSTER.md) has their place in the protocol.
 
 A call is `FCALL flockmq_<name> 0 <prefix> <arguments>`; in a Redis Cluster it
-[declares one key](../CLUSTER.md#one-slot-of-a-redis-cluster). `node` is the id of the calling node. An argument is a
+[declares one key](slot.md). `node` is the id of the calling node. An argument is a
 text; `0 or 1` is a flag. `[a, b]` is an array, `[a, b, ...]` a flat list in which the fields follow each other any
 number of times, `[[a, b], ...]` a list of arrays. `packed` is a text of MessagePack. A reply with more than one outcome
 has its name first; `gone`: the calling node is no member of the cluster, and nothing has changed.

@@ -1,6 +1,7 @@
 """`make tidy`: a report of what could be smaller, clearer or better named. It judges nothing and fails nothing.
 
-Sizes are aims, and sentences are found by their words: read the report at the end of a piece of work, and decide.
+Sizes are aims, and sentences are found by their words: read the report at the end of a piece of work, and decide. Some
+words are frequent only where a sentence leaves its noun out, or an event its name: the last lines count them.
 """
 
 import ast
@@ -8,7 +9,7 @@ import re
 import sys
 import tokenize
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +27,15 @@ HUMAN = re.compile(
 )
 LOG_CALL = re.compile(r"\blog\.(?:debug|info|warning|error|exception)\(\s*\"([^\"]+)\"")
 BLOCK = re.compile(r"^( *)(cdef class|class|cdef|cpdef|def|async def)\b(.*)$")
+
+# Words that stand for a noun that is elsewhere, or for an event without a name.
+ACCENTS = {
+    "that of, those of": re.compile(r"\b(?:that|those) of\b", re.I),
+    "those that, those who": re.compile(r"\bthose (?:that|which|who|whose)\b", re.I),
+    "the one, the ones": re.compile(r"\bthe ones?\b(?! (?:hand|side|time|place))", re.I),
+    "meanwhile, by then, since then": re.compile(r"\b(?:meanwhile|by then|since then)\b", re.I),
+    "anew, of its own": re.compile(r"\banew\b|\bof (?:its|their|his|our) own\b", re.I),
+}
 
 Found = tuple[str, Path, int, str]  # kind, file, line, what
 
@@ -164,11 +174,22 @@ def names() -> Iterator[Found]:
                 yield "module without a test file", path, 1, f"test_{path.stem}.py"
 
 
+# ---- the report ----
+
+
+def accents(paths: Iterable[Path]) -> dict[str, float]:
+    """How often some files have each of ACCENTS, per 10 000 words of their sentences."""
+    written = [" ".join(text.split()) for path in paths for _, text in texts(path)]
+    words = max(sum(len(text.split()) for text in written), 1)
+    return {name: sum(len(e.findall(text)) for text in written) * 10_000 / words for name, e in ACCENTS.items()}
+
+
 def main() -> None:
-    found = [row for path in sources() for row in sizes(path)]
-    written = [path for path in sources() if "tests" not in path.relative_to(ROOT).parts[:1]]
-    documents = [*ROOT.glob("*.md"), *(ROOT / "deploy" / "docs").glob("*.md")]
-    found += [row for path in (*written, *documents) for row in language(path)]
+    tests = [path for path in sources() if path.relative_to(ROOT).parts[0] == "tests"]
+    code = [path for path in sources() if path.relative_to(ROOT).parts[0] != "tests"]
+    documents = [*ROOT.glob("*.md"), *(ROOT / "deploy" / "docs").rglob("*.md")]
+    found = [row for path in (*code, *tests) for row in sizes(path)]
+    found += [row for path in (*code, *documents, *tests) for row in language(path)]
     found += list(names())
     if "--totals" not in sys.argv:
         for kind, path, line, what in found:
@@ -176,6 +197,10 @@ def main() -> None:
         print()
     for kind, count in Counter(kind for kind, *_ in found).most_common():
         print(f"{count:6}  {kind}")
+    columns = [accents(paths) for paths in (documents, code, tests)]
+    print("\nper 10 000 words:              documents    code   tests")
+    for name in ACCENTS:
+        print(f"{name:30} " + "".join(f"{column[name]:8.1f}" for column in columns))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """The record of `make soak`: amounts in outputs, and lines in the table."""
 
 from collections import Counter
+from datetime import date
+from pathlib import Path
 
-from tests.soak import HEAD, PARTS, RECORD, count, with_row
+from tests.soak import HEAD, PARTS, RECORDS, count, record_of, with_row
 
 OUTPUT = """
 #3291 REDUCE cov: 45 ft: 120 corp: 89/9591b
@@ -41,5 +43,15 @@ def test_a_line_takes_the_place_of_an_older_one() -> None:
     assert text == f"Why.\n\n{HEAD}| {first} | a |\n| {second} | b |\n"
 
 
-def test_the_record_has_its_table() -> None:
-    assert HEAD in RECORD.read_text()
+def test_a_day_has_one_record(tmp_path: Path) -> None:
+    record = record_of(date(2026, 12, 1), tmp_path)
+    assert record.name == "soak-2026-12-01.md"
+    assert record.read_text().startswith("# The long forms, 2026-12-01\n\nFor ")
+    record.write_text(with_row(record.read_text(), next(iter(PARTS)), ["a"]))
+    assert record_of(date(2026, 12, 1), tmp_path).read_text().endswith(f"{HEAD}| {next(iter(PARTS))} | a |\n")
+
+
+def test_records_have_the_table() -> None:
+    records = list(RECORDS.glob("soak-*.md"))
+    assert records
+    assert all(HEAD in record.read_text() for record in records)
