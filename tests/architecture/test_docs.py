@@ -162,11 +162,11 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_readme_has_the_figures_of_the_benchmarks() -> None:
-    """Each figure of "How fast" is one of BENCHMARKS.md, rounded."""
+    """Each figure of the table in "How fast" is in BENCHMARKS.md, rounded."""
     section = (ROOT / "README.md").read_text("utf-8").partition("\n## How fast\n")[2].partition("\n## ")[0]
-    cells = [cell.strip() for row in re.findall(r"^\| (?!full).*$", section, re.M) for cell in row.split("|")[2:]]
+    cells = [cell.strip() for row in re.findall(r"^\| .*$", section, re.M) for cell in row.split("|")[2:]]
     told = [cell for cell in cells if re.fullmatch(r"\d+(\.\d+)?", cell)]
-    assert len(told) > 20
+    assert len(told) >= 15
     measured = [float(text) for text in re.findall(r"\d+(?:\.\d+)?", BENCHMARKS.read_text("utf-8"))]
     for cell in told:
         step = 10.0 ** -len(cell.partition(".")[2])
