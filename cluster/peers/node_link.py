@@ -178,8 +178,8 @@ class NodeLink:
         """The link is a new one: confirm the membership, and bring the number of the process back to Redis.
 
         Returns:
-            The outcome, the number of the node's last commit, also kept in `applied`, the number of the last change, and
-            the calls of the node that Redis has counted. Or `[b"gone"]`: the node is no member.
+            The outcome, the number of the node's last commit (also kept in `applied`), the number of the last change,
+            and the calls of the node that Redis has counted. Or `[b"gone"]`: the node is no member.
 
         Raises:
             LinkLost: the connection ended.
