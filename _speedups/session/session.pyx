@@ -19,7 +19,6 @@ from .counters cimport (
     DELIVERY_DENIED, EXPIRED, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, REDELIVERED, REFUSED_BY_RECEIVER,
     TOO_LARGE,
 )
-from .membership cimport Membership
 from .message cimport (
     Message, message_payload, message_properties, message_release, message_size, seconds_left,
 )
@@ -256,7 +255,7 @@ cdef class Session(SessionStore):
         if (e.flags & (OF_GROUP | DUP) != OF_GROUP or self.rights is None
                 or self.rights.may(m.data, m.topic_length, MAY_READ)):
             return False
-        (<Membership>self.shares.items[e.identifiers]).withheld(n)
+        self.shares.withheld(n, e.identifiers)
         return True
 
     cdef bint may_not_read(self, Message* m, bint sends=True) except -1:
@@ -385,7 +384,7 @@ cdef class Session(SessionStore):
 
     cdef bint gave_back(self, uint64_t n, Entry* e, uint8_t code) except -1:
         """The client has refused an entry. Whether it was a shared subscription's, which has taken it back."""
-        if not e.flags & OF_GROUP or not (<Membership>self.shares.items[e.identifiers]).refused(n, code):
+        if not e.flags & OF_GROUP or not self.shares.refused(n, e.identifiers, code):
             return False
         self.turn.schedule_send(self)
         return True

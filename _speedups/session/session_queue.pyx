@@ -17,7 +17,6 @@ from .counters cimport EXPIRED
 from .incoming_qos2 cimport (
     Awaiting, incoming_add, incoming_find, incoming_free, incoming_places, incoming_remove,
 )
-from .membership cimport Membership
 from .message cimport (
     Message, Publication, message_hold, message_payload, message_release, message_size,
 )
@@ -421,7 +420,7 @@ cdef class SessionQueue(Subscriber):
     cdef bytes identifiers_of(self, const Entry* e):
         """The subscription identifiers of an entry, as properties."""
         if e.flags & OF_GROUP:
-            return (<Membership>self.shares.items[e.identifiers]).properties
+            return self.shares.properties(e.identifiers)
         return (<list>self.queue.identifier_sets)[e.identifiers] if e.identifiers else b""
 
     cdef int trace(self, str step, const Message* message, int qos, str detail) except -1:

@@ -8,7 +8,6 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from . cimport journal as j
 from .incoming_qos2 cimport incoming_places
-from .membership cimport Membership
 from .message cimport (
     Message, Publication, message_hold, message_new, message_payload, message_properties, message_release,
     message_size, publication_of,
@@ -57,7 +56,7 @@ cdef class SessionStore(SessionQueue):
             elif e.state == GOT_PUBREC:
                 self.turn.journal.entry(j.RECEIVED, self, self.session_id, n, 0)
             if e.flags & OF_GROUP:
-                (<Membership>self.shares.items[e.identifiers]).record_given(self.shares.places[n & self.shares.mask], n)
+                self.shares.record_given(n, e.identifiers)
             n += 1
         for i in range(incoming_places(self.incoming)):
             if self.incoming.items[i].message != NULL:

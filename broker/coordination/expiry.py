@@ -7,7 +7,8 @@ the store's clock: it goes on while the node is off, by the wall clock, and else
 import itertools
 import time
 
-from ..._speedups.session.group_members import give_back_sent, has_given
+from ..._speedups.session.group import give_back_sent
+from ..._speedups.session.group_members import has_given
 from ..._speedups.session.journal import Journal
 from ..._speedups.session.session import Session
 from .. import logs

@@ -71,7 +71,7 @@ class Compaction:
         sessions = [self._record_head(session) for session in self._sessions]
         groups = list(self._router.filters.groups.values())
         for group in groups:
-            group.record()
+            group.backing.record()
         self._record_more()
         full = len(journal) + SLICE
         for client_id, number in sessions:
@@ -80,7 +80,7 @@ class Compaction:
                 yield
                 full = len(journal) + SLICE
         for group in groups:
-            group.record_messages()
+            group.backing.record_messages()
             if len(journal) > full:
                 yield
                 full = len(journal) + SLICE

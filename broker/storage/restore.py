@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from ..._speedups.routing.router import Router
-from ..._speedups.session.group import Group
+from ..._speedups.session.group_journal import GroupJournal
 from ..._speedups.session.journal import AS_CONFIGURED, DamagedBlock, records
 from ..._speedups.session.session import Session
 from ..._speedups.session.session_store import Restored
@@ -25,7 +25,7 @@ class Restorer:
         self._by_number: dict[int, Session] = {}
         self._connected: set[int] = set()
         self._messages: dict[int, Restored] = {}
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, GroupJournal] = {}
         self._deadlines: dict[int, int] = {}  # of sessions, by number
         self._expiring: dict[int, int] = {}  # deadlines of messages, by number
         self.clock: tuple[int, int] | None = None  # the last record of the store's clock and the wall clock
@@ -127,10 +127,12 @@ class Restorer:
             self._connected.discard(number)
 
     def _group(self, number: int, name: bytes) -> None:
-        self._groups[number] = self._filters.restore_group(self._turn, number, name)
+        backing = self._filters.restore_group(self._turn, number, name).backing
+        assert isinstance(backing, GroupJournal)
+        self._groups[number] = backing
 
     def _group_declared(self, number: int, text: bytes) -> None:
-        group = self._groups[number]
+        group = self._groups[number].group
         if text:
             self._filters.declare(self._turn, group.name, settings_of(text, self._turn.shared))
         else:  # `restored` ends it, unless it has members by then
