@@ -81,7 +81,7 @@ def leased(object group not None, uint64_t place, bytes data not None):
     cdef Py_ssize_t size = len(data)
     cdef Heads heads = read_heads(p, size)
     if heads.failures:
-        leases.group.failures.restore(place, heads.failures)
+        leases.group.backlog.failures.restore(place, heads.failures)
     publication = read_message(p + heads.size, size - heads.size, &deadline)
     publication.expires = leases.group.turn.journal.clock_of(deadline)
     m = message_new(&publication)

@@ -1,4 +1,4 @@
-"""Messages of shared subscriptions in the queues that Redis has: they arrive there after they were given to a member."""
+"""Messages of shared subscriptions in the queues of sessions that Redis has: given first, and queued by Redis then."""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 

@@ -18,8 +18,10 @@ from .leased_keys cimport CLOSING, LeasedKeys
 from .message_codec cimport pack_failures, pack_key
 from .peer cimport Peer
 from ..session.counters cimport SHARED_RETURNED
-from ..session.group cimport GIVEN_TO_ONE, Group, give_back
+from ..session.group cimport Group, give_back
+from ..session.group_assigner cimport GIVEN_TO_ONE
 from ..session.group_backing cimport GroupBacking
+from ..session.group_backlog cimport Backlog
 from ..session.group_keys cimport Key, key_of
 from ..session.group_members cimport Member, put_entry, take_entry
 from ..session.group_queue cimport Held, Waiting
@@ -53,7 +55,7 @@ cdef class GroupLeases(GroupBacking):
     cdef uint64_t place_new(self, const Publication* publication, uint8_t qos, Message* message) except? 0:
         cdef Group group = self.group
         self.journal.share(group.client_id, group.tenant, message, min(publication.qos, qos),
-                           None if group.keys is None else pack_key(key_of(group.settings, publication), 0))
+                           None if group.backlog.keys is None else pack_key(key_of(group.settings, publication), 0))
         if group.turn.tracer is not None:
             group.turn.tracer.note_message("queued", group.client_id, publication.message, publication.qos, "in Redis")
         return 0
@@ -63,7 +65,7 @@ cdef class GroupLeases(GroupBacking):
         cdef Peer chosen
         if publication.forwarded or not self.peers.items:
             return False
-        if self.group.keys is not None:
+        if self.group.backlog.keys is not None:
             chosen = self.peers.node_of(key_of(self.group.settings, publication), here > 0)
         else:
             chosen = self.peers.next_node(here)
@@ -83,17 +85,17 @@ cdef class GroupLeases(GroupBacking):
         if self.keys.is_known(place):
             self.keys.entrusted[place] = member   # with its failures: it may come back here
             return 0
-        return self.group.failures.forget(place)
+        return self.group.backlog.failures.forget(place)
 
     cdef int take_back(self, uint64_t place, Message* message, bint record) except -1:
         if not record:
-            return self.group.come_back(place, message)
+            return self.group.backlog.come_back(place, message)
         self.journal.put_back(self.group.client_id, place, message, self.heads_of(place))
         if self.keys.is_mine(place):
             self.places.add(place)                # Redis leases it to this node again
-            return self.group.come_back(place, message)
+            return self.group.backlog.come_back(place, message)
         message_release(message)
-        return self.group.failures.forget(place)
+        return self.group.backlog.failures.forget(place)
 
     cdef int take_refused(self, Member member, uint64_t n, uint8_t code) except -1:
         cdef Group group = self.group
@@ -109,17 +111,17 @@ cdef class GroupLeases(GroupBacking):
             del self.keys.entrusted[place]
             self.places.add(place)                # Redis leases it to this node again
             if code and group.settings.max_deliveries:
-                group.failures.note(place, code, session.client_id)
-            group.come_back(place, message)
+                group.backlog.failures.note(place, code, session.client_id)
+            group.backlog.come_back(place, message)
             return self.room_changed()
         message_release(message)
-        group.returned += 1
+        group.backlog.returned += 1
         group.turn.counters[SHARED_RETURNED] += 1
-        group.key_done(place)
+        group.backlog.key_done(place)
         return self.room_changed()
 
     cdef int record_failure(self, uint64_t place) except -1:
-        cdef tuple failures = self.group.failures.of(place)
+        cdef tuple failures = self.group.backlog.failures.of(place)
         if failures is not None and place in self.places:
             self.journal.lease_failed(self.group.client_id, place, failures)
         return 0
@@ -137,8 +139,9 @@ cdef class GroupLeases(GroupBacking):
 
     cdef bytes heads_of(self, uint64_t place):
         """The key and the failures of a message, to stand before it."""
-        cdef Key key = None if self.group.keys is None else self.group.keys.of(place)
-        return (b"" if key is None else pack_key(key.hash, key.number)) + pack_failures(self.group.failures.of(place))
+        cdef Backlog backlog = self.group.backlog
+        cdef Key key = None if backlog.keys is None else backlog.keys.of(place)
+        return (b"" if key is None else pack_key(key.hash, key.number)) + pack_failures(backlog.failures.of(place))
 
     # ---- members ----
 
@@ -171,58 +174,58 @@ cdef class GroupLeases(GroupBacking):
         cdef Key known = None
         self.places.add(place)
         self.room.known -= self.room.known > 0
-        if key >= 0 and group.keys is not None:
-            known = group.keys.of(place)
+        if key >= 0 and group.backlog.keys is not None:
+            known = group.backlog.keys.of(place)
             if known is not None:                 # it is here already
                 known.number = max(known.number, number)
                 return 0
-            known = group.keys.note(place, <uint32_t>key)
+            known = group.backlog.keys.note(place, <uint32_t>key)
             known.number = max(known.number, number)
             if elsewhere and known.member is None:
                 self.keys.hold(known)
-        if group.failures.are_too_many(place, group.settings):
-            group.key_done(place)
-            return group.take_dead(place, message_hold(message))
+        if group.backlog.failures.are_too_many(place, group.settings):
+            group.backlog.key_done(place)
+            return group.backlog.take_dead(place, message_hold(message))
         if known is not None:
             return self.take_keyed(known, place, message)
-        if group.queue.waits() or not group.give(place, message, True):
-            group.keep_waiting(place, message_hold(message))
+        if group.backlog.queue.waits() or not group.assigner.give(place, message, True):
+            group.backlog.keep_waiting(place, message_hold(message))
         return group.turn.schedule_send(group)
 
     cdef int take_keyed(self, Key key, uint64_t place, Message* message) except -1:
         """Give a leased message to a member, or keep it at its key."""
         cdef Group group = self.group
-        if self.suspended or group.give_keyed(key, place, message, True) != GIVEN_TO_ONE:
-            group.queue.count_message(1, message)
-            group.queue.park(key, Waiting(place, message_hold(message)))
+        if self.suspended or group.assigner.give_keyed(key, place, message, True) != GIVEN_TO_ONE:
+            group.backlog.queue.count_message(1, message)
+            group.backlog.queue.park(key, Waiting(place, message_hold(message)))
             if not group.rotation.connected or key.held & CLOSING:
                 self.keys.close(key)
         return group.turn.schedule_send(group)
 
     cdef int end_lease(self, uint64_t place, Message* message) except -1:
         """Give a message back to Redis, which may lease it to this node again."""
-        self.group.queue.count_message(-1, message)
+        self.group.backlog.queue.count_message(-1, message)
         self.journal.lease_back(self.group.client_id, place)
         self.places.discard(place)
-        return self.group.failures.forget(place)
+        return self.group.backlog.failures.forget(place)
 
     cdef int give_to_others(self) except -1:
         """No member here has room: give the messages that wait back to Redis."""
         cdef Waiting taken
-        while self.group.queue.waits():
-            taken = self.group.queue.take_first()
+        while self.group.backlog.queue.waits():
+            taken = self.group.backlog.queue.take_first()
             self.end_lease(taken.place, taken.message)
             message_release(taken.message)
         return 0
 
     cdef int has_sent(self) except -1:
         cdef Group group = self.group
-        if (group.queue.waits() and not group.rotation.ready_count
+        if (group.backlog.queue.waits() and not group.rotation.ready_count
                 and (self.peers.items or not group.rotation.connected or group.settings.paused)):
             self.give_to_others()                 # else the members here will have room before any other
         if not group.rotation.connected:
             self.keys.close_all()
-        if not group.queue.aside and not (group.keys is not None and group.keys.blocked):
+        if not group.backlog.queue.aside and not (group.backlog.keys is not None and group.backlog.keys.blocked):
             self.aside_since = 0
         elif not self.aside_since:
             self.aside_since = group.turn.clock
@@ -239,7 +242,7 @@ cdef class GroupLeases(GroupBacking):
         cdef Held held
         if self.aside_since and self.group.turn.clock - self.aside_since >= ASIDE_TICKS:
             self.aside_since = 0
-            aside, self.group.queue.aside = self.group.queue.aside, None
+            aside, self.group.backlog.queue.aside = self.group.backlog.queue.aside, None
             for held in aside or ():
                 self.end_lease(held.place, held.message)
             if self.peers.items:
@@ -248,11 +251,11 @@ cdef class GroupLeases(GroupBacking):
         return self.aside_since != 0 or len(self.keys.held) != 0
 
     cdef int abandon(self) except -1:
-        self.group.recall()
+        self.group.backlog.recall()
         self.give_to_others()
         self.keys.close_all()
-        if self.group.failures.dead:
-            self.group.publish_dead()
+        if self.group.backlog.failures.dead:
+            self.group.backlog.publish_dead()
         return 0
 
     # ---- order by key ----

@@ -45,7 +45,7 @@ cdef class AnnouncedRoom:
                 weight += 1
                 if free:
                     largest = max(largest, self.largest_of(member))
-        room -= min(room, self.group.queue.in_order())
+        room -= min(room, self.group.backlog.queue.in_order())
         largest = largest if largest < ANY_SIZE else 0
         if is_news(room, self.known) or (room and largest != self.largest_known):
             self.known = room
@@ -90,7 +90,7 @@ cdef class AnnouncedRoom:
         size; and the group has no order by key.
         """
         cdef Session session = member.session
-        if (session.kind != SHARED or self.journal.epoch_of is None or self.group.keys is not None
+        if (session.kind != SHARED or self.journal.epoch_of is None or self.group.backlog.keys is not None
                 or member.options & MAXIMUM_QOS == 0 or session.outlet is None
                 or (session.outlet.level == 5 and session.outlet.largest != ANY_SIZE)):
             return False
@@ -120,7 +120,7 @@ cdef class AnnouncedRoom:
             member.known.room = 0                 # that was the question: Redis has not been sent the room
         member.known.room -= min(count, member.known.room)
         member.known.total = total
-        self.group.given += count
+        self.group.assigner.given += count
         self.group.turn.counters[SHARED_GIVEN] += count
         return 0
 

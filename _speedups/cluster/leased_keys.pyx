@@ -43,12 +43,12 @@ cdef class LeasedKeys:
 
     cdef bint is_mine(self, uint64_t place) except -1:
         """Whether Redis has bound the key of the message to this node."""
-        cdef Key key = None if self.group.keys is None else self.group.keys.of(place)
+        cdef Key key = None if self.group.backlog.keys is None else self.group.backlog.keys.of(place)
         return key is not None and key.number != 0
 
     cdef bint is_known(self, uint64_t place) except -1:
         """Whether the message has a key."""
-        return self.group.keys is not None and self.group.keys.of(place) is not None
+        return self.group.backlog.keys is not None and self.group.backlog.keys.of(place) is not None
 
     cdef int end_key(self, Key key, uint64_t place) except -1:
         """A message of the key is done; report a key without messages."""
@@ -62,15 +62,15 @@ cdef class LeasedKeys:
     cdef int note(self, Member member, uint64_t place, uint32_t hash, uint64_t failures) except -1:
         """The member's session has this message in its queue. `failures`: as for `Failures.restore`; 0 = none."""
         cdef Key key
-        if self.group.keys is None or place in self.entrusted or place in self.places:
+        if self.group.backlog.keys is None or place in self.entrusted or place in self.places:
             return 0                              # in the last case it went back, and the entry is done
-        if self.group.keys.of(place) is None:
-            self.group.keys.note(place, hash)
+        if self.group.backlog.keys.of(place) is None:
+            self.group.backlog.keys.note(place, hash)
         self.entrusted[place] = member
         if failures:
-            self.group.failures.restore(place, failures)
-        self.group.keys.bind(place, member)
-        key = self.group.keys.of(place)
+            self.group.backlog.failures.restore(place, failures)
+        self.group.backlog.keys.bind(place, member)
+        key = self.group.backlog.keys.of(place)
         if key.held & ELSEWHERE:
             self.held.pop(hash, None)
             key.held &= ~ELSEWHERE
@@ -78,13 +78,13 @@ cdef class LeasedKeys:
 
     cdef int not_arrived(self, uint64_t place) except -1:
         """The message did not arrive in the queue of a persistent session, or the session leaves this node."""
-        cdef Key key = None if self.group.keys is None else self.group.keys.of(place)
+        cdef Key key = None if self.group.backlog.keys is None else self.group.backlog.keys.of(place)
         if key is None or self.entrusted.pop(place, None) is None:
             return 0
-        self.group.failures.forget(place)
+        self.group.backlog.failures.forget(place)
         if key.number and not key.held & ELSEWHERE:
             self.hold(key)
-        self.group.keys.done(place)
+        self.group.backlog.keys.done(place)
         return self.group.turn.schedule_send(self.group)
 
     cdef int leaves(self, Member member) except -1:
@@ -125,9 +125,9 @@ cdef class LeasedKeys:
         del self.held[hash]
         key.held &= ~ELSEWHERE
         if key.known:
-            self.group.keys.offer(key)
+            self.group.backlog.keys.offer(key)
         elif not key.held:
-            self.group.keys.remove(key)
+            self.group.backlog.keys.remove(key)
             self.journal.key_idle(self.group.client_id, hash, key.number)
         return self.group.turn.schedule_send(self.group)
 
@@ -142,7 +142,7 @@ cdef class LeasedKeys:
     cdef int close_all(self) except -1:
         """No member here has a connection: give all keys up."""
         cdef Key key
-        for key in list(self.group.keys.keys.values()) if self.group.keys is not None else ():
+        for key in list(self.group.backlog.keys.keys.values()) if self.group.backlog.keys is not None else ():
             if key.number and not key.held & CLOSING:
                 self.close(key)
         return 0
@@ -150,7 +150,7 @@ cdef class LeasedKeys:
     cdef int close_blocked(self) except -1:
         """Give the free keys up whose messages no member here may take."""
         cdef Key key
-        for key in list(self.group.keys.blocked) if self.group.keys is not None else ():
+        for key in list(self.group.backlog.keys.blocked) if self.group.backlog.keys is not None else ():
             if key.member is None and key.number:
                 self.close(key)
         return 0
@@ -158,24 +158,24 @@ cdef class LeasedKeys:
     cdef int close_again(self) except -1:
         """The link to Redis was lost, and perhaps the answers with it."""
         cdef Key key
-        for key in self.group.keys.keys.values() if self.group.keys is not None else ():
+        for key in self.group.backlog.keys.keys.values() if self.group.backlog.keys is not None else ():
             if key.held & CLOSING:
                 self.close(key)
         return 0
 
     cdef int closed(self, uint32_t hash, uint64_t number) except -1:
         """Redis has taken back the messages of a key. `number`: of the last lease that this node had of it."""
-        cdef Key key = None if self.group.keys is None else self.group.keys.keys.get(hash)
+        cdef Key key = None if self.group.backlog.keys is None else self.group.backlog.keys.keys.get(hash)
         cdef Held held
         if key is None or key.number != number or not key.held & CLOSING:
             return 0
-        for held in self.group.keys.remove_parked(key):
+        for held in self.group.backlog.keys.remove_parked(key):
             self.places.discard(held.place)
-            self.group.queue.count_message(-1, held.message)
-            self.group.failures.forget(held.place)
+            self.group.backlog.queue.count_message(-1, held.message)
+            self.group.backlog.failures.forget(held.place)
         self.held.pop(hash, None)
         key.held = 0
         key.number = 0
         if key.known == 0:
-            self.group.keys.remove(key)
+            self.group.backlog.keys.remove(key)
         return 0

@@ -49,7 +49,7 @@ cdef class GroupJournal(GroupBacking):
     cdef int take_back(self, uint64_t place, Message* message, bint record) except -1:
         if record and self.kept:
             self.record_queued(place, message)
-        return self.group.come_back(place, message)
+        return self.group.backlog.come_back(place, message)
 
     cdef int take_refused(self, Member member, uint64_t n, uint8_t code) except -1:
         return give_back(member.session, n, queue_entry(member.session.queue, n), code)
@@ -63,8 +63,8 @@ cdef class GroupJournal(GroupBacking):
     cdef int record_key(self, uint64_t place) except -1:
         """Write the key of a message, unless it follows from its topic name."""
         cdef Key key
-        if self.group.keys is not None and self.group.keys.strategy == BY_PUBLISHER:
-            key = self.group.keys.of(place)
+        if self.group.backlog.keys is not None and self.group.backlog.keys.strategy == BY_PUBLISHER:
+            key = self.group.backlog.keys.of(place)
             if key is not None:
                 self.journal.group_key(self.group.session_id, place, key.hash)
         elif self.restored_keys is not None and place in self.restored_keys:
@@ -78,7 +78,7 @@ cdef class GroupJournal(GroupBacking):
         return 0
 
     cdef int record_failure(self, uint64_t place) except -1:
-        cdef tuple failures = self.group.failures.of(place) or (0, 0, None)
+        cdef tuple failures = self.group.backlog.failures.of(place) or (0, 0, None)
         if self.recorded():
             self.journal.group_failed(self.group.session_id, place, failures[0], failures[1])
         return 0
@@ -132,9 +132,9 @@ cdef class GroupJournal(GroupBacking):
         cdef Held held
         cdef Member member
         cdef Session session
-        if self.group.keys is None:
+        if self.group.backlog.keys is None:
             return 0
-        for held in self.group.queue.messages():
+        for held in self.group.backlog.queue.messages():
             self.note_key(held.place, held.message)
         for member in self.group.members:
             session = member.session
@@ -142,20 +142,20 @@ cdef class GroupJournal(GroupBacking):
                 if queue_entry(session.queue, n).message != NULL:
                     place = session.shares.place(n)
                     self.note_key(place, queue_entry(session.queue, n).message)
-                    self.group.keys.bind(place, member)
+                    self.group.backlog.keys.bind(place, member)
         return 0
 
     cdef int note_key(self, uint64_t place, const Message* message) except -1:
         """Note the key of a message that is here already."""
-        if self.group.keys.of(place) is None:
-            if self.group.keys.strategy == BY_TOPIC:
-                self.group.keys.note(place, hash_of(message.data, message.topic_length))
+        if self.group.backlog.keys.of(place) is None:
+            if self.group.backlog.keys.strategy == BY_TOPIC:
+                self.group.backlog.keys.note(place, hash_of(message.data, message.topic_length))
             elif self.restored_keys is not None and place in self.restored_keys:
-                self.group.keys.note(place, self.restored_keys[place])
+                self.group.backlog.keys.note(place, self.restored_keys[place])
         return 0
 
     cdef int abandon(self) except -1:
-        return self.group.purge() if self.group.is_empty() else 0
+        return self.group.backlog.purge() if self.group.assigner.is_empty() else 0
 
     def record(self):
         """Write the group to the journal, before records that refer to it."""
@@ -181,9 +181,9 @@ cdef class GroupJournal(GroupBacking):
         cdef Entry* e
         if not self.recorded():
             return
-        for held in (*self.group.queue.messages(), *(self.group.failures.dead or ())):
+        for held in (*self.group.backlog.queue.messages(), *(self.group.backlog.failures.dead or ())):
             self.record_queued(held.place, held.message)
-        for place in self.group.failures.by_place or ():
+        for place in self.group.backlog.failures.by_place or ():
             self.record_failure(place)
         for member in self.group.members:
             session = member.session
@@ -203,11 +203,11 @@ cdef class GroupJournal(GroupBacking):
 
     def restore_failed(self, uint64_t place, uint64_t failures):
         """Restore a GROUP_FAILED record."""
-        self.group.failures.restore(place, failures)
+        self.group.backlog.failures.restore(place, failures)
 
     def restore_done(self, uint64_t place):
         """Restore a GROUP_DONE record."""
-        self.group.failures.forget(place)
+        self.group.backlog.failures.forget(place)
         if self.restored_places is not None:
             self.restored_places.pop(place, None)
 
@@ -220,7 +220,7 @@ cdef class GroupJournal(GroupBacking):
     def restore_gone(self):
         """Restore a GROUP_GONE record: no message of the group is kept. GROUP may follow again."""
         self.restored_places = None
-        self.group.failures.forget_others(set())
+        self.group.backlog.failures.forget_others(set())
 
     def restore_given(self, uint64_t place, Session session not None, uint64_t n):
         """Restore a GIVEN record: the entry `n` of the session's queue is the message of this place."""
@@ -246,9 +246,9 @@ cdef class GroupJournal(GroupBacking):
         places, self.restored_places = self.restored_places or {}, None
         for place in sorted(places):
             message = places[place]
-            self.group.restore(place, message_hold(message.message))
+            self.group.backlog.restore(place, message_hold(message.message))
         self.order_changed()
-        if self.group.keys is not None:
+        if self.group.backlog.keys is not None:
             self.restored_keys = None
         return 0
 
@@ -257,9 +257,9 @@ cdef class GroupJournal(GroupBacking):
         cdef Member member
         cdef uint64_t n
         cdef set live = set(self.restored_places or ())
-        if self.group.failures.by_place is None:
+        if self.group.backlog.failures.by_place is None:
             return 0
         for member in self.group.members:
             for n in member.entries():
                 live.add(member.session.shares.place(n))
-        return self.group.failures.forget_others(live)
+        return self.group.backlog.failures.forget_others(live)
