@@ -31,6 +31,7 @@ from .group_members cimport MAXIMUM_QOS, Member, take_entry
 from .group_queue cimport Held
 from .group_rotation cimport Rotation
 from .group_settings cimport GroupSettings
+from .identifier_sets cimport identifier_set
 from .membership cimport Membership, SessionGroup
 from .message cimport Message, Publication, message_payload, message_release
 from .outgoing_queue cimport ACKED, DUP, GOT_PUBREC, OF_GROUP, QOS, WAITING, Entry, queue_entry
@@ -317,7 +318,8 @@ cdef class Group(SessionGroup):
         self.member_done(member, place)
         e.flags &= ~<uint8_t>OF_GROUP
         e.identifiers = 0                         # it was the number of the membership
-        e.identifiers = session.identifier_set(member.properties, size) if size and e.message != NULL else 0
+        if size and e.message != NULL:
+            e.identifiers = identifier_set(session.queue, session.tail, member.properties, size)
         return 0
 
     cdef int member_done(self, Member member, uint64_t place) except -1:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from ..._speedups.routing.router import Router
+from ..._speedups.session import session_store
 from ..._speedups.session.group_journal import GroupJournal
 from ..._speedups.session.journal import AS_CONFIGURED, DamagedBlock, records
 from ..._speedups.session.session import Session
@@ -34,11 +35,15 @@ class Restorer:
         self.due_wills: dict[bytes, int] = {}  # deadlines of the wills of ended connections
         self._apply: dict[str, Callable[..., object]] = {
             "MESSAGE": self._message,
-            "QUEUED": lambda s, n, m, flags, ids: self._by_number[s].restore_queued(n, self._messages[m], flags, ids),
-            "DONE": lambda s, n: self._by_number[s].restore_done(n),
-            "RECEIVED": lambda s, n: self._by_number[s].restore_received(n),
-            "AWAITING": lambda s, packet_id, m: self._by_number[s].restore_awaiting(packet_id, self._messages[m]),
-            "RELEASED": lambda s, packet_id: self._by_number[s].restore_released(packet_id),
+            "QUEUED": lambda s, n, m, flags, ids: session_store.restore_queued(
+                self._by_number[s], n, self._messages[m], flags, ids
+            ),
+            "DONE": lambda s, n: session_store.restore_done(self._by_number[s], n),
+            "RECEIVED": lambda s, n: session_store.restore_received(self._by_number[s], n),
+            "AWAITING": lambda s, packet_id, m: session_store.restore_awaiting(
+                self._by_number[s], packet_id, self._messages[m]
+            ),
+            "RELEASED": lambda s, packet_id: session_store.restore_released(self._by_number[s], packet_id),
             "SESSION": self._session,
             "SESSION_USER": lambda s, user: setattr(self._by_number[s], "user", user),
             "SESSION_GONE": self._session_gone,
@@ -93,7 +98,7 @@ class Restorer:
             message.expires = self._journal.clock_of(deadline)
             self._retained.watch(message)
         for number, session in self._by_number.items():
-            session.restored(number in self._connected)
+            session_store.end_restore(session, number in self._connected)
         self._filters.restored()
         deadlines = {self._by_number[number].client_id: deadline for number, deadline in self._deadlines.items()}
         self._by_number.clear()  # `_apply` makes a cycle of this object, which would keep ended sessions alive
@@ -120,7 +125,7 @@ class Restorer:
             if self._sessions.get(client_id) is not None:  # it would be dropped, and its subscriptions not
                 raise DamagedBlock(f"two sessions of one client identifier: {client_id!r}")
             self._by_number[number] = self._sessions.restore(number, client_id, level=level)
-        self._by_number[number].restore(first, sent)
+        session_store.restore(self._by_number[number], first, sent)
         if connected:
             self._connected.add(number)
         else:

@@ -14,6 +14,7 @@ from ..._speedups.cluster.journal import ClusterJournal
 from ..._speedups.codec.packets import Connect
 from ..._speedups.net.connection import Connection
 from ..._speedups.protocol import close_reasons
+from ..._speedups.session import session_store
 from ..._speedups.session.session import Session
 from ..._speedups.session.subscriber import SessionKind
 from ..._speedups.session.turn import COUNTERS
@@ -257,7 +258,7 @@ class TakeOver:
         if session.kind == SessionKind.SHARED:
             self._routes.remove(claim.filters.items(), clean=False)
             messages = unfinished(session)
-            sent = session.unload()
+            sent = session_store.unload(session)
             if not sessions.outlives_connection(session):
                 sessions.end(session)
         else:
@@ -286,7 +287,7 @@ class TakeOver:
         self._waiting.pop(claim, None)
         session = claim.session
         if session is not None:
-            session.unload()
+            session_store.unload(session)
             if not session.subscriptions_held and self._plane.sessions.get(claim.client_id) is session:
                 self._plane.sessions.end(session)
         if claim.packet.will_topic is not None:

@@ -7,6 +7,7 @@ from flockmq._speedups.cluster.group_leases import GroupLeases
 from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq._speedups.cluster.message_codec import encode_message
 from flockmq._speedups.routing.router import Router
+from flockmq._speedups.session import session_store
 from flockmq._speedups.session.group import Group
 from flockmq._speedups.session.group_settings import GroupSettings
 from flockmq._speedups.session.session import Session
@@ -49,8 +50,8 @@ class Part:
 
     def load(self, *places: int) -> None:
         """The session's queue is read; it has messages with these places."""
-        self.session.load()
-        self.session.restore(1, 1)
+        session_store.load(self.session)
+        session_store.restore(self.session, 1, 1)
         for number, place in enumerate(places, 1):
             arrive(self.session, number, struct.pack("<BQH", 0x31, place, len(NAME)) + NAME + self.message())
 
@@ -87,7 +88,7 @@ def test_an_entry_that_went_back_before_it_was_read_is_not_done() -> None:
     part = Part()
     part.lease(1)
     part.load(1)
-    part.session.restore_done(1)
+    session_store.restore_done(part.session, 1)
     assert part.group.waiting == 1
     assert part.close() == set(), "it was still known with its key"
 
@@ -97,7 +98,7 @@ def test_a_client_that_is_gone_before_it_was_attached_has_its_whole_window() -> 
     part.load(1, 2, 3)
     (member,) = part.group.members
     assert member.given_now == 3
-    part.session.unload()
+    session_store.unload(part.session)
     part.load(1)
     assert member.given_now == 1
 
