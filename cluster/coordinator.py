@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import blake2b
-from typing import Any
 
 from .._speedups.base.msgpack import pack
 from .._speedups.cluster.journal import ClusterJournal
@@ -23,8 +22,6 @@ from .._speedups.codec.packets import Connect
 from .._speedups.net.connection import Connection
 from .._speedups.protocol import close_reasons
 from .._speedups.session.session import Session
-from .._speedups.session.subscriber import SessionKind
-from .._speedups.session.turn import COUNTERS
 from ..broker import logs
 from ..broker.config.declared_group import DeclaredGroup
 from ..broker.config.schema import Config
@@ -35,6 +32,7 @@ from ..broker.core.data_plane import DataPlane
 from ..broker.core.will import Will
 from ..broker.errors import NotNow, StoreError, reason_of
 from ..broker.streams.message_log import MessageLog
+from .commit_replies import CommitReplies
 from .membership.cleanup import Cleanup
 from .membership.clock import ClusterClock
 from .membership.description import describe_node
@@ -62,7 +60,7 @@ from .replication.changes import Changes
 from .replication.declared_groups import DeclaredGroups
 from .replication.replica import Replica
 from .replication.routes import Routes
-from .replication.snapshot import SnapshotReader, read_tail
+from .replication.snapshot import SnapshotReader
 from .replication.users import Users
 from .sessions.claim import Claims
 from .sessions.damaged_keys import DamagedKeys
@@ -83,8 +81,6 @@ STOP_SECONDS = 10.0
 DRAIN_STEPS = 8
 DRAIN_STEP_SECONDS = 0.05
 COMMITS_UNDER_WAY = 2  # one that Redis executes, and one that it finds when it has ended
-DROPPED_QUEUE_FULL = COUNTERS.index("dropped_queue_full")
-EXPIRED = COUNTERS.index("expired")
 
 log = logs.get("flockmq.cluster")
 
@@ -126,12 +122,6 @@ class ClusterCoordinator(Coordinator):
             limits=self._queue_limits,
             bounds=LogBounds(config.cluster.log_bytes, config.cluster.log_seconds),
             replicas=config.cluster.replicas,
-            on_changed=self._on_changed,
-            on_dropped=self._on_dropped,
-            unnumbered=self._on_unnumbered,
-            on_leased=lambda leases, totals: self._leases.receive(leases, totals),
-            on_given=lambda items: self._leases.receive_given(items),
-            on_damaged=lambda items: self._damaged.report(items),
             on_fenced=self._membership.become_fenced,
         )
         self.users = Users(self._link)
@@ -190,7 +180,7 @@ class ClusterCoordinator(Coordinator):
     def _build_sessions(self, plane: DataPlane) -> None:
         self._claims = Claims()
         self.journal.follow_claims(self._claims.epoch_of)
-        self._damaged = DamagedKeys(self._claims, self._membership.become_fenced)
+        damaged = DamagedKeys(self._claims, self._membership.become_fenced)
         self._wills = Wills(plane, self._link, self.journal, self._claims)
         self._delayed = DelayedMessages(plane, self._link, self._wills, self._is_first, self._loop)
         self._delayed_wills = DelayedWills(self._link, self._is_first)
@@ -205,11 +195,10 @@ class ClusterCoordinator(Coordinator):
             routes=self._routes,
             barrier=self._replica.barrier,
             unfinished=self._unfinished,
-            max_sessions=lambda: self._config.limits.max_sessions,
-            on_fenced=self._membership.become_fenced,
         )
         self._leases = Leases(plane, self._link, self._claims, self.journal, self.store)
-        self._groups = DeclaredGroups(plane, self._link, self._replica.barrier, self._on_changed)
+        self.store.listener = CommitReplies(plane, self._link, self._replica, self._leases, damaged)
+        self._groups = DeclaredGroups(plane, self._link, self._replica.barrier, self.store.listener.changed)
         self._subscribing = Subscribing(plane, self.journal, self._claims, self._routes)
 
     def _build_membership(self, plane: DataPlane) -> None:
@@ -596,22 +585,6 @@ class ClusterCoordinator(Coordinator):
 
     def _confirm(self, blocks: int) -> None:
         self.data_plane.turn.confirm(blocks)
-
-    def _on_changed(self, number: int, records: list[tuple[Any, ...]]) -> None:
-        """A block of this node has made a change."""
-        self._replica.barrier.made(number)
-        self._replica.changes.apply(number, self._link.node_id, records)
-
-    def _on_dropped(self, count: int, by_client: dict[bytes, int], expired: int) -> None:
-        self.data_plane.turn.count(DROPPED_QUEUE_FULL, count)
-        self.data_plane.turn.count(EXPIRED, expired)
-        self.data_plane.turn.add_full_queues(by_client)
-
-    def _on_unnumbered(self, sessions: list[Session]) -> None:
-        """Redis has put messages of a repeated commit into these queues; their numbers are unknown."""
-        for session in sessions:
-            if session.owner is not None and session.kind == SessionKind.SHARED:
-                read_tail(self._link, session)
 
     def _purge(self, client_id: bytes) -> None:
         """An operator ends a session whose client is here; in Redis it ends with its connection from now on."""

@@ -2,9 +2,10 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
+from .given cimport note_given
+from .group_leases cimport GroupLeases
 from .message_codec cimport AS_PUBLISHED, OF_SHARE, Heads, Opened, open_entry, read_heads, read_message
 from ..session.group cimport Group
-from ..session.group_members cimport note_given
 from ..session.message cimport (
     Message, Publication, message_new, message_payload, message_properties, message_release,
 )
@@ -75,18 +76,18 @@ def leased(object group not None, uint64_t place, bytes data not None):
     cdef int64_t deadline
     cdef Publication publication
     cdef Message* m
-    cdef Group known = group
+    cdef GroupLeases leases = (<Group?>group).backing
     cdef const uint8_t* p = data
     cdef Py_ssize_t size = len(data)
     cdef Heads heads = read_heads(p, size)
     if heads.failures:
-        known.restore_failed(place, heads.failures)
+        leases.group.backlog.failures.restore(place, heads.failures)
     publication = read_message(p + heads.size, size - heads.size, &deadline)
-    publication.expires = known.turn.journal.clock_of(deadline)
+    publication.expires = leases.group.turn.journal.clock_of(deadline)
     m = message_new(&publication)
     if m == NULL:
         raise MemoryError
     try:
-        known.take_lease(place, m, heads.key, heads.number, heads.elsewhere)
+        leases.take(place, m, heads.key, heads.number, heads.elsewhere)
     finally:
         message_release(m)

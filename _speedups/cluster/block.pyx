@@ -3,7 +3,7 @@
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free
 
-from ..session.group_members cimport forget_given, note_given
+from .given cimport forget_given, note_given
 from ..session.message cimport message_release
 
 

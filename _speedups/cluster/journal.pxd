@@ -23,7 +23,7 @@ cdef class ClusterJournal(Journal):
     cdef list delayed_messages         # place of a message in the call, seconds, client id of its publisher, in turn
     cdef dict tenants                  # prefix of a tenant with a limit of its queues -> Tenant: the block adds to them
     cdef list done                     # group, place, in turn: leases that have ended
-    cdef readonly set to_tick          # Groups whose `tick` has something to do
+    cdef readonly set to_tick          # GroupLeases whose `tick` has something to do
     cdef dict rooms                    # group -> (group, room, connected members, leases received, largest packet)
     cdef dict members                  # (group, client id) -> of a member with room of its own: `announce_member`
     cdef readonly object epoch_of      # callable: returns the epoch of a connection's claim, 0 = it has none

@@ -23,6 +23,7 @@ from .packing cimport (
 from ..session.group_members cimport MAXIMUM_QOS
 from ..session.journal cimport AWAITING, QUEUED, RELEASED, RETAINED
 from ..session.message cimport message_hold, message_release
+from ..session.session_queue cimport QueueLimits, get_limits
 from ..session.subscriber cimport Subscriber
 
 from ..base.msgpack import pack
@@ -212,15 +213,12 @@ cdef class ClusterJournal(Journal):
 
     cdef bint counts_much(self, Session session) except -1:
         """Whether Redis takes so much for unacknowledged that the queue of the session may seem full to other nodes."""
-        cdef uint64_t most = session.turn.limits.max_queued_messages
-        cdef uint64_t most_bytes = session.turn.limits.max_queued_bytes
-        if session.turn.own_limits is not None:
-            own = session.turn.own_limits.get(session.client_id)
-            if own is not None:
-                most, most_bytes, _ = own
+        cdef QueueLimits limits
+        get_limits(session, &limits)
         if session.tenant is not None and session.tenant.max_queued_bytes:
-            most_bytes = min(most_bytes, <uint64_t>session.tenant.max_queued_bytes)
-        return UNSENT_PART * <uint64_t>self.acks.count >= most or UNSENT_PART * self.acked_bytes >= most_bytes
+            limits.size = min(limits.size, <uint64_t>session.tenant.max_queued_bytes)
+        return (UNSENT_PART * <uint64_t>self.acks.count >= limits.messages
+                or UNSENT_PART * self.acked_bytes >= limits.size)
 
     cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1:
         cdef uint64_t place = self.place(m, 2 | m.retain << 2, b"")

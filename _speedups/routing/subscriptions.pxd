@@ -18,7 +18,7 @@ cdef class SubscriptionTree(Plans):
     cdef dict by_name          # Group by its name
     cdef list leaving          # (subscriber, function) that have ended: their subscriptions are removed in slices ...
     cdef object later          # ... by this function, which calls another one in a later turn; None: at once
-    cdef object group_type     # Group, or its class in a cluster
+    cdef object backing_type   # of groups: GroupJournal, or GroupLeases in a cluster
     cdef uint64_t last_group   # number of the newest
 
     cdef Member member_of(self, Subscriber subscriber, bytes name)

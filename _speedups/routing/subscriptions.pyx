@@ -13,6 +13,7 @@ from libc.stdlib cimport free, malloc
 from ..base.array cimport array_reserve_tight
 from ..codec.topics cimport shared_filter_at, weight_of
 from ..session.group cimport Group
+from ..session.group_journal cimport GroupJournal
 from ..session.group_members cimport Member
 from ..session.group_settings cimport GroupSettings
 from ..session.journal cimport UNSUBSCRIBED
@@ -40,7 +41,7 @@ cdef class SubscriptionTree(Plans):
 
     def __cinit__(self):
         self.by_name = {}
-        self.group_type = Group
+        self.backing_type = GroupJournal
         self.leaving = []
 
     # ---- changes ----
@@ -273,12 +274,14 @@ cdef class SubscriptionTree(Plans):
             session.subscription_weight += weight_of(path, len(name))
             self.count_held(session, 1)
             self.grow(session.tenant, MEMBER_BYTES, MEMBER_BYTES)
+        group = <Group>member.group
         member.set_options(options, identifier)
         if session.kind == LOCAL and session.recorded():
             session.turn.journal.subscribed(session.session_id, options, identifier, path, len(name))
+        group.options_changed(member)
         if is_new:
-            member.group.join(member)
-        self.set_qos(member.group)
+            group.join(member)
+        self.set_qos(group)
         return is_new
 
     cdef Group group(self, Turn turn, bytes name):
@@ -286,7 +289,7 @@ cdef class SubscriptionTree(Plans):
         cdef Group group = self.by_name.get(name)
         if group is None:
             self.last_group += 1
-            group = self.group_type(turn, self.last_group, name, name[shared_filter_at(name, len(name)):])
+            group = Group(turn, self.last_group, name, name[shared_filter_at(name, len(name)):], self.backing_type)
             self.by_name[name] = group
             self.grow(group.tenant, GROUP_BYTES + len(name), GROUP_BYTES + len(name))
         return group
@@ -294,16 +297,14 @@ cdef class SubscriptionTree(Plans):
     cdef int end_group(self, Group group) except -1:
         cdef int64_t size = GROUP_BYTES + len(group.client_id)
         self.unsubscribe_all(group)
+        group.end()
         del self.by_name[group.client_id]
         return self.grow(group.tenant, -size, -size)
 
     cdef Member member_of(self, Subscriber subscriber, bytes name):
         """The membership of the subscriber in the group with this name, or None."""
-        cdef Member member
         if isinstance(subscriber, Session) and (<Session>subscriber).shares is not None:
-            for member in (<Session>subscriber).shares.items:
-                if member is not None and member.group.client_id == name:
-                    return member
+            return (<Session>subscriber).shares.of(name)
         return None
 
     cdef int set_qos(self, Group group) except -1:
@@ -323,7 +324,7 @@ cdef class SubscriptionTree(Plans):
 
     cdef int end_if_empty(self, Group group) except -1:
         """End a group without members; one that is declared or has members at other nodes goes on."""
-        group.abandon()
+        group.backing.abandon()
         if not group.is_empty():
             return self.set_qos(group)
         return self.end_group(group)
@@ -331,14 +332,14 @@ cdef class SubscriptionTree(Plans):
     def join_peer(self, Subscriber peer not None, bytes name not None, int announced):
         """Another node has members of a group, with this QoS and number (see `Routes`); True if it had none."""
         cdef Group group = self.group(peer.turn, name)
-        known = group.set_peer(peer, announced)
+        known = group.backing.set_peer(peer, announced)
         self.set_qos(group)
         return not known
 
     def leave_peer(self, Subscriber peer not None, bytes name not None):
         """Another node has no members of a group any more; False if it had none."""
         cdef Group group = self.by_name.get(name)
-        if group is None or not group.set_peer(peer, -1):
+        if group is None or not group.backing.set_peer(peer, -1):
             return False
         if group.members:
             self.set_qos(group)
@@ -363,13 +364,13 @@ cdef class SubscriptionTree(Plans):
             self.set_qos(group)
             group.turn.schedule_send(group)
             return 0
-        dropped = group.abandon()
+        dropped = group.backing.abandon()
         self.end_if_empty(group)
         return dropped
 
-    def set_group_type(self, group_type):
-        """Make groups of this type from now on, derived from Group."""
-        self.group_type = group_type
+    def set_group_backing(self, backing_type):
+        """Make groups with this class, derived from GroupBacking, from now on."""
+        self.backing_type = backing_type
 
     @property
     def groups(self):
@@ -391,9 +392,9 @@ cdef class SubscriptionTree(Plans):
             if group.is_empty():
                 self.end_group(group)       # it was declared once
                 continue
-            group.restored()
+            (<GroupJournal?>group.backing).restored()
             for member in group.members:
-                member.detached()
+                group.detached(member)
 
     # ---- queries ----
 

@@ -2,7 +2,9 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from .group_settings cimport GroupSettings
 from .membership cimport Membership
+from .message cimport Publication
 
 
 cdef class Key:
@@ -65,3 +67,6 @@ cdef inline uint32_t hash_of(const uint8_t* data, Py_ssize_t n) noexcept nogil:
     h *= 2246822507U
     h ^= h >> 13
     return h
+
+
+cdef uint32_t key_of(GroupSettings settings, const Publication* publication) except? 0

@@ -13,7 +13,10 @@ from heapq import heapify, heappop, heappush
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from .group_settings cimport BY_TOPIC, GroupSettings
 from .membership cimport Membership
+from .message cimport Publication
+from .subscriber cimport Subscriber
 
 cdef enum:
     OUTDATED = 64                  # entries of `oldest` that are worth no cleaning
@@ -261,3 +264,15 @@ cdef class KeyTable:
             for entry in key.parked:
                 found.append(entry[1])
         return found
+
+
+cdef uint32_t key_of(GroupSettings settings, const Publication* publication) except? 0:
+    """The key of a message: a hash of its topic name, or of its publisher's client identifier."""
+    cdef bytes name
+    if settings.strategy_number == BY_TOPIC:
+        return hash_of(publication.topic, publication.topic_length)
+    if publication.publisher == NULL or publication.publisher == <void*>None:
+        return 1                                  # the broker itself, a will, or an analytics job
+    publisher = <object>publication.publisher
+    name = (<Subscriber>publisher).client_id if isinstance(publisher, Subscriber) else publisher
+    return hash_of(name, len(name))

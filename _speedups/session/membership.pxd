@@ -2,7 +2,25 @@
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
+from .group_settings cimport GroupSettings
+from .subscriber cimport Subscriber
+
+
+cdef class SessionGroup(Subscriber):
+    cdef readonly GroupSettings settings
+
+    cdef int attached(self, Membership membership) except -1
+    cdef int detached(self, Membership membership) except -1
+    cdef int rights_changed(self, Membership membership) except -1
+    cdef int has_sent(self, Membership membership) except -1
+    cdef int record_given(self, Membership membership, uint64_t place, uint64_t n) except -1
+    cdef int finished(self, Membership membership, uint64_t place, uint8_t qos) except -1
+    cdef bint refused(self, Membership membership, uint64_t n, uint8_t code) except -1
+    cdef int withheld(self, Membership membership, uint64_t n) except -1
+
+
 cdef class Membership:
+    cdef readonly SessionGroup group   # None: the membership has ended
     cdef readonly uint8_t options      # of the subscription
     cdef readonly uint32_t identifier  # subscription identifier; 0 = none
     cdef bytes properties              # the identifier, encoded as a property; b"" = none
@@ -11,14 +29,6 @@ cdef class Membership:
     cdef uint32_t given                # messages that it has got and not acknowledged
 
     cdef int set_options(self, uint8_t options, uint32_t identifier) except -1
-    cdef int attached(self) except -1
-    cdef int detached(self) except -1
-    cdef int rights_changed(self) except -1
-    cdef int has_sent(self) except -1
-    cdef int record_given(self, uint64_t place, uint64_t n) except -1
-    cdef int finished(self, uint64_t place, uint8_t qos) except -1
-    cdef bint refused(self, uint64_t n, uint8_t code) except -1
-    cdef int withheld(self, uint64_t n) except -1
 
 
 cdef class Memberships:
@@ -29,9 +39,15 @@ cdef class Memberships:
 
     cdef int add(self, Membership membership) except -1
     cdef int remove(self, Membership membership) except -1
+    cdef Membership of(self, bytes name)
     cdef int put(self, uint64_t head, uint64_t n, uint64_t place) except -1
+    cdef uint64_t place(self, uint64_t n) noexcept
     cdef int sent(self) except -1
     cdef int attached(self) except -1
     cdef int detached(self) except -1
     cdef int rights_changed(self) except -1
+    cdef bytes properties(self, uint16_t index)
+    cdef int record_given(self, uint64_t n, uint16_t index) except -1
     cdef int finished(self, uint64_t n, uint16_t index, uint8_t qos) except -1
+    cdef bint refused(self, uint64_t n, uint16_t index, uint8_t code) except -1
+    cdef int withheld(self, uint64_t n, uint16_t index) except -1

@@ -1,4 +1,4 @@
-"""The part of a session in shared subscriptions: the session's side of the interface, which `group.pyx` implements.
+"""The part of a session in shared subscriptions, and the group as the session sees it, which `group.pyx` implements.
 
 A message from a group is an entry of the session's queue like any other, with the flag OF_GROUP. The entry's field
 `identifiers` is then the number of the membership, and `places` has the message's place in the group.
@@ -13,6 +13,42 @@ cdef enum:
     FIRST_PLACES = 8
 
 
+cdef class SessionGroup(Subscriber):
+    """A shared subscription: the events of its sessions."""
+
+    cdef int attached(self, Membership membership) except -1:
+        """The session has a connection."""
+        return 0
+
+    cdef int detached(self, Membership membership) except -1:
+        """The connection of the session has ended: unsent messages go to other sessions."""
+        return 0
+
+    cdef int rights_changed(self, Membership membership) except -1:
+        """The client may read other topics than before."""
+        return 0
+
+    cdef int has_sent(self, Membership membership) except -1:
+        """The session has sent its messages: it may have room again."""
+        return 0
+
+    cdef int record_given(self, Membership membership, uint64_t place, uint64_t n) except -1:
+        """Write to the journal that the entry `n` of the session's queue is the message with this place."""
+        return 0
+
+    cdef int finished(self, Membership membership, uint64_t place, uint8_t qos) except -1:
+        """The message with this place is acknowledged, or dropped."""
+        return 0
+
+    cdef bint refused(self, Membership membership, uint64_t n, uint8_t code) except -1:
+        """The client has refused the entry `n` of its queue. Whether the group takes it back."""
+        return False
+
+    cdef int withheld(self, Membership membership, uint64_t n) except -1:
+        """The client may not read the entry `n` of its queue any more, and has not got it: the group takes it back."""
+        return 0
+
+
 cdef class Membership:
     """One shared subscription of a session."""
 
@@ -25,38 +61,6 @@ cdef class Membership:
         if identifier:
             encoded[0] = SUBSCRIPTION_IDENTIFIER
             self.properties = encoded[:1 + write_varint(encoded + 1, identifier)]
-        return 0
-
-    cdef int attached(self) except -1:
-        """The session has a connection."""
-        return 0
-
-    cdef int detached(self) except -1:
-        """The connection of the session has ended: unsent messages go to other sessions."""
-        return 0
-
-    cdef int has_sent(self) except -1:
-        """The session has sent what it had."""
-        return 0
-
-    cdef int rights_changed(self) except -1:
-        """The client may read other topics than before."""
-        return 0
-
-    cdef int finished(self, uint64_t place, uint8_t qos) except -1:
-        """The message with this place in the group is acknowledged, or dropped."""
-        return 0
-
-    cdef bint refused(self, uint64_t n, uint8_t code) except -1:
-        """The client has refused the entry `n` of its queue. Whether the group takes it back."""
-        return False
-
-    cdef int withheld(self, uint64_t n) except -1:
-        """The client may not read the entry `n` of its queue any more, and has not got it: the group takes it back."""
-        return 0
-
-    cdef int record_given(self, uint64_t place, uint64_t n) except -1:
-        """Write to the journal that the entry `n` of the session's queue is the group's message with this place."""
         return 0
 
 
@@ -108,12 +112,26 @@ cdef class Memberships:
         self.places[n & self.mask] = place
         return 0
 
+    cdef uint64_t place(self, uint64_t n) noexcept:
+        """The place of the message with queue number `n`, which came from a group."""
+        return self.places[n & self.mask]
+
+    cdef Membership of(self, bytes name):
+        """The membership in the group with this name, or None."""
+        cdef Membership membership
+        for membership in self.items:
+            if membership is not None and membership.group.client_id == name:
+                return membership
+        return None
+
+    # ---- events ----
+
     cdef int attached(self) except -1:
         """The session has a connection."""
         cdef Membership membership
         for membership in self.items:
             if membership is not None:
-                membership.attached()
+                membership.group.attached(membership)
         return 0
 
     cdef int detached(self) except -1:
@@ -121,7 +139,7 @@ cdef class Memberships:
         cdef Membership membership
         for membership in self.items:
             if membership is not None:
-                membership.detached()
+                membership.group.detached(membership)
         return 0
 
     cdef int rights_changed(self) except -1:
@@ -129,17 +147,39 @@ cdef class Memberships:
         cdef Membership membership
         for membership in self.items:
             if membership is not None:
-                membership.rights_changed()
+                membership.group.rights_changed(membership)
         return 0
 
-    cdef int finished(self, uint64_t n, uint16_t index, uint8_t qos) except -1:
-        """The entry `n` of the queue, which came from this membership, is acknowledged, or dropped."""
-        return (<Membership>self.items[index]).finished(self.places[n & self.mask], qos)
-
     cdef int sent(self) except -1:
-        """The session has sent what it had: it may have room again."""
+        """The session has sent its messages: it may have room again."""
         cdef Membership membership
         for membership in self.items:
             if membership is not None and not membership.ready:
-                membership.has_sent()
+                membership.group.has_sent(membership)
         return 0
+
+    # ---- of an entry `n` of the queue, which came from the membership with this index ----
+
+    cdef bytes properties(self, uint16_t index):
+        """The subscription identifier of the entry, encoded as a property."""
+        return (<Membership>self.items[index]).properties
+
+    cdef int record_given(self, uint64_t n, uint16_t index) except -1:
+        """Write to the journal which message of the group the entry is."""
+        cdef Membership membership = <Membership>self.items[index]
+        return membership.group.record_given(membership, self.place(n), n)
+
+    cdef int finished(self, uint64_t n, uint16_t index, uint8_t qos) except -1:
+        """The entry is acknowledged, or dropped."""
+        cdef Membership membership = <Membership>self.items[index]
+        return membership.group.finished(membership, self.place(n), qos)
+
+    cdef bint refused(self, uint64_t n, uint16_t index, uint8_t code) except -1:
+        """The client has refused the entry. Whether the group takes it back."""
+        cdef Membership membership = <Membership>self.items[index]
+        return membership.group.refused(membership, n, code)
+
+    cdef int withheld(self, uint64_t n, uint16_t index) except -1:
+        """The client may not read the entry any more, and has not got it: the group takes it back."""
+        cdef Membership membership = <Membership>self.items[index]
+        return membership.group.withheld(membership, n)

@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from .message cimport Message
 from .outgoing_queue cimport Entry
-from .session_store cimport SessionStore
+from .session_queue cimport SessionQueue
 
 
 cdef enum Pulled:
@@ -18,9 +18,13 @@ cdef class MessageSource:
     cdef int pull(self, Session session) except -1
 
 
-cdef class Session(SessionStore):
+cdef class Session(SessionQueue):
+    cdef public object user            # bytes: the verified user that owns the session; None = no user
     cdef public object expiry          # for Python: Session Expiry Interval in seconds; None = as configured
 
+    cdef int enqueue(self, Message* message, uint8_t flags, const uint8_t* identifiers, Py_ssize_t n) except -1
+    cdef int arrive(self, uint64_t n, Message* message, uint8_t flags, bytes identifiers, Py_ssize_t size,
+                    bint of_group) except -1
     cdef uint64_t numbers_left(self) noexcept
     cdef uint32_t room(self) noexcept
     cdef int note_unsent(self) except -1

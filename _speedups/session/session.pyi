@@ -1,11 +1,16 @@
 from .rights import Rights
-from .session_store import SessionStore
+from .session_queue import SessionQueue
 from .turn import Outlet
 
 class MessageSource: ...
 
-class Session(SessionStore):
+class Session(SessionQueue):
+    user: bytes | None
     expiry: int | None
+    @property
+    def loading(self) -> bool: ...
+    @property
+    def next_number(self) -> int: ...
     @property
     def connected(self) -> bool: ...
     @property

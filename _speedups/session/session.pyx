@@ -1,42 +1,37 @@
 """The state of one client id: subscriptions, queue, packets in flight.
 
 Owns the windows and the QoS 1 and 2 states of messages to the client. It has no socket and no clock (the turn's tick is
-its time). The layers below: its messages (`session_queue.pyx`), and the store (`session_store.pyx`).
+its time). Its queue is `session_queue.pyx`, with `session_limits.pyx`; its records in the store are written and read by
+`session_store.pyx`.
 """
 
 cimport cython
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from ..base.buffers cimport buffer_size
-from ..codec.publish cimport (
-    FLAG_DUP, FLAG_RETAIN, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size, write_properties,
-    write_publish,
-)
+from ..codec.publish cimport FLAG_DUP, FLAG_RETAIN, PUBLISH_QOS_0
 from ..codec.tables cimport CODE_PACKET_IDENTIFIER_NOT_FOUND, CODE_UNSPECIFIED
-from ..codec.tenants cimport tenant_size
 from . cimport journal as j
-from .counters cimport (
-    DELIVERY_DENIED, EXPIRED, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, REDELIVERED, REFUSED_BY_RECEIVER,
-    TOO_LARGE,
-)
-from .membership cimport Membership
+from .counters cimport DELIVERY_DENIED, EXPIRED, REDELIVERED, REFUSED_BY_RECEIVER
+from .identifier_sets cimport forget_identifier_sets, identifier_set
 from .message cimport (
-    Message, message_payload, message_properties, message_release, message_size, seconds_left,
+    Message, Publication, message_hold, message_payload, message_properties, message_release, message_size,
 )
+from .message_writer cimport write_message
 from .outgoing_queue cimport (
-    DUP, GOT_PUBREC, NEVER_EXPIRES, OF_GROUP, PACKET_IDS, QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE, SENT, WAITING,
-    Entry, packet_id_of, queue_entry, queue_in_flight, queue_unsent,
+    DUP, GOT_PUBREC, NEVER_EXPIRES, OF_GROUP, PACKET_IDS, QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE, SENT,
+    STORED_FLAGS, WAITING, Entry, packet_id_of, queue_entry, queue_in_flight, queue_unsent,
 )
 from .rights cimport MAY_READ, Rights
-from .session_queue cimport NO_QUEUE, count_inflight, count_queued
-from .session_store cimport SessionStore
-from .topic_aliases cimport ALIAS_ROOM, alias_of
-from .subscriber cimport SHARED
+from .session_limits cimport drop_expired, drop_one, is_over
+from .session_queue cimport (
+    NO_QUEUE, QueueLimits, SessionQueue, count_inflight, count_queued, get_limits, make_room,
+)
+from .subscriber cimport KEEP_RETAIN, SHARED, Plan, Receiver
 from .turn cimport Outlet
 
 cdef enum:
     PUBREL = 0x62              # first byte
-    QOS_BITS = 6               # of the first byte of PUBLISH
     SEND_BYTES = 131072        # bytes of output up to which a session sends in one turn
     PULLS_MAX = 4096           # steps of a source in one turn
 
@@ -50,7 +45,7 @@ cdef class MessageSource:
 
 
 @cython.no_gc_clear                       # as for SessionQueue
-cdef class Session(SessionStore):
+cdef class Session(SessionQueue):
     """A session, new and empty; the arguments are those of SessionQueue."""
 
     @property
@@ -62,6 +57,16 @@ cdef class Session(SessionStore):
     def subscriptions_held(self):
         """Number of subscriptions, the shared ones included."""
         return self.subscription_count + (self.shares.count if self.shares is not None else 0)
+
+    @property
+    def loading(self):
+        """Whether the queue is being restored."""
+        return self.restoring
+
+    @property
+    def next_number(self):
+        """The queue number that the next message gets."""
+        return self.tail
 
     @property
     def sources_waiting(self):
@@ -95,6 +100,91 @@ cdef class Session(SessionStore):
         if changed and self.shares is not None:
             self.shares.rights_changed()
         return changed
+
+    # ---- messages to the client ----
+
+    cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
+        cdef uint8_t flags = publication.qos if publication.qos < receiver.qos else receiver.qos
+        if publication.forwarded and self.kind == SHARED:
+            return 1                              # the node that accepted the message has queued it in Redis
+        if receiver.flags & KEEP_RETAIN and publication.retain:
+            flags |= RETAIN_AS_PUBLISHED
+        self.enqueue(publication.message, flags, plan.identifiers + receiver.identifiers_at, receiver.identifiers_size)
+        return 1
+
+    cdef int enqueue(self, Message* message, uint8_t flags, const uint8_t* identifiers, Py_ssize_t n) except -1:
+        """Queue a message. At the limits the policy selects the message to drop.
+
+        Args:
+            message: the session takes a reference of its own.
+            flags: QoS to send it with, RETAINED_MESSAGE if it was pulled from a source, RETAIN_AS_PUBLISHED.
+            identifiers: `n` bytes of properties, the identifiers of the subscriptions that it matched.
+        """
+        cdef Entry* e
+        cdef QueueLimits limits
+        cdef Py_ssize_t size = message_size(message)
+        if self.kind == SHARED:
+            self.pending += self.outlet is not None
+            self.trace("queued", message, flags & QOS, "in Redis")
+            return self.turn.journal.queued(self, self.session_id, 0, message, flags, identifiers, n)
+        # A retained message is pulled only while there is room. Its exact size is not checked: it would be lost.
+        get_limits(self, &limits)
+        while not flags & RETAINED_MESSAGE and is_over(self, &limits, size):
+            if drop_expired(self):
+                continue
+            self.turn.queue_is_full(self.client_id)
+            if not limits.drop_oldest or not drop_one(self):
+                self.trace("dropped", message, flags & QOS, "the queue is full")
+                return 0
+        make_room(self)
+        e = queue_entry(self.queue, self.tail)
+        e[0] = Entry(message_hold(message), 0, flags, WAITING,
+                     identifier_set(self.queue, self.tail, identifiers, n) if n else 0, 0)
+        self.trace("queued", message, flags & QOS, "" if self.outlet is not None else "until the client is back")
+        if self.recorded():
+            self.turn.journal.queued(self, self.session_id, self.tail, message, flags, identifiers, n)
+            self.turn.await_commit(self)
+        self.tail += 1
+        count_queued(self, 1, size)
+        self.note_expiry(message)
+        if self.outlet is not None:
+            self.turn.schedule_send(self)
+        return 0
+
+    cdef int arrive(self, uint64_t n, Message* message, uint8_t flags, bytes identifiers, Py_ssize_t size,
+                    bint of_group) except -1:
+        """Add a message that has queue number `n`; `flags` are EntryFlags. A repeated number is ignored.
+
+        `identifiers` are those of the subscriptions that it matched, as properties. `size`: bytes of the entry in
+        Redis. `of_group`: it is from a shared subscription, whose window is its limit here: dropped, no other member
+        would get it.
+        """
+        cdef Entry* e
+        cdef QueueLimits limits
+        # Accepted from the first restored part of the queue until the client leaves; CONNACK may still be pending.
+        if self.queue.head == 0 or (self.owner is None and self.outlet is None and not self.restoring):
+            return 0
+        if n < self.tail and not (
+                self.restoring and n >= self.queue.head and queue_entry(self.queue, n).message == NULL):
+            return 0
+        if self.queue.head == self.tail:
+            forget_identifier_sets(self.queue)
+        e = self.restored_entry(n)
+        e[0] = Entry(message_hold(message), 0, flags & STORED_FLAGS, WAITING,
+                     identifier_set(self.queue, self.tail, identifiers, len(identifiers)) if identifiers else 0,
+                     <uint32_t>size)
+        count_queued(self, 1, message_size(message))
+        self.note_expiry(message)
+        get_limits(self, &limits)
+        if limits.drop_oldest and not self.restoring and not of_group:
+            while (self.queue.queued > limits.messages
+                   or (self.queue.queued > 1 and self.queue.queued_bytes > limits.size)):
+                if drop_expired(self):
+                    continue
+                if not drop_one(self):
+                    break
+                self.turn.queue_is_full(self.client_id)
+        return self.turn.schedule_send(self)
 
     # ---- connections ----
 
@@ -246,7 +336,7 @@ cdef class Session(SessionStore):
 
     cdef int drop_unsent(self) except -1:
         if self.outlet is not None:
-            self.drop_expired()
+            drop_expired(self)
             self.note_unsent()
         return 0
 
@@ -256,7 +346,7 @@ cdef class Session(SessionStore):
         if (e.flags & (OF_GROUP | DUP) != OF_GROUP or self.rights is None
                 or self.rights.may(m.data, m.topic_length, MAY_READ)):
             return False
-        (<Membership>self.shares.items[e.identifiers]).withheld(n)
+        self.shares.withheld(n, e.identifiers)
         return True
 
     cdef bint may_not_read(self, Message* m, bint sends=True) except -1:
@@ -290,36 +380,9 @@ cdef class Session(SessionStore):
 
     cdef bint put_publish(self, const Message* m, uint8_t first_byte, uint16_t packet_id, bytes identifiers) except -1:
         """Write a PUBLISH. False: the client takes no packet of its size; it counts as delivered [5: MQTT-3.1.2-25]."""
-        cdef Outlet outlet = self.outlet
-        cdef Py_ssize_t hidden = tenant_size(m.data, m.topic_length)      # bytes of its name that no client sees
-        cdef const uint8_t* topic = m.data + hidden
-        cdef Py_ssize_t topic_length = m.topic_length - hidden
-        cdef uint32_t remaining = publish_remaining(topic_length, m.payload_length, first_byte & 6)
-        cdef uint16_t alias = 0
-        cdef bint in_place = False
-        cdef uint8_t* properties
-        if outlet.level == 5:
-            remaining += <uint32_t>properties_size(m.expires != 0, 0, len(identifiers), m.properties_length)
-            if publish_size(remaining) > <Py_ssize_t>outlet.largest:
-                self.turn.counters[TOO_LARGE] += 1
-                self.trace("dropped", m, first_byte >> 1 & 3, "the client takes no packet of its size")
-                return False
-            # Not with QoS 1 and 2: some clients keep such a message, with an empty topic name, until PUBREL.
-            if (not first_byte & QOS_BITS and outlet.aliases.maximum
-                    and publish_size(remaining) + ALIAS_ROOM <= <Py_ssize_t>outlet.largest):
-                alias = alias_of(&outlet.aliases, topic, topic_length, &in_place)
-                if alias:
-                    topic_length = 0 if in_place else topic_length
-                    remaining = publish_remaining(topic_length, m.payload_length, first_byte & 6)
-                    remaining += <uint32_t>properties_size(m.expires != 0, alias, len(identifiers), m.properties_length)
-        properties = write_publish(outlet.reserve(publish_size(remaining)), first_byte, remaining, topic,
-                                   topic_length, packet_id, message_payload(m), m.payload_length)
-        if outlet.level == 5:
-            write_properties(properties, m.expires != 0, seconds_left(m.expires, self.turn.clock), alias, identifiers,
-                             len(identifiers), message_properties(m), m.properties_length)
-        self.turn.counters[PACKETS_SENT] += 1
-        self.turn.counters[PUBLISH_SENT] += 1
-        self.turn.counters[PUBLISH_BYTES_SENT] += m.payload_length
+        if not write_message(self.outlet, m, first_byte, packet_id, identifiers):
+            self.trace("dropped", m, first_byte >> 1 & 3, "the client takes no packet of its size")
+            return False
         if self.tenant is not None:
             self.tenant.sent += 1
             self.tenant.sent_bytes += m.payload_length
@@ -385,7 +448,7 @@ cdef class Session(SessionStore):
 
     cdef bint gave_back(self, uint64_t n, Entry* e, uint8_t code) except -1:
         """The client has refused an entry. Whether it was a shared subscription's, which has taken it back."""
-        if not e.flags & OF_GROUP or not (<Membership>self.shares.items[e.identifiers]).refused(n, code):
+        if not e.flags & OF_GROUP or not self.shares.refused(n, e.identifiers, code):
             return False
         self.turn.schedule_send(self)
         return True

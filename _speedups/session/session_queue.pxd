@@ -33,19 +33,8 @@ cdef class SessionQueue(Subscriber):
     cdef void clear(self) noexcept
     cdef int drop_empty_queue(self) noexcept
     cdef uint64_t first_unsent(self) noexcept
-    cdef int enqueue(self, Message* message, uint8_t flags, const uint8_t* identifiers, Py_ssize_t n) except -1
-    cdef uint16_t identifier_set(self, const uint8_t* identifiers, Py_ssize_t n) except? 0
-    cdef bint is_over(self, const QueueLimits* limits, Py_ssize_t size) noexcept
     cdef void note_expiry(self, const Message* message) noexcept
-    cdef bint drop_expired(self) except -1
-    cdef bint is_too_long(self) except -1
-    cdef int close_gaps(self) except -1
     cdef bint in_flight(self, uint64_t n, const Entry* e) noexcept
-    cdef int forget_identifier_sets(self) except -1
-    cdef list used_identifier_sets(self)
-    cdef int arrive(self, uint64_t n, Message* message, uint8_t flags, bytes identifiers, Py_ssize_t size,
-                    bint of_group) except -1
-    cdef bint drop_one(self) except -1
     cdef int finish(self, uint64_t n) except -1
     cdef Entry* restored_entry(self, uint64_t n) except NULL
     cdef bytes identifiers_of(self, const Entry* e)
@@ -89,3 +78,15 @@ cdef inline void count_inflight(SessionQueue session, int64_t messages) noexcept
     """Add to the session's messages sent and not acknowledged, and to the node's total."""
     session.queue.inflight += <uint32_t>messages
     session.turn.inflight += messages
+
+
+cdef inline int get_limits(SessionQueue session, QueueLimits* limits) except -1:
+    """The limits of a session's queue: those of the configuration, or its own."""
+    limits.messages = session.turn.limits.max_queued_messages
+    limits.size = session.turn.limits.max_queued_bytes
+    limits.drop_oldest = session.turn.limits.drop_oldest
+    if session.turn.own_limits is not None:
+        own = session.turn.own_limits.get(session.client_id)
+        if own is not None:
+            limits.messages, limits.size, limits.drop_oldest = own
+    return 0

@@ -3,12 +3,11 @@
 In a cluster a session has no records of its own: its queue is in Redis, and is restored here when its client connects.
 """
 
-cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from . cimport journal as j
+from .identifier_sets cimport identifier_set
 from .incoming_qos2 cimport incoming_places
-from .membership cimport Membership
 from .message cimport (
     Message, Publication, message_hold, message_new, message_payload, message_properties, message_release,
     message_size, publication_of,
@@ -16,173 +15,173 @@ from .message cimport (
 from .outgoing_queue cimport (
     ACKED, DUP, GOT_PUBREC, OF_GROUP, QOS, STORED_FLAGS, WAITING, Entry, queue_entry, queue_skip_acked,
 )
-from .session_queue cimport GAP_MAX, SessionQueue, begin_queue, count_queued
+from .session cimport Session
+from .session_queue cimport GAP_MAX, begin_queue, count_queued
 from .subscriber cimport LOCAL
 
 from .journal import DamagedBlock
 
 
-@cython.no_gc_clear                       # as for SessionQueue
-cdef class SessionStore(SessionQueue):
-    """A session that writes records and is restored from them; the arguments are those of SessionQueue."""
+def record(Session session not None, bint connected):
+    """Write the session to the journal: its level, its user, and whether it is connected."""
+    cdef bytes user = session.user
+    if session.kind == LOCAL and session.recorded():
+        session.turn.journal.session(session.session_id, session.level, connected,
+                                     min(session.queue.head, session.tail),
+                                     session.first_unsent(), session.client_id)
+        if user is not None:
+            session.turn.journal.text(j.SESSION_USER, session.session_id, user, len(user))
 
-    def record(self, bint connected):
-        """Write the session to the journal: its level, its user, and whether it is connected."""
-        cdef bytes user = self.user
-        if self.kind == LOCAL and self.recorded():
-            self.turn.journal.session(self.session_id, self.level, connected, min(self.queue.head, self.tail),
-                                      self.first_unsent(), self.client_id)
-            if user is not None:
-                self.turn.journal.text(j.SESSION_USER, self.session_id, user, len(user))
 
-    def record_gone(self):
-        """Write the end of the session to the journal."""
-        if self.kind == LOCAL and self.recorded():
-            self.turn.journal.number(j.SESSION_GONE, self.session_id)
+def record_gone(Session session not None):
+    """Write the end of the session to the journal."""
+    if session.kind == LOCAL and session.recorded():
+        session.turn.journal.number(j.SESSION_GONE, session.session_id)
 
-    def record_messages(self):
-        """Write the queue and the QoS 2 states to the journal again."""
-        cdef uint64_t n = self.queue.head
-        cdef uint32_t i
-        cdef Entry* e
-        cdef bytes identifiers
-        if not self.recorded():
-            return
-        while n < self.tail:
-            e = queue_entry(self.queue, n)
-            if e.message != NULL:
-                identifiers = self.identifiers_of(e)
-                self.turn.journal.queued(self, self.session_id, n, e.message, e.flags & STORED_FLAGS, identifiers,
-                                         len(identifiers))
-            elif e.state == GOT_PUBREC:
-                self.turn.journal.entry(j.RECEIVED, self, self.session_id, n, 0)
-            if e.flags & OF_GROUP:
-                (<Membership>self.shares.items[e.identifiers]).record_given(self.shares.places[n & self.shares.mask], n)
-            n += 1
-        for i in range(incoming_places(self.incoming)):
-            if self.incoming.items[i].message != NULL:
-                self.turn.journal.awaiting(
-                    self, self.session_id, self.incoming.items[i].packet_id, self.incoming.items[i].message)
 
-    # ---- restore ----
-
-    @property
-    def loading(self):
-        """Whether the queue is being restored."""
-        return self.restoring
-
-    @property
-    def next_number(self):
-        """The queue number that the next message gets."""
-        return self.tail
-
-    def load(self):
-        """Prepare to restore the queue, until `restored`. Messages that arrive after `restore` are accepted too.
-
-        Messages that arrive before `restore` are in the queue that is read.
-        """
-        self.clear()
-        self.tail = 0
-        begin_queue(self)
-        self.restoring = True
-
-    def unload(self):
-        """Release the queue after the client left this node. Returns the `sent` limit that `restore` takes."""
-        cdef uint64_t sent = self.first_unsent()
-        if self.shares is not None:
-            self.shares.detached()                # also if the client was gone before it was attached
-        self.clear()
-        self.tail = 1
-        self.restoring = False
-        return sent
-
-    def restore(self, uint64_t first, uint64_t sent):
-        """Restore a SESSION record: all before `first` is done, all before `sent` has been sent."""
-        cdef uint64_t n
-        if first == 0 or sent > max(first, self.tail) + GAP_MAX:
-            raise DamagedBlock("queue numbers out of range")
-        begin_queue(self)
-        n = self.queue.head
-        while n < first and n < self.tail:
-            self.restore_done(n)                  # a no-op after a DONE record
-            n += 1
-        while self.queue.head < first and self.queue.head < self.tail:
-            self.queue.head += 1
-        if self.queue.head < first:
-            self.queue.head = self.tail = first
-        self.queue.next = self.queue.head
-        self.queue.sent = max(self.queue.sent, sent)
-
-    def restore_queued(self, uint64_t n, Restored message, uint8_t flags, bytes identifiers=b""):
-        """Restore a QUEUED record, with the identifiers of subscriptions as properties; a repeated one is skipped."""
-        cdef Entry* e
-        if not 1 <= flags & QOS <= 2:
-            raise DamagedBlock("a queued message of QoS 0 or 3")
-        if n < self.queue.head:
-            return
-        e = self.restored_entry(n)
-        if e.state != ACKED:
-            return
-        e[0] = Entry(message_hold(message.message), 0, flags, WAITING,
-                     self.identifier_set(identifiers, len(identifiers)) if identifiers else 0, 0)
-        count_queued(self, 1, message_size(e.message))
-        self.note_expiry(e.message)
-
-    def restore_done(self, uint64_t n):
-        """Restore a DONE record. A compaction may have dropped the entry, but its number is not used again."""
-        if n >= self.tail:
-            self.restored_entry(n)
-        elif n >= self.queue.head and queue_entry(self.queue, n).state != ACKED:
-            self.finish(n)
-
-    def restore_received(self, uint64_t n):
-        """Restore a RECEIVED record: the client is to get PUBREL."""
-        cdef Entry* e
-        if n < self.queue.head:
-            return
-        e = self.restored_entry(n)
-        if e.state == ACKED:
-            count_queued(self, 1, 0)
+def record_messages(Session session not None):
+    """Write the queue and the QoS 2 states to the journal again."""
+    cdef uint64_t n = session.queue.head
+    cdef uint32_t i
+    cdef Entry* e
+    cdef bytes identifiers
+    if not session.recorded():
+        return
+    while n < session.tail:
+        e = queue_entry(session.queue, n)
         if e.message != NULL:
-            count_queued(self, 0, -message_size(e.message))
-            message_release(e.message)
+            identifiers = session.identifiers_of(e)
+            session.turn.journal.queued(session, session.session_id, n, e.message, e.flags & STORED_FLAGS, identifiers,
+                                        len(identifiers))
+        elif e.state == GOT_PUBREC:
+            session.turn.journal.entry(j.RECEIVED, session, session.session_id, n, 0)
         if e.flags & OF_GROUP:
-            e[0] = Entry(NULL, 0, 2 | DUP | OF_GROUP, GOT_PUBREC, e.identifiers, e.size)
-        else:
-            e[0] = Entry(NULL, 0, 2 | DUP, GOT_PUBREC, 0, 0)
+            session.shares.record_given(n, e.identifiers)
+        n += 1
+    for i in range(incoming_places(session.incoming)):
+        if session.incoming.items[i].message != NULL:
+            session.turn.journal.awaiting(
+                session, session.session_id, session.incoming.items[i].packet_id, session.incoming.items[i].message)
 
-    def restore_awaiting(self, uint16_t packet_id, Restored message, uint32_t progress=0):
-        """Restore an AWAITING record. `progress`: of the message's publication, which a node that has ended began."""
-        if not self.awaits(packet_id):
-            self.await_release(packet_id, message_hold(message.message), progress)
 
-    def restore_released(self, uint16_t packet_id):
-        """Restore a RELEASED record."""
-        cdef Message* message = self.release(packet_id).message
-        if message != NULL:
-            message_release(message)
+# ---- restore ----
 
-    def restored(self, bint connected):
-        """End the restore: messages that may have been sent to the client before get DUP.
 
-        If the client was connected, all messages do: acknowledgements missing in the store may have released any.
-        """
-        cdef uint64_t n, sent
-        begin_queue(self)
-        sent = self.tail if connected else self.queue.sent
-        if self.tail < self.queue.sent:                 # the newest were acknowledged; their numbers are not reused
-            self.restored_entry(self.queue.sent - 1)
-        self.restoring = False
-        self.committed = self.tail if self.kind == LOCAL and self.recorded() else <uint64_t>-1
-        queue_skip_acked(self.queue, self.tail)
-        n = self.queue.head
-        while n < sent:
-            if queue_entry(self.queue, n).state == WAITING:
-                queue_entry(self.queue, n).flags |= DUP
-            n += 1
-        self.queue.sent = max(self.queue.sent, sent)
-        self.queue.next = self.queue.head
-        self.drop_empty_queue()
+def load(Session session not None):
+    """Prepare to restore the queue, until `end_restore`. Messages that arrive after `restore` are accepted too.
+
+    Messages that arrive before `restore` are in the queue that is read.
+    """
+    session.clear()
+    session.tail = 0
+    begin_queue(session)
+    session.restoring = True
+
+
+def unload(Session session not None):
+    """Release the queue after the client left this node. Returns the `sent` limit that `restore` takes."""
+    cdef uint64_t sent = session.first_unsent()
+    if session.shares is not None:
+        session.shares.detached()             # also if the client was gone before it was attached
+    session.clear()
+    session.tail = 1
+    session.restoring = False
+    return sent
+
+
+def restore(Session session not None, uint64_t first, uint64_t sent):
+    """Restore a SESSION record: all before `first` is done, all before `sent` has been sent."""
+    cdef uint64_t n
+    if first == 0 or sent > max(first, session.tail) + GAP_MAX:
+        raise DamagedBlock("queue numbers out of range")
+    begin_queue(session)
+    n = session.queue.head
+    while n < first and n < session.tail:
+        restore_done(session, n)                  # a no-op after a DONE record
+        n += 1
+    while session.queue.head < first and session.queue.head < session.tail:
+        session.queue.head += 1
+    if session.queue.head < first:
+        session.queue.head = session.tail = first
+    session.queue.next = session.queue.head
+    session.queue.sent = max(session.queue.sent, sent)
+
+
+def restore_queued(Session session not None, uint64_t n, Restored message, uint8_t flags, bytes identifiers=b""):
+    """Restore a QUEUED record, with the identifiers of subscriptions as properties; a repeated one is skipped."""
+    cdef Entry* e
+    if not 1 <= flags & QOS <= 2:
+        raise DamagedBlock("a queued message of QoS 0 or 3")
+    if n < session.queue.head:
+        return
+    e = session.restored_entry(n)
+    if e.state != ACKED:
+        return
+    e[0] = Entry(message_hold(message.message), 0, flags, WAITING,
+                 identifier_set(session.queue, session.tail, identifiers, len(identifiers)) if identifiers else 0, 0)
+    count_queued(session, 1, message_size(e.message))
+    session.note_expiry(e.message)
+
+
+def restore_done(Session session not None, uint64_t n):
+    """Restore a DONE record. A compaction may have dropped the entry, but its number is not used again."""
+    if n >= session.tail:
+        session.restored_entry(n)
+    elif n >= session.queue.head and queue_entry(session.queue, n).state != ACKED:
+        session.finish(n)
+
+
+def restore_received(Session session not None, uint64_t n):
+    """Restore a RECEIVED record: the client is to get PUBREL."""
+    cdef Entry* e
+    if n < session.queue.head:
+        return
+    e = session.restored_entry(n)
+    if e.state == ACKED:
+        count_queued(session, 1, 0)
+    if e.message != NULL:
+        count_queued(session, 0, -message_size(e.message))
+        message_release(e.message)
+    if e.flags & OF_GROUP:
+        e[0] = Entry(NULL, 0, 2 | DUP | OF_GROUP, GOT_PUBREC, e.identifiers, e.size)
+    else:
+        e[0] = Entry(NULL, 0, 2 | DUP, GOT_PUBREC, 0, 0)
+
+
+def restore_awaiting(Session session not None, uint16_t packet_id, Restored message, uint32_t progress=0):
+    """Restore an AWAITING record. `progress`: of the message's publication, which a node that has ended began."""
+    if not session.awaits(packet_id):
+        session.await_release(packet_id, message_hold(message.message), progress)
+
+
+def restore_released(Session session not None, uint16_t packet_id):
+    """Restore a RELEASED record."""
+    cdef Message* message = session.release(packet_id).message
+    if message != NULL:
+        message_release(message)
+
+
+def end_restore(Session session not None, bint connected):
+    """End the restore: messages that may have been sent to the client before get DUP.
+
+    If the client was connected, all messages do: acknowledgements missing in the store may have released any.
+    """
+    cdef uint64_t n, sent
+    begin_queue(session)
+    sent = session.tail if connected else session.queue.sent
+    if session.tail < session.queue.sent:         # the newest were acknowledged; their numbers are not reused
+        session.restored_entry(session.queue.sent - 1)
+    session.restoring = False
+    session.committed = session.tail if session.kind == LOCAL and session.recorded() else <uint64_t>-1
+    queue_skip_acked(session.queue, session.tail)
+    n = session.queue.head
+    while n < sent:
+        if queue_entry(session.queue, n).state == WAITING:
+            queue_entry(session.queue, n).flags |= DUP
+        n += 1
+    session.queue.sent = max(session.queue.sent, sent)
+    session.queue.next = session.queue.head
+    session.drop_empty_queue()
 
 
 cdef class Restored:

@@ -7,7 +7,9 @@ the store's clock: it goes on while the node is off, by the wall clock, and else
 import itertools
 import time
 
-from ..._speedups.session.group_members import give_back_sent, has_given
+from ..._speedups.session import session_store
+from ..._speedups.session.group import give_back_sent
+from ..._speedups.session.group_members import has_given
 from ..._speedups.session.journal import Journal
 from ..._speedups.session.session import Session
 from .. import logs
@@ -118,7 +120,7 @@ class Expiry:
         if not self.outlives(session):
             self._end(session)
             return
-        session.record(connected=False)
+        session_store.record(session, connected=False)
         session.away_since = self._turn.clock
         self._watch_given(session)
         self._set(session, self._deadline(session))

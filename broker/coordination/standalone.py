@@ -11,6 +11,7 @@ from ..._speedups.codec.packets import Connect
 from ..._speedups.log.journal import LoggedJournal
 from ..._speedups.net.connection import Connection
 from ..._speedups.protocol import close_reasons
+from ..._speedups.session import session_store
 from ..._speedups.session.counters import TAKEOVERS
 from ..._speedups.session.session import Session
 from .. import logs
@@ -243,7 +244,7 @@ class StandaloneCoordinator(Coordinator):
         self._expiry.cancel_will(client_id)
         admission.admit(connection, packet, session)
         will.record(self.journal, client_id, packet, plane.will_rights, connection.identity)
-        session.record(connected=True)
+        session_store.record(session, connected=True)
         self._expiry.connected(session, interval)
         admitted = session
 

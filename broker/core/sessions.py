@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from ..._speedups.routing.subscriptions import SubscriptionTree
+from ..._speedups.session import session_store
 from ..._speedups.session.session import Session
 from ..._speedups.session.turn import Turn
 
@@ -70,7 +71,7 @@ class Sessions:
         """
         self._over.discard(session)
         self._filters.unsubscribe_all(session, removed)
-        session.record_gone()
+        session_store.record_gone(session)
         del self._by_client_id[session.client_id]
         if session.tenant is not None:
             session.tenant.sessions -= 1

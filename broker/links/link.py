@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ..._speedups.codec.encode import encode
 from ..._speedups.codec.packets import Connack, Subscribe, Unsubscribe
 from ..._speedups.protocol.link_relay import Echoes, LinkRelay, TopicRule
+from ..._speedups.session import session_view
 from ..._speedups.session.session import Session
 from .. import logs
 from ..config.link import HOP, NOTICE, SENDS, WANTED, LinkConfig, Rule
@@ -351,7 +352,7 @@ class Link:
 
     async def _release(self, local: End, session: Session) -> None:
         """Publish the QoS 2 messages here whose sender has forgotten them; returns when that is done."""
-        if awaited := [packet_id for packet_id, *_ in session.awaited()]:
+        if awaited := [packet_id for packet_id, *_ in session_view.awaited(session)]:
             local.relay.release(awaited)
             local.pass_on()
             await local.request(encode(Unsubscribe(1, [NOTICE]), LOCAL_LEVEL))  # UNSUBACK: PUBREL before it was read

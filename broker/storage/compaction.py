@@ -9,6 +9,7 @@ its work is in proportion to the blocks written, whatever the size of the state.
 from collections.abc import Callable, Iterator
 
 from ..._speedups.routing.router import Router
+from ..._speedups.session import session_store
 from ..._speedups.session.session import Session
 from .. import logs
 from ..core import will
@@ -71,7 +72,7 @@ class Compaction:
         sessions = [self._record_head(session) for session in self._sessions]
         groups = list(self._router.filters.groups.values())
         for group in groups:
-            group.record()
+            group.backing.record()
         self._record_more()
         full = len(journal) + SLICE
         for client_id, number in sessions:
@@ -80,7 +81,7 @@ class Compaction:
                 yield
                 full = len(journal) + SLICE
         for group in groups:
-            group.record_messages()
+            group.backing.record_messages()
             if len(journal) > full:
                 yield
                 full = len(journal) + SLICE
@@ -105,7 +106,7 @@ class Compaction:
 
         A reference would keep a session that ends meanwhile, with its messages, until the compaction is done.
         """
-        session.record(connected=session.owner is not None)
+        session_store.record(session, connected=session.owner is not None)
         owner = session.owner
         if owner is not None and owner.connect is not None:
             will.record(self._router.turn.journal, session.client_id, owner.connect, self._rights, owner.identity)
@@ -116,4 +117,4 @@ class Compaction:
         session = self._sessions.get(client_id)
         if session is not None and session.session_id == number:
             self._router.filters.record(session)
-            session.record_messages()
+            session_store.record_messages(session)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable
 
 from ..._speedups.routing.router import Router
-from ..._speedups.session.group import Group
+from ..._speedups.session import session_store
+from ..._speedups.session.group_journal import GroupJournal
 from ..._speedups.session.journal import AS_CONFIGURED, DamagedBlock, records
 from ..._speedups.session.session import Session
 from ..._speedups.session.session_store import Restored
@@ -25,7 +26,7 @@ class Restorer:
         self._by_number: dict[int, Session] = {}
         self._connected: set[int] = set()
         self._messages: dict[int, Restored] = {}
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, GroupJournal] = {}
         self._deadlines: dict[int, int] = {}  # of sessions, by number
         self._expiring: dict[int, int] = {}  # deadlines of messages, by number
         self.clock: tuple[int, int] | None = None  # the last record of the store's clock and the wall clock
@@ -34,11 +35,15 @@ class Restorer:
         self.due_wills: dict[bytes, int] = {}  # deadlines of the wills of ended connections
         self._apply: dict[str, Callable[..., object]] = {
             "MESSAGE": self._message,
-            "QUEUED": lambda s, n, m, flags, ids: self._by_number[s].restore_queued(n, self._messages[m], flags, ids),
-            "DONE": lambda s, n: self._by_number[s].restore_done(n),
-            "RECEIVED": lambda s, n: self._by_number[s].restore_received(n),
-            "AWAITING": lambda s, packet_id, m: self._by_number[s].restore_awaiting(packet_id, self._messages[m]),
-            "RELEASED": lambda s, packet_id: self._by_number[s].restore_released(packet_id),
+            "QUEUED": lambda s, n, m, flags, ids: session_store.restore_queued(
+                self._by_number[s], n, self._messages[m], flags, ids
+            ),
+            "DONE": lambda s, n: session_store.restore_done(self._by_number[s], n),
+            "RECEIVED": lambda s, n: session_store.restore_received(self._by_number[s], n),
+            "AWAITING": lambda s, packet_id, m: session_store.restore_awaiting(
+                self._by_number[s], packet_id, self._messages[m]
+            ),
+            "RELEASED": lambda s, packet_id: session_store.restore_released(self._by_number[s], packet_id),
             "SESSION": self._session,
             "SESSION_USER": lambda s, user: setattr(self._by_number[s], "user", user),
             "SESSION_GONE": self._session_gone,
@@ -93,7 +98,7 @@ class Restorer:
             message.expires = self._journal.clock_of(deadline)
             self._retained.watch(message)
         for number, session in self._by_number.items():
-            session.restored(number in self._connected)
+            session_store.end_restore(session, number in self._connected)
         self._filters.restored()
         deadlines = {self._by_number[number].client_id: deadline for number, deadline in self._deadlines.items()}
         self._by_number.clear()  # `_apply` makes a cycle of this object, which would keep ended sessions alive
@@ -120,17 +125,19 @@ class Restorer:
             if self._sessions.get(client_id) is not None:  # it would be dropped, and its subscriptions not
                 raise DamagedBlock(f"two sessions of one client identifier: {client_id!r}")
             self._by_number[number] = self._sessions.restore(number, client_id, level=level)
-        self._by_number[number].restore(first, sent)
+        session_store.restore(self._by_number[number], first, sent)
         if connected:
             self._connected.add(number)
         else:
             self._connected.discard(number)
 
     def _group(self, number: int, name: bytes) -> None:
-        self._groups[number] = self._filters.restore_group(self._turn, number, name)
+        backing = self._filters.restore_group(self._turn, number, name).backing
+        assert isinstance(backing, GroupJournal)
+        self._groups[number] = backing
 
     def _group_declared(self, number: int, text: bytes) -> None:
-        group = self._groups[number]
+        group = self._groups[number].group
         if text:
             self._filters.declare(self._turn, group.name, settings_of(text, self._turn.shared))
         else:  # `restored` ends it, unless it has members by then

@@ -1,6 +1,6 @@
 """The clock of the cluster, as a node has it. No two clocks are compared: deadlines in Redis are times of this one.
 
-Redis moves it forward with the heartbeats of the nodes (cluster/redis/functions/common.lua). A node goes on from the
+Redis moves it forward with the heartbeats of the nodes (cluster/redis/functions/clock.lua). A node goes on from the
 last value with its own clock.
 """
 

@@ -443,7 +443,7 @@ def waiting_of(group: bytes, place: int, value: bytes) -> Waiting:
 
 
 def options_of(settings: dict[str, Any]) -> dict[str, str]:
-    """The settings of a declared group as fields of its hash: as `declare` in shares.lua writes them."""
+    """The settings of a declared group as fields of its hash: as `declare` in groups.lua writes them."""
 
     def text(value: Any) -> str:
         if isinstance(value, bool):

@@ -29,7 +29,7 @@ class NodeLink:
         self.keys = keys
         self.node_id = node_id
         self.applied = 0  # the node's last commit that Redis had when the link was resumed
-        self._membership = membership
+        self.membership = membership
         self._process = 0  # the number of the process of Redis that the node has compared itself with; 0 = not known
         self._connector = connector
         self._patience = patience
@@ -85,7 +85,7 @@ class NodeLink:
         await self._connector.introduce(link, self.keys.subscribe, (self.keys.all, self.keys.to(self.node_id)))
 
     def _lost(self, link: Link) -> None:
-        if link is self.connection and self._membership.state in (State.MEMBER, State.SUSPENDED):
+        if link is self.connection and self.membership.state in (State.MEMBER, State.SUSPENDED):
             self._connector.reached = False  # until an attempt has shown it
             self._on_lost()
 
@@ -100,12 +100,12 @@ class NodeLink:
     @property
     def connected(self) -> bool:
         """Whether the link carries calls: the node is up to date, and Redis replies."""
-        return self._membership.has_link
+        return self.membership.has_link
 
     @property
     def closed(self) -> bool:
         """Whether the node is fenced, or has left: nothing that arrives is for it."""
-        return self._membership.is_over
+        return self.membership.is_over
 
     @property
     def silent_for(self) -> float:
@@ -178,8 +178,8 @@ class NodeLink:
         """The link is a new one: confirm the membership, and bring the number of the process back to Redis.
 
         Returns:
-            The outcome, the number of the node's last commit, also kept in `applied`, the number of the last change, and
-            the calls of the node that Redis has counted. Or `[b"gone"]`: the node is no member.
+            The outcome, the number of the node's last commit (also kept in `applied`), the number of the last change,
+            and the calls of the node that Redis has counted. Or `[b"gone"]`: the node is no member.
 
         Raises:
             LinkLost: the connection ended.

@@ -16,21 +16,39 @@ from .link import Link, LinkError, LinkLost
 
 log = logs.get("flockmq.cluster")
 
+REVISION = 1  # of the library: nodes load a later one in place of an earlier one
 FUNCTIONS = Path(__file__).with_name("functions")
-# One library, joined in this order.
-FUNCTION_FILES = (
-    "common",
+# The files of the library, in the order in which they need each other.
+MODULES = (
+    "library",
+    "damage",
+    "nodes",
+    "clock",
+    "processes",
+    "outage",
+    "wills",
+    "changes",
+    "tenants",
     "queues",
-    "group_messages",
+    "endings",
+    "backlog",
     "members",
     "rotation",
     "leases",
     "shares",
+    "moves",
+    "groups",
     "delayed",
-    "commits",
-    "sessions",
-    "membership",
     "log",
+    "pushes",
+    "records",
+    "releases",
+    "commits",
+    "acknowledgements",
+    "claims",
+    "sessions",
+    "snapshot",
+    "membership",
 )
 # Lasting errors of Redis: waiting does not resolve them.
 FINAL = ("WRONGPASS", "NOAUTH", "NOPERM", "ERR unknown command", "ERR AUTH", "ERR DB index", "NOPROTO")
@@ -42,7 +60,8 @@ class Refused(LinkError):
 
 def function_library() -> bytes:
     """The code of the function library: each function is an atomic step of the cluster."""
-    return b"\n".join((FUNCTIONS / f"{name}.lua").read_bytes() for name in FUNCTION_FILES)
+    modules = (f"local {name} = (function()\n{(FUNCTIONS / f'{name}.lua').read_text()}end)()\n" for name in MODULES)
+    return f"#!lua name={LIBRARY}\n-- revision {REVISION}\n{''.join(modules)}".encode()
 
 
 class Connector:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from ..._speedups.cluster.block import Block
 from ..._speedups.log.message_log import MessageLog
@@ -53,6 +53,34 @@ class Unconfirmed:
         return len(self.entry[1]) if self.entry is not None else 0
 
 
+class CommitListener(Protocol):
+    """Gets what Redis replies to blocks."""
+
+    def changed(self, number: int, records: list[tuple[Any, ...]], /) -> object:
+        """A block has made the change with this number, and these records."""
+        ...
+
+    def dropped(self, count: int, by_client: dict[bytes, int], expired: int, /) -> object:
+        """Full queues have dropped messages, and messages that had expired."""
+        ...
+
+    def leased(self, leases: list[Any], totals: list[Any], /) -> object:
+        """Redis has leased messages of groups to this node: see `Leases.receive`."""
+        ...
+
+    def given(self, items: list[list[Any]], /) -> object:
+        """Redis has put messages of groups into queues of this node's sessions: see `Leases.receive_given`."""
+        ...
+
+    def damaged(self, steps: list[bytes], /) -> object:
+        """Redis could not apply some steps of a block that is not confirmed yet: see `DamagedKeys.report`."""
+        ...
+
+    def unnumbered(self, sessions: list[Session], /) -> object:
+        """The queues of these sessions may have messages of a repeated block, whose numbers are unknown."""
+        ...
+
+
 class RedisStore(LogStore):
     """Writes the blocks of the journal and of the log of messages to Redis.
 
@@ -61,17 +89,11 @@ class RedisStore(LogStore):
         limits: returns the limits of a session's queue: messages, bytes, and whether the oldest message is dropped.
         bounds: of the log of batches.
         replicas: number that must have a block before it counts as kept.
-        on_changed: called with the number of the change that a block made, and its records.
-        on_dropped: called with the number of messages dropped at full queues, that number by client id, and the number
-            of messages of full queues that had expired.
-        unnumbered: called with sessions whose queues may have messages that this node does not have.
-        on_leased, on_given: called with messages of groups: see `Leases.receive` and `Leases.receive_given`.
-        on_damaged: called with the steps of a block that Redis could not apply, before the block is confirmed: the
-            owner of the damaged key (`client`, `group`, `common`), its id or name, the key, the reason, in turn.
         on_fenced: called with the reason when this node is no longer a member of the cluster.
     """
 
     durable = True
+    listener: CommitListener  # is set before `start`
 
     def __init__(
         self,
@@ -81,12 +103,6 @@ class RedisStore(LogStore):
         limits: Callable[[], tuple[int, int, bool]],
         bounds: LogBounds,
         replicas: int,
-        on_changed: Callable[[int, list[tuple[Any, ...]]], object],
-        on_dropped: Callable[[int, dict[bytes, int], int], object],
-        unnumbered: Callable[[list[Session]], object],
-        on_leased: Callable[[list[Any], list[Any]], object],
-        on_given: Callable[[list[list[Any]]], object],
-        on_damaged: Callable[[list[bytes]], object],
         on_fenced: Callable[[str], object],
     ) -> None:
         self._keys = keys
@@ -97,12 +113,6 @@ class RedisStore(LogStore):
         self._limits = limits
         self._bounds = bounds
         self._replicas = replicas
-        self._on_changed = on_changed
-        self._on_dropped = on_dropped
-        self._unnumbered = unnumbered
-        self._on_leased = on_leased
-        self._on_given = on_given
-        self._on_damaged = on_damaged
         self._on_fenced = on_fenced
         self._confirm: Callable[[int], None] = lambda blocks: None
         self._waiting: deque[Unconfirmed] = deque()
@@ -212,7 +222,7 @@ class RedisStore(LogStore):
             if waiting.block is not None and waiting.seq and waiting.seq <= applied and not waiting.kept:
                 waiting.kept = True
                 self.confirmed_seq = waiting.seq
-                self._unnumbered(waiting.block.unnumbered())
+                self.listener.unnumbered(waiting.block.unnumbered())
         self._link = link
         self._probing = False
         if self._message_log is not None:
@@ -328,18 +338,18 @@ class RedisStore(LogStore):
             if block.changes:
                 self._on_fenced("Redis applied a change late")
             else:
-                self._unnumbered(block.unnumbered())
+                self.listener.unnumbered(block.unnumbered())
         else:
             _, change, dropped, expired, numbers, full, leases, totals, given, damaged = reply
-            self._on_leased(leases, totals)
+            self.listener.leased(leases, totals)
             if damaged:
-                self._on_damaged(damaged)
+                self.listener.damaged(damaged)
             if change:
-                self._on_changed(change, block.changes)
+                self.listener.changed(change, block.changes)
             if dropped or expired:
-                self._on_dropped(dropped, dict(zip(full[::2], full[1::2], strict=True)), expired)
+                self.listener.dropped(dropped, dict(zip(full[::2], full[1::2], strict=True)), expired)
             block.numbered(numbers)
-            self._on_given(given)  # its numbers follow the numbers of the block
+            self.listener.given(given)  # its numbers follow the numbers of the block
 
     def _copied(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
         if not self._fits(current, reply) or self._link is None:
@@ -356,10 +366,10 @@ class RedisStore(LogStore):
             self.acks_executed += 1
             waiting.unacked.discard(number)
             _, leases, totals, given, damaged = reply
-            self._on_leased(leases, totals)
+            self.listener.leased(leases, totals)
             if damaged:
-                self._on_damaged(damaged)
-            self._on_given(given)
+                self.listener.damaged(damaged)
+            self.listener.given(given)
             self._advance(current)
 
     def _advance(self, current: int) -> None:

@@ -4,8 +4,9 @@ import time
 from typing import Any
 
 from ..._speedups.cluster.arrivals import arrive, leased
-from ..._speedups.cluster.group import ClusterGroup, given
+from ..._speedups.cluster.group_leases import GroupLeases, given
 from ..._speedups.cluster.journal import ClusterJournal
+from ..._speedups.session.group import Group
 from ..._speedups.session.subscriber import SessionKind
 from ...broker.config.schema import Config
 from ...broker.core.data_plane import DataPlane
@@ -34,7 +35,7 @@ class Leases:
         self._sessions = plane.sessions
         self._claims = claims
         self._filters = plane.router.filters
-        self._filters.set_group_type(ClusterGroup)
+        self._filters.set_group_backing(GroupLeases)
         self._link = link
         self._journal = journal
         self._store = store
@@ -54,7 +55,7 @@ class Leases:
             leases: group, place, message, in turn.
             totals: group, number of leases to this node that Redis has counted so far, in turn.
         """
-        groups = self._groups()
+        groups = self._filters.groups
         for name, place, message in zip(leases[::3], leases[1::3], leases[2::3], strict=True):
             group = groups.get(name)
             if group is None:  # its last member here has just left
@@ -63,7 +64,7 @@ class Leases:
                 leased(group, place, message)
         for name, total in zip(totals[::2], totals[1::2], strict=True):
             if (group := groups.get(name)) is not None:
-                group.note_total(total)
+                _leases_of(group).note_total(total)
 
     def receive_given(self, items: list[list[Any]]) -> None:
         """Redis has put messages of groups into the queues of sessions whose clients are here.
@@ -83,18 +84,18 @@ class Leases:
 
     def key_free(self, name: bytes, key: bytes, hold: int) -> None:
         """No session that is elsewhere has messages with this key any more."""
-        if (group := self._groups().get(name)) is not None:
-            group.key_free(int.from_bytes(key, "little"), hold)
+        if (group := self._filters.groups.get(name)) is not None:
+            _leases_of(group).key_free(int.from_bytes(key, "little"), hold)
 
     def key_closed(self, name: bytes, key: bytes, number: int) -> None:
         """Redis has taken back what this node had of a key."""
-        if (group := self._groups().get(name)) is not None:
-            group.key_closed(int.from_bytes(key, "little"), number)
+        if (group := self._filters.groups.get(name)) is not None:
+            _leases_of(group).key_closed(int.from_bytes(key, "little"), number)
 
     def suspend(self) -> None:
         """The link is lost: messages that follow may lack others before them."""
-        for group in self._groups().values():
-            group.suspend()
+        for leases in self._of_groups():
+            leases.suspend()
 
     def recover(self) -> None:
         """The link is back: ask for leases that were not received, and announce the room again.
@@ -104,12 +105,12 @@ class Leases:
         self._ask()
         # Redis may still read a call from the ended connection, and lease messages in a reply that nothing reads.
         self._ask_again_at = time.monotonic() + LATE_SECONDS
-        for group in self._groups().values():
-            group.forget_room()
+        for leases in self._of_groups():
+            leases.forget_room()
 
     def last_places(self) -> dict[bytes, int]:
         """By group, the highest place of a message that is here, or whose lease ends with an unconfirmed block."""
-        found = {name: max(group.places) for name, group in self._groups().items() if group.places}
+        found = {leases.group.name: max(leases.places) for leases in self._of_groups() if leases.places}
         for name, place in (*self._journal.ended_leases, *self._store.ended_leases()):
             found[name] = max(place, found.get(name, 0))
         return found
@@ -121,15 +122,15 @@ class Leases:
         if isinstance(reply, (LinkLost, ReplyError)):
             return
         items, totals = reply
-        groups = self._groups()
+        groups = self._filters.groups
         ended = {*self._journal.ended_leases, *self._store.ended_leases()}
         leases = zip(items[::3], items[1::3], items[2::3], strict=True)
         for name, place, message in sorted(leases, key=lambda lease: lease[:2]):
-            if (name, place) not in ended and (name not in groups or place not in groups[name].places):
+            if (name, place) not in ended and (name not in groups or place not in _leases_of(groups[name]).places):
                 self.receive([name, place, message], [])
         self.receive([], totals)
-        for group in groups.values():
-            group.resume()
+        for each in self._of_groups():
+            each.resume()
 
     def tick(self) -> None:
         """A quarter of a second has passed."""
@@ -137,8 +138,12 @@ class Leases:
             self._ask_again_at = 0.0
             self._ask()
         to_tick = self._journal.to_tick  # few of many groups: a tick visits no other
-        for group in [group for group in to_tick if not group.tick()]:
-            to_tick.remove(group)
+        for each in [each for each in to_tick if not each.tick()]:
+            to_tick.remove(each)
 
-    def _groups(self) -> dict[bytes, ClusterGroup]:
-        return self._filters.groups  # type: ignore[return-value]
+    def _of_groups(self) -> list[GroupLeases]:
+        return [_leases_of(group) for group in self._filters.groups.values()]
+
+
+def _leases_of(group: Group) -> GroupLeases:
+    return group.backing  # type: ignore[return-value]

@@ -7,6 +7,7 @@ from functools import partial
 from ..._speedups.cluster.arrivals import arrive
 from ..._speedups.cluster.message_codec import decode_message, split_progress
 from ..._speedups.protocol import close_reasons
+from ..._speedups.session import session_store
 from ..._speedups.session.session import Session
 from ..._speedups.session.session_store import Restored
 from ...broker import logs
@@ -40,7 +41,7 @@ class Loading:
 
     def load(self, claim: Claim, session: Session) -> None:
         """Read the session of a claim."""
-        session.load()
+        session_store.load(session)
         self._enqueue(claim, session, 1)
 
     def cancel(self) -> None:
@@ -78,7 +79,7 @@ class Loading:
             return
         head, sent, first, entries, tail, states, awaited, claim.held_will = reply
         if begins:
-            session.restore(head, sent)
+            session_store.restore(session, head, sent)
         for number, message in enumerate(entries, first):
             arrive(session, number, message)
         if first + len(entries) < tail:
@@ -86,14 +87,14 @@ class Loading:
             return
         for number, state in zip(states[::2], states[1::2], strict=True):
             if state == b"r":
-                session.restore_received(int(number))
+                session_store.restore_received(session, int(number))
             else:
-                session.restore_done(int(number))
+                session_store.restore_done(session, int(number))
         for packet_id, stored in zip(awaited[::2], awaited[1::2], strict=True):
             progress, message = split_progress(stored)
             topic, payload, qos, retain, properties, deadline = decode_message(message)
             expires = self._clock_of(deadline)
             restored = Restored(0, qos, retain, topic, payload, properties, expires)
-            session.restore_awaiting(int(packet_id), restored, progress)
-        session.restored(claim.all_sent)
+            session_store.restore_awaiting(session, int(packet_id), restored, progress)
+        session_store.end_restore(session, claim.all_sent)
         self._on_loaded(claim, session)

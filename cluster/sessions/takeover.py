@@ -14,6 +14,7 @@ from ..._speedups.cluster.journal import ClusterJournal
 from ..._speedups.codec.packets import Connect
 from ..._speedups.net.connection import Connection
 from ..._speedups.protocol import close_reasons
+from ..._speedups.session import session_store
 from ..._speedups.session.session import Session
 from ..._speedups.session.subscriber import SessionKind
 from ..._speedups.session.turn import COUNTERS
@@ -52,8 +53,6 @@ class TakeOver:
         routes: of this node.
         barrier: of this node.
         unfinished: of this node.
-        max_sessions: returns the maximum number of persistent sessions in the cluster.
-        on_fenced: called with the reason when this node is no longer a member of the cluster.
     """
 
     def __init__(
@@ -67,8 +66,6 @@ class TakeOver:
         routes: Routes,
         barrier: Barrier,
         unfinished: Unfinished,
-        max_sessions: Callable[[], int],
-        on_fenced: Callable[[str], object],
     ) -> None:
         self._plane = plane
         self._link = link
@@ -78,8 +75,6 @@ class TakeOver:
         self._routes = routes
         self._barrier = barrier
         self._unfinished = unfinished
-        self._max_sessions = max_sessions
-        self._on_fenced = on_fenced
         self._loading = Loading(link, self._admit, journal.clock_of)
         self._waiting: dict[Claim, None] = {}  # for epochs to be released, in the order of their CONNECTs
         self.fights = 0  # delayed take-overs
@@ -113,7 +108,7 @@ class TakeOver:
             int(claim.interval != 0),
             packet.protocol_level,
             message,
-            self._max_sessions(),
+            self._plane.config.limits.max_sessions,
             claim.connection.identity.username or "",
             int(packet.clean_start),
             "" if claim.interval is None else claim.interval,
@@ -152,7 +147,7 @@ class TakeOver:
         if isinstance(reply, ReplyError):
             log.warning("Redis refuses a session", client_id=packet.client_id, reason=reply)
         elif not isinstance(reply, LinkLost) and reply[0] == b"gone":
-            self._on_fenced(GONE)
+            self._link.membership.become_fenced(GONE)
         self._claims.remove(claim)
         if isinstance(reply, list) and reply[0] == b"denied" and not connection.closed:
             claim.admission.refuse_others(connection, packet)
@@ -257,7 +252,7 @@ class TakeOver:
         if session.kind == SessionKind.SHARED:
             self._routes.remove(claim.filters.items(), clean=False)
             messages = unfinished(session)
-            sent = session.unload()
+            sent = session_store.unload(session)
             if not sessions.outlives_connection(session):
                 sessions.end(session)
         else:
@@ -286,7 +281,7 @@ class TakeOver:
         self._waiting.pop(claim, None)
         session = claim.session
         if session is not None:
-            session.unload()
+            session_store.unload(session)
             if not session.subscriptions_held and self._plane.sessions.get(claim.client_id) is session:
                 self._plane.sessions.end(session)
         if claim.packet.will_topic is not None:

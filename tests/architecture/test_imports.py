@@ -64,6 +64,7 @@ LAYERS: dict[str, list[str]] = {
         "sessions",
         "membership",
         "streams",
+        "commit_replies",
         "coordinator",
         "migration",
         "analytics",

@@ -5,16 +5,19 @@ words are frequent only where a sentence leaves its noun out, or an event its na
 """
 
 import ast
+import os
 import re
 import sys
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("_speedups", "broker", "cluster", "loadtest")
 MAX_FILE, MAX_CLASS, MAX_FUNCTION, MAX_PARAMETERS = 500, 350, 70, 8
+MAX_LINES_WITH_BASES, MAX_METHODS_WITH_BASES = 600, 60  # of one object: a class and all classes that it derives from
 LARGE_BY_NATURE = {"schema.py", "tables.py", "tables.pyx", "externs.pxd", "posix.pxd", "openssl.pxd"}
 WITHOUT_TESTS = {"__init__", "__main__"}
 
@@ -26,6 +29,8 @@ HUMAN = re.compile(
     r"\b(tells?|told|says?|said|hears?|heard|feels?|felt|wants?|wanted|knows?|knew|known|comes?|came|goes|went)\b", re.I
 )
 LOG_CALL = re.compile(r"\blog\.(?:debug|info|warning|error|exception)\(\s*\"([^\"]+)\"")
+CLASS = re.compile(r"^(?:cdef )?class (\w+)(?:\(([^)]*)\))?:")
+METHOD = re.compile(r"^    (?:async )?(?:cdef|cpdef|def) (?:[^(=]*\W)?(\w+)\(")
 BLOCK = re.compile(r"^( *)(cdef class|class|cdef|cpdef|def|async def)\b(.*)$")
 
 # Words that stand for a noun that is elsewhere, or for an event without a name.
@@ -113,6 +118,71 @@ def cython_sizes(path: Path, lines: list[str]) -> Iterator[Found]:
                 yield "parameters", path, number + 1, f"{name}: {count}"
 
 
+# ---- classes with their bases ----
+
+
+class Class(NamedTuple):
+    path: Path
+    line: int
+    name: str
+    bases: tuple[str, ...]
+    lines: int
+    methods: frozenset[str]
+
+
+def python_classes(path: Path, tree: ast.Module) -> Iterator[Class]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            bases = tuple(ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases)
+            methods = {item.name for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)}
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            yield Class(path, node.lineno, node.name, bases, lines, frozenset(methods))
+
+
+def cython_classes(path: Path, lines: list[str]) -> Iterator[Class]:
+    for number, line in enumerate(lines):
+        match = CLASS.match(line)
+        if match is None:
+            continue
+        end = number + 1
+        while end < len(lines) and (not lines[end].strip() or lines[end].startswith(" ")):
+            end += 1
+        while not lines[end - 1].strip():
+            end -= 1
+        bases = tuple(base.strip().rpartition(".")[2] for base in (match[2] or "").split(",") if base.strip())
+        methods = {found[1] for text in lines[number:end] if (found := METHOD.match(text))}
+        yield Class(path, number + 1, match[1], bases, end - number, frozenset(methods))
+
+
+def with_bases() -> Iterator[Found]:
+    """Classes that are too large together with those that they derive from."""
+    classes: dict[str, list[Class]] = defaultdict(list)
+    for path in sources():
+        if path.suffix == ".pxd" or "tests" in path.relative_to(ROOT).parts[:1]:
+            continue
+        text = path.read_text("utf-8")
+        is_python = path.suffix == ".py"
+        for found in python_classes(path, ast.parse(text)) if is_python else cython_classes(path, text.splitlines()):
+            classes[found.name].append(found)
+
+    def chain(of: Class) -> dict[tuple[Path, str], Class]:
+        """The class and its bases; of several with the name of a base, the one that stands nearest."""
+        found = {(of.path, of.name): of}
+        for base in of.bases:
+            near = sorted(classes.get(base, []), key=lambda each: -len(os.path.commonpath([each.path, of.path])))
+            if near and near[0] is not of:
+                found |= chain(near[0])
+        return found
+
+    for known in classes.values():
+        for each in known:
+            all_of = chain(each).values()
+            lines, methods = sum(one.lines for one in all_of), len(frozenset[str]().union(*(o.methods for o in all_of)))
+            if lines > MAX_LINES_WITH_BASES or methods > MAX_METHODS_WITH_BASES:
+                what = f"{' <- '.join(one.name for one in all_of)}: {lines} lines, {methods} methods"
+                yield "class with its bases", each.path, each.line, what
+
+
 # ---- language ----
 
 
@@ -189,6 +259,7 @@ def main() -> None:
     code = [path for path in sources() if path.relative_to(ROOT).parts[0] != "tests"]
     documents = [*ROOT.glob("*.md"), *(ROOT / "deploy" / "docs").rglob("*.md")]
     found = [row for path in (*code, *tests) for row in sizes(path)]
+    found += list(with_bases())
     found += [row for path in (*code, *documents, *tests) for row in language(path)]
     found += list(names())
     if "--totals" not in sys.argv:

@@ -90,7 +90,7 @@ def test_nobody_is_served_after_it_until_redis_confirms() -> None:
     world.node.reactor.run()
     assert world.membership.state is State.SUSPENDED and not world.is_read
     (then, name) = world.link.asked.pop()
-    assert name == "beat"
+    assert name == "confirm"
     with pytest.raises(BlockingIOError):
         client.socket.recv(1)
     world.lease.seconds = 10.0

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from flockmq._speedups.codec.packets import Connack, Connect, Disconnect, Puback, Publish, Suback, Subscribe
+from flockmq.broker.core.will import Will
+from flockmq.cluster.sessions.wills import encode_will
 from tests.harness.broker_process import SETTLERS, until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient
@@ -160,7 +162,7 @@ def test_a_will_that_was_given_to_a_node_without_a_link(start: StartCluster) -> 
     reader.subscribe(("will", 1))
     redis = cluster.redis.client(decode_responses=False)
     (name,) = [node for node in redis.hkeys("mq:nodes") if node.startswith(b"b-")]
-    redis.hset(b"mq:wills:" + name, 9999, b"\1\0c\x11\4\0willgone")
+    redis.hset(b"mq:wills:" + name, 9999, encode_will(b"c", Will(b"will", b"gone", 1, False)))
     cluster["b"].proxy.cut()
     message = reader.receive()
     assert isinstance(message, Publish)

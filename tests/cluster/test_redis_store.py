@@ -5,6 +5,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import hiredis
@@ -105,13 +106,11 @@ def made_store(
         limits=lambda: (10, 1000, False),
         bounds=LogBounds(1 << 20, 60),
         replicas=0,
-        on_changed=lambda *_: None,
-        on_dropped=lambda *_: None,
-        unnumbered=unnumbered,
-        on_leased=lambda *_: None,
-        on_given=lambda *_: None,
-        on_damaged=lambda _: None,
         on_fenced=fenced.append,
+    )
+    nothing: Callable[..., None] = lambda *_: None  # noqa: E731
+    store.listener = SimpleNamespace(
+        changed=nothing, dropped=nothing, leased=nothing, given=nothing, damaged=nothing, unnumbered=unnumbered
     )
     store.start(confirmed.append, lambda *_: None)
     return store

@@ -3,6 +3,7 @@
 from flockmq._speedups.cluster.arrivals import arrive, unfinished
 from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq._speedups.cluster.message_codec import encode_entry, encode_message
+from flockmq._speedups.session import session_store, session_view
 from flockmq._speedups.session.session import Session
 from flockmq._speedups.session.turn import Turn
 
@@ -28,15 +29,15 @@ def message(n: int) -> bytes:
 
 
 def numbers(session: Session) -> list[int]:
-    return [entry[0] for entry in session.entries()]
+    return [entry[0] for entry in session_view.entries(session)]
 
 
 def test_what_arrives_before_connack_is_kept() -> None:
     session = new_session()
-    session.load()
-    session.restore(5, 5)
+    session_store.load(session)
+    session_store.restore(session, 5, 5)
     arrive(session, 5, message(5))
-    session.restored(False)
+    session_store.end_restore(session, False)
     session.owner = object()  # admitted; CONNACK waits until its subscriptions hold on all nodes
     arrive(session, 6, message(6))
     assert numbers(session) == [5, 6]
@@ -45,12 +46,12 @@ def test_what_arrives_before_connack_is_kept() -> None:
 
 def test_what_arrives_before_the_queue_was_read_is_in_what_is_read() -> None:
     session = new_session()
-    session.load()
+    session_store.load(session)
     arrive(session, 1 << 40, message(1))  # a long life lies behind it: no room is to be made for that
-    session.restore((1 << 40) - 1, (1 << 40) - 1)
+    session_store.restore(session, (1 << 40) - 1, (1 << 40) - 1)
     arrive(session, (1 << 40) - 1, message(0))
     arrive(session, 1 << 40, message(1))
-    session.restored(False)
+    session_store.end_restore(session, False)
     assert numbers(session) == [(1 << 40) - 1, 1 << 40]
 
 
@@ -58,13 +59,13 @@ def test_nothing_arrives_without_a_client() -> None:
     session = new_session()
     arrive(session, 1, message(1))
     assert numbers(session) == []
-    session.load()
-    session.restore(1, 1)
+    session_store.load(session)
+    session_store.restore(session, 1, 1)
     arrive(session, 1, message(1))
-    session.restored(False)
+    session_store.end_restore(session, False)
     session.owner = object()
     session.owner = None
-    assert session.unload() == 1
+    assert session_store.unload(session) == 1
     arrive(session, 2, message(2))
     assert numbers(session) == []
 
@@ -80,13 +81,13 @@ def test_unfinished_is_what_was_sent_with_qos_2() -> None:
         encode_message(b"t", b"not sent", 2, False),
     ]
     session = new_session()
-    session.load()
-    session.restore(7, 12)
+    session_store.load(session)
+    session_store.restore(session, 7, 12)
     for number, entry in enumerate(entries, 7):
         arrive(session, number, entry)
-    session.restore_received(8)
-    session.restored(False)
+    session_store.restore_received(session, 8)
+    session_store.end_restore(session, False)
     wanted = [(7, entries[0]), (8, b""), (10, entries[3]), (11, encode_message(b"t", b"group", 2, False))]
     assert unfinished(session) == wanted
-    session.unload()
+    session_store.unload(session)
     assert unfinished(session) == []

@@ -72,7 +72,7 @@ def check_wheel(wheel: Path) -> None:
     needed = {
         "flockmq/broker/cli.py",
         "flockmq/broker/admin/page/index.html",
-        "flockmq/cluster/redis/functions/common.lua",
+        "flockmq/cluster/redis/functions/library.lua",
         "flockmq/loadtest/locustfile.py",
     }
     assert needed <= set(names)

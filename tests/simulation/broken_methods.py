@@ -334,7 +334,7 @@ def unfenced(number: Any) -> Any:
 
     def numbered(self: Any, block: Any, reply: Any) -> None:
         if reply[0] == b"again":
-            self._unnumbered(block.unnumbered())
+            self.listener.unnumbered(block.unnumbered())
         else:
             number(self, block, reply)
 

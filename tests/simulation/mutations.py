@@ -73,10 +73,10 @@ ALL = (
         lua=((PUSH, PUSH.replace(" then", " and owner ~= '' then")),),
     ),
     Mutation(
-        "push not told",
+        "push not sent",
         "G1",
-        "the node of a client is not told of messages in its queue",
-        lua=(("    tell(prefix, owner, 'pushed', told.messages, told.items)\n", ""),),
+        "the node of a client is sent no notification of messages in its queue",
+        lua=(("    notify(prefix, owner, 'pushed', outbox.messages, outbox.items)\n", ""),),
     ),
     Mutation(
         "commits not sent again",
@@ -143,7 +143,7 @@ ALL = (
     Mutation(
         "progress not stored",
         "G3",
-        "a commit with a part of the receivers of a QoS 2 message does not tell how far it came",
+        "a commit with a part of the receivers of a QoS 2 message does not say how far it came",
         lua=(("      message = struct.pack('<BI4', PROGRESS, item[5]) .. message\n", ""),),
     ),
     Mutation(
@@ -248,10 +248,10 @@ ALL = (
         methods=((TakeOver, "_proceed", broken.ignore_waits),),
     ),
     Mutation(
-        "taken not told",
+        "taken not sent",
         "G5",
-        "the node of the earlier connection is not told to close it",
-        lua=(("      tell(prefix, owner, 'taken', cid, tonumber(last))\n", ""),),
+        "the node of the earlier connection is not sent the request to close it",
+        lua=(("      notify(prefix, owner, 'taken', cid, tonumber(last))\n", ""),),
     ),
     Mutation(
         "taken ignored",
@@ -266,10 +266,10 @@ ALL = (
         lua=(("  if tonumber(state[2]) == epoch then\n    local seconds", "  if true then\n    local seconds"),),
     ),
     Mutation(
-        "released not told",
+        "released not sent",
         "G5",
-        "the connection that waits for a release is not told of it",
-        lua=(("    tell(prefix, state[1], 'released', cid, epoch)\n", "    local _ = nil\n"),),
+        "the connection that waits for a release is sent no notification of it",
+        lua=(("    notify(prefix, state[1], 'released', cid, epoch)\n", "    local _ = nil\n"),),
     ),
     Mutation(
         "release skipped",
@@ -372,7 +372,7 @@ ALL = (
         "leases not returned",
         "G13",
         "the leases of a dead node stay with it",
-        lua=(("    attempt(prefix, GROUP, group, return_leases, prefix, node, group, told)\n", ""),),
+        lua=(("    attempt(prefix, GROUP, group, return_leases, prefix, node, group, outbox)\n", ""),),
     ),
     Mutation(
         "lease does not end",
@@ -390,13 +390,13 @@ ALL = (
         "member rests",
         "G13",
         "a member whose queue was full does not return to the rotation",
-        lua=(("      enter(prefix, group, MEMBER .. cid)\n      woken", "      woken"),),
+        lua=(("      enter(prefix, group, MEMBER .. cid)\n      call.woken", "      call.woken"),),
     ),
     Mutation(
         "unsent not returned",
         "G13",
         "messages of a member that is away are not given back",
-        lua=(("  if give_back(prefix, cid, false, told) then\n", "  if false then\n"),),
+        lua=(("  if give_back(prefix, cid, false, outbox) then\n", "  if false then\n"),),
     ),
     Mutation(
         "missed process",

@@ -22,7 +22,7 @@ from tests.simulation import broken_methods as broken
 from tests.simulation.mutation import Mutation
 
 REPEATED_TAKEN = (
-    "      tell(prefix, where, 'taken', cid, tonumber(old))      -- repeated: the node may have had no link\n"
+    "      notify(prefix, where, 'taken', cid, tonumber(old))      -- repeated: the node may have had no link\n"
 )
 DIED_WHILE_WAITED_FOR = REPEATED_TAKEN + "    else\n      died = math.max(died, tonumber(old))\n"
 OF_THIS_LIFE = "  return tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x') or 0) == incarnation\n"

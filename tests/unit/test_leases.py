@@ -27,7 +27,7 @@ class HasAside:
 
 def test_a_tick_visits_only_groups_that_have_put_messages_aside() -> None:
     journal = ClusterJournal(lambda: b"")
-    filters = SimpleNamespace(set_group_type=lambda kind: None, groups=NotWalked())
+    filters = SimpleNamespace(set_group_backing=lambda kind: None, groups=NotWalked())
     plane: Any = SimpleNamespace(router=SimpleNamespace(filters=filters), sessions=None)
     nothing: Any = None
     leases = Leases(plane, nothing, nothing, journal, nothing)
@@ -44,8 +44,12 @@ def test_a_tick_visits_only_groups_that_have_put_messages_aside() -> None:
 def test_the_number_of_leases_is_noted_although_a_block_under_way_has_a_step_without_a_place() -> None:
     """The block asked for a key. So the node ignored the number, and Redis found no room there for ever."""
     group, totals, asked = b"$share/g/t", list[int](), list[Any]()
-    found = SimpleNamespace(places={4}, note_total=totals.append, resume=lambda: None, forget_room=lambda: None)
-    filters = SimpleNamespace(set_group_type=lambda kind: None, groups={group: found})
+    known = SimpleNamespace(name=group)
+    found = SimpleNamespace(
+        group=known, places={4}, note_total=totals.append, resume=lambda: None, forget_room=lambda: None
+    )
+    known.backing = found
+    filters = SimpleNamespace(set_group_backing=lambda kind: None, groups={group: known})
     plane: Any = SimpleNamespace(router=SimpleNamespace(filters=filters), sessions=None)
     link: Any = SimpleNamespace(function=lambda then, name: asked.append(then))
     store: Any = SimpleNamespace(ended_leases=lambda: iter([(group, 0), (group, 3)]))

@@ -1,6 +1,11 @@
 -- Messages to $delayed/SECONDS/TOPIC: they wait in Redis, and one node publishes them when they are due. They have the
 -- form of wills, and are handed to a node as wills are, so the commit that publishes one settles it.
 
+local publish, register, AT_ONCE_BYTES = library.publish, library.register, library.AT_ONCE_BYTES
+local live = nodes.live
+local clock = clock.clock
+local topic_place = wills.topic_place
+
 -- The prefix `$tenant/NAME/` of the TOPIC of a message that waits, if it has one; and TOPIC, the byte with QoS and
 -- RETAIN, and the bytes of its payload.
 local function describe_later(message)
@@ -144,3 +149,5 @@ register('cancel_later', {}, function(prefix, begins, id)
   count_later(key, counts)
   return 1
 end)
+
+return {delay_messages = delay_messages}

@@ -1,7 +1,14 @@
 -- Leases: messages of shared subscriptions go from where they wait to nodes and members with room, and come back.
 
+local in_parts, AT_ONCE = library.in_parts, library.AT_ONCE
+local attempt, GROUP = damage.attempt, damage.GROUP
+local add_waiting = tenants.add_waiting
+local key_of, leases_of, put_back, topic_of = backlog.key_of, backlog.leases_of, backlog.put_back, backlog.topic_of
+local end_rotation, lease, lease_all = rotation.end_rotation, rotation.lease, rotation.lease_all
+local lease_keyed, rotation_of, QUEUED = rotation.lease_keyed, rotation.rotation_of, rotation.QUEUED
+
 -- Lease messages that have come back. Returns their bytes.
-local function dispatch_back(prefix, group, rotation, told)
+local function dispatch_back(prefix, group, rotation, outbox)
   local found = redis.call('ZPOPMIN', prefix .. 'gq:' .. group, math.min(rotation.room, AT_ONCE))
   local notes = redis.call('EXISTS', prefix .. 'gv:' .. group) == 1
   local places, bytes = {}, 0
@@ -17,14 +24,14 @@ local function dispatch_back(prefix, group, rotation, told)
       if notes then
         redis.call('HDEL', prefix .. 'gv:' .. group, topic_of(message))
       end
-      lease(prefix, rotation, tonumber(places[i]), message, told)
+      lease(prefix, rotation, tonumber(places[i]), message, outbox)
     end
   end
   return bytes
 end
 
 -- Lease messages of the list, whose first one has this place. Returns their bytes.
-local function dispatch_listed(prefix, group, rotation, first, told)
+local function dispatch_listed(prefix, group, rotation, first, outbox)
   local entries = redis.call('LPOP', prefix .. 'gw:' .. group, math.min(rotation.room, AT_ONCE))
   local bytes, empty, messages = 0, 0, {}
   for i = 1, #entries + 1 do
@@ -32,7 +39,7 @@ local function dispatch_listed(prefix, group, rotation, first, told)
       messages[#messages + 1] = entries[i]
       bytes = bytes + #entries[i]
     else
-      lease_all(prefix, rotation, first + i - 1 - #messages, messages, told)
+      lease_all(prefix, rotation, first + i - 1 - #messages, messages, outbox)
       messages, empty = {}, empty + (entries[i] and 1 or 0)
     end
   end
@@ -42,7 +49,7 @@ end
 
 -- Lease what waits in a group with an order, one after the other until one must wait. `last`: place of the last of the
 -- list. Returns the bytes.
-local function dispatch_keyed(prefix, group, rotation, last, told)
+local function dispatch_keyed(prefix, group, rotation, last, outbox)
   local bytes = 0
   while true do
     local back = redis.call('ZRANGE', prefix .. 'gq:' .. group, 0, 0)[1]
@@ -50,7 +57,7 @@ local function dispatch_keyed(prefix, group, rotation, last, told)
       or not back and redis.call('LINDEX', prefix .. 'gw:' .. group, 0)
     local place = tonumber(back or last - redis.call('LLEN', prefix .. 'gw:' .. group) + 1)
     local is_empty = message == ''
-    if not message or not (is_empty or lease(prefix, rotation, place, message, told)) then
+    if not message or not (is_empty or lease(prefix, rotation, place, message, outbox)) then
       return bytes
     end
     bytes = bytes + #message
@@ -66,7 +73,7 @@ local function dispatch_keyed(prefix, group, rotation, last, told)
 end
 
 -- Lease what waits to nodes with room.
-local function dispatch(prefix, group, told)
+local function dispatch(prefix, group, outbox)
   local back, listed = backlog.counts(prefix, group)
   if back + listed == 0 then
     return
@@ -75,14 +82,14 @@ local function dispatch(prefix, group, told)
   local last = tonumber(state[1] or 0)
   local rotation, bytes = rotation_of(prefix, group, state[2], tonumber(state[3] or QUEUED), back + listed), 0
   if rotation.keyed then
-    bytes = dispatch_keyed(prefix, group, rotation, last, told)
+    bytes = dispatch_keyed(prefix, group, rotation, last, outbox)
   else
     while back > 0 and rotation.room > 0 do
-      bytes = bytes + dispatch_back(prefix, group, rotation, told)
+      bytes = bytes + dispatch_back(prefix, group, rotation, outbox)
       back = redis.call('ZCARD', prefix .. 'gq:' .. group)
     end
     while listed > 0 and rotation.room > 0 do
-      bytes = bytes + dispatch_listed(prefix, group, rotation, last - listed + 1, told)
+      bytes = bytes + dispatch_listed(prefix, group, rotation, last - listed + 1, outbox)
       listed = redis.call('LLEN', prefix .. 'gw:' .. group)
     end
   end
@@ -91,14 +98,14 @@ local function dispatch(prefix, group, told)
     if rotation.now then
       redis.call('HSET', prefix .. 'g:' .. group, 'v', rotation.now)
     end
-    end_rotation(prefix, rotation, told)
+    end_rotation(prefix, rotation, outbox)
   end
 end
 
 -- Lease what waits in these groups.
-local function dispatch_all(prefix, groups, told)
+local function dispatch_all(prefix, groups, outbox)
   for group in pairs(groups) do
-    attempt(prefix, GROUP, group, dispatch, prefix, group, told)
+    attempt(prefix, GROUP, group, dispatch, prefix, group, outbox)
   end
 end
 
@@ -114,31 +121,33 @@ end
 -- A message comes back that no node has, although the node of its key may have later ones: it is leased to that node at
 -- once, whatever waits before it. Other messages wait. `rotations`: group -> its rotation without nodes, for
 -- `end_taking_back`.
-function backlog.take_back(prefix, group, place, message, rotations, told)
+function backlog.take_back(prefix, group, place, message, rotations, outbox)
   local rotation = rotations[group] or {group = group, takers = {}, room = 0, most = math.huge, keyed = true}
   rotations[group] = rotation
-  if not (key_of(message) and lease_keyed(prefix, rotation, place, message, told)) then
+  if not (key_of(message) and lease_keyed(prefix, rotation, place, message, outbox)) then
     put_back(prefix, group, place, message)
   end
 end
 
 -- All messages of a call have come back. The groups are to be dispatched.
-function backlog.end_taking_back(prefix, rotations, told)
+function backlog.end_taking_back(prefix, rotations, outbox)
   for group, rotation in pairs(rotations) do
-    attempt(prefix, GROUP, group, end_rotation, prefix, rotation, told)
+    attempt(prefix, GROUP, group, end_rotation, prefix, rotation, outbox)
   end
 end
 
--- A lease ends, and the message waits again; or with `rotations` and `told` as for `take_back`, the node of its key has
--- it again.
-local function return_lease(prefix, node, group, place, rotations, told)
+-- A lease ends, and the message waits again; or with `rotations` and `outbox` as for `take_back`, the node of its key
+-- has it again.
+local function return_lease(prefix, node, group, place, rotations, outbox)
   local message = redis.call('HGET', leases_of(prefix, node, group), place)
   if message then
     end_leases(prefix, node, group, {place})
     if rotations then
-      backlog.take_back(prefix, group, place, message, rotations, told)
+      backlog.take_back(prefix, group, place, message, rotations, outbox)
     else
       put_back(prefix, group, place, message)
     end
   end
 end
+
+return {dispatch = dispatch, dispatch_all = dispatch_all, end_leases = end_leases, return_lease = return_lease}

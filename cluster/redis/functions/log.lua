@@ -1,5 +1,33 @@
 -- The log of messages, and the results of analytics jobs.
 
+local publish, register = library.publish, library.register
+local refusal = damage.refusal
+local live = nodes.live
+local clock = clock.clock
+
+-- Why an entry can't be added to the log of messages: 'again', the log has it; 'gap', the log lacks the entry before
+-- it. nil if it can be added. An entry's id counts the bytes of all blocks up to its own.
+local function log_obstacle(prefix, node, id, block)
+  local logged = tonumber(redis.call('HGET', prefix .. 'node:' .. node, 'logged') or 0)
+  local total = tonumber(id:match('%d+$'))
+  if total <= logged then
+    return 'again'
+  end
+  if total - #block ~= logged then
+    return 'gap'
+  end
+end
+
+-- Add an entry. Returns an error if the log is damaged; then nothing has been written.
+local function add_log_entry(prefix, node, id, block, oldest)
+  local key = prefix .. 'analytics:log:' .. node
+  local added = redis.pcall('XADD', key, 'MINID', '~', oldest, id, 'b', block)
+  if type(added) == 'table' and added.err then
+    return refusal(key, added.err)
+  end
+  redis.call('HSET', prefix .. 'node:' .. node, 'logged', id:match('%d+$'))
+end
+
 register('logged', {}, function(prefix, node, entry_id, log_entry, oldest_entry)
   if not live(prefix, node) then
     return {'gone'}
@@ -66,3 +94,5 @@ register('result', {}, function(prefix, topic, payload)
   publish(prefix .. 'all', cmsgpack.pack({'result', topic, payload}))
   return {'ok'}
 end)
+
+return {add_log_entry = add_log_entry, log_obstacle = log_obstacle}

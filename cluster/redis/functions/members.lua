@@ -2,38 +2,54 @@
 -- announces the room of each, and a message goes into the queue of such a session in the step in which it gets its
 -- place.
 
+local append, call, publish, notify = library.append, library.call, library.publish, library.notify
+local AT_ONCE, LARGE, NOTHING = library.AT_ONCE, library.LARGE, library.NOTHING
+local live = nodes.live
+local note_tail, noted_tails = processes.note_tail, processes.noted_tails
+local write_bytes = tenants.write_bytes
+local FIRST_HEAD = backlog.FIRST_HEAD
+
 local ITEM_HEAD = 5           -- elements of an item of `given` before the entries
 
 -- What nodes are to be sent. By node: `leases`, {group, place, message, ...}; `totals`, {group, number of leases to
 -- the node so far, ...}; both also as `keyed` of groups with an order; `given`, items {client id, first queue number,
 -- group, epoch, total, entries ...}: entries that are in queues of its sessions now, and the number of all that the
 -- member has got in this way.
-local function nothing_told()
+local function new_outbox()
   return {leases = {}, totals = {}, keyed = {leases = {}, totals = {}}, given = {}, large = {}}
+end
+
+local function send_apart(prefix, node, list, first)
+  for i = first, #list do
+    if #list[i] >= LARGE then
+      publish(prefix .. 'to:' .. node, list[i])
+      list[i] = false
+    end
+  end
 end
 
 -- Send it. Returns what is for the caller, to be sent with its reply: leases and totals, but none of groups with an
 -- order; and the list of items. (The numbers of entries in the reply are lower than the numbers of the items.)
-local function tell_all(prefix, node, told)
-  for other, leases in pairs(told.keyed.leases) do
-    tell(prefix, other, 'leased', leases, told.keyed.totals[other])
+local function send_outbox(prefix, node, outbox)
+  for other, leases in pairs(outbox.keyed.leases) do
+    notify(prefix, other, 'leased', leases, outbox.keyed.totals[other])
   end
-  for other, leases in pairs(told.leases) do
+  for other, leases in pairs(outbox.leases) do
     if other ~= node then
-      tell(prefix, other, 'leased', leases, told.totals[other])
+      notify(prefix, other, 'leased', leases, outbox.totals[other])
     end
   end
-  for other, items in pairs(told.given) do
+  for other, items in pairs(outbox.given) do
     if other ~= node then
       for _, item in ipairs(items) do
-        if told.large[item] then
+        if outbox.large[item] then
           send_apart(prefix, other, item, ITEM_HEAD + 1)
         end
       end
-      tell(prefix, other, 'given', items)
+      notify(prefix, other, 'given', items)
     end
   end
-  return told.leases[node] or NOTHING, told.totals[node] or NOTHING, told.given[node] or NOTHING
+  return outbox.leases[node] or NOTHING, outbox.totals[node] or NOTHING, outbox.given[node] or NOTHING
 end
 
 -- The name of a member in `gr` and `go` of its group; nodes have no colon in theirs.
@@ -77,14 +93,14 @@ local function enter(prefix, group, name)
   end
 end
 
-wake = function(prefix, cid, resting, acked)
+function queues.wake(prefix, cid, resting, acked)
   local left = ''
   for group in resting:gmatch('([^%z]+)%z') do
     local packed = redis.call('HGET', prefix .. 'go:' .. group, MEMBER .. cid)
     local _, _, limit, by_length = unpack(packed and cmsgpack.unpack(packed) or NOTHING)
     if by_length == 1 and room_of(prefix, cid, limit, 1, 0, acked) > 0 then
       enter(prefix, group, MEMBER .. cid)
-      woken[group] = true
+      call.woken[group] = true
     elseif by_length == 1 then
       left = left .. group .. '\0'
     end
@@ -157,14 +173,14 @@ local function add_entries(taker, place, messages, from, to)
 end
 
 -- Append what was added for a member to its queue.
-local function fill_queue(prefix, group, taker, told)
+local function fill_queue(prefix, group, taker, outbox)
   local key, item, length = prefix .. 's:' .. taker.cid, taker.item, 0
   for i = ITEM_HEAD + 1, #item, AT_ONCE do
     length = redis.call('RPUSH', prefix .. 'q:' .. taker.cid, unpack(item, i, math.min(i + AT_ONCE - 1, #item)))
   end
   local count = #item - ITEM_HEAD
   item[2], item[5] = taker.head + length - count, taker.total + count
-  told.large[item] = taker.bytes - taker.before >= LARGE * count
+  outbox.large[item] = taker.bytes - taker.before >= LARGE * count
   if length == count then
     taker.bytes = taker.bytes - taker.before     -- as in `push_one`
   end
@@ -172,12 +188,12 @@ local function fill_queue(prefix, group, taker, told)
   if noted_tails(prefix) then
     note_tail(key, taker.incarnation, item[2])
   end
-  append(told.given, taker.node, item)
+  append(outbox.given, taker.node, item)
 end
 
 -- A node announces the limit of a member. 0: it gets no messages, and the node is sent the number of those that were
 -- put into its queue. `...`: the rest of the member's field in `go`. Returns whether the member has room.
-local function announce_member(prefix, node, told, group, cid, epoch, limit, by_length, ...)
+local function announce_member(prefix, node, outbox, group, cid, epoch, limit, by_length, ...)
   local name = MEMBER .. cid
   local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e', counter_of(group), 'a')
   if state[1] ~= node or tonumber(state[2]) ~= epoch
@@ -186,7 +202,7 @@ local function announce_member(prefix, node, told, group, cid, epoch, limit, by_
   end
   local total = tonumber(state[3] or 0)
   if limit == 0 then
-    append(told.given, node, {cid, 0, group, epoch, total})
+    append(outbox.given, node, {cid, 0, group, epoch, total})
   end
   local room = room_of(prefix, cid, limit, by_length, total, state[4])
   if room > 0 or by_length == 1 then
@@ -211,3 +227,9 @@ local function forget_member(prefix, group, name)
   redis.call('HDEL', prefix .. 'go:' .. group, name)
   redis.call('HDEL', prefix .. 's:' .. name:sub(#MEMBER + 1), counter_of(group))
 end
+
+return {
+  ITEM_HEAD = ITEM_HEAD, add_entries = add_entries, announce_member = announce_member, fill_queue = fill_queue,
+  forget_member = forget_member, is_member = is_member, new_outbox = new_outbox, rest = rest,
+  send_apart = send_apart, taker_of = taker_of, send_outbox = send_outbox,
+}

@@ -1,5 +1,15 @@
 -- Nodes: they join, send heartbeats, leave, and are declared dead.
 
+local register, notify = library.register, library.notify
+local attempt, each, note_damage, CLIENT = damage.attempt, damage.each, damage.note_damage, damage.CLIENT
+local live, seq_of = nodes.live, nodes.seq_of
+local advance_clock, clock = clock.advance_clock, clock.clock
+local starts = processes.starts
+local change, mark = changes.change, changes.mark
+local begin_expiry, earlier, end_session = endings.begin_expiry, endings.earlier, endings.end_session
+local held = endings.held
+local begin_grace, end_node_leases = groups.begin_grace, groups.end_node_leases
+
 register('join', {}, function(prefix, node, layout, description)
   redis.call('SETNX', prefix .. 'layout', layout)
   local found = redis.call('GET', prefix .. 'layout')
@@ -8,8 +18,8 @@ register('join', {}, function(prefix, node, layout, description)
   end
   local off = outage.begin(prefix, redis.call('HKEYS', prefix .. 'nodes'))
   redis.call('HSET', prefix .. 'nodes', node, 1)
-  if known then
-    known[prefix .. node] = true
+  if processes.known then
+    processes.known[prefix .. node] = true
   end
   redis.call('HSET', prefix .. 'node:' .. node, 'seq', 0, 'state', 'joining', 'starts', starts.count(prefix),
     unpack(cmsgpack.unpack(description)))
@@ -57,8 +67,8 @@ register('beat', {'allow-oom'}, function(prefix, node, elapsed, description)
   if not confirm(prefix, node) then
     return {'gone'}
   end
-  if known then
-    known[prefix .. node] = true
+  if processes.known then
+    processes.known[prefix .. node] = true
   end
   local epoch = redis.pcall('GET', prefix .. 'epoch')
   redis.call('HSET', prefix .. 'node:' .. node, 'epoch', type(epoch) == 'string' and epoch or 0, 'starts',
@@ -173,7 +183,7 @@ register('bury', {'allow-oom'}, function(prefix, node, dead, heartbeats)
       end
     elseif owner and owner ~= '' and owner ~= dead and owner ~= node and live(prefix, owner) then
       redis.call('HSET', prefix .. 'wills:' .. owner, epoch, will)
-      tell(prefix, owner, 'adopt', tonumber(epoch), will)
+      notify(prefix, owner, 'adopt', tonumber(epoch), will)
     else
       redis.call('HSET', prefix .. 'wills:' .. node, epoch, will)
       result[#result + 1] = tonumber(epoch)

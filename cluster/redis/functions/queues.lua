@@ -5,6 +5,9 @@
 -- done leave the queue from its head. One that is done while an earlier one is not has the mark `d` in `st:<cid>`, and
 -- no message any more. It is no message that waits: no limit counts it, in messages or in bytes.
 
+local AT_ONCE_BYTES = library.AT_ONCE_BYTES
+local write_bytes = tenants.write_bytes
+
 local queues = {
   NO_MESSAGE = '\18\0\0',     -- an entry whose message no client needs any more: QoS 2, and nothing else
   LOOK = 5000,                -- entries that one call reads to find expired messages: Redis executes nothing else
@@ -88,7 +91,7 @@ function queues.drop_done(prefix, tenant, cid, first, head, bytes, marks, acked,
     write_bytes(tenant, prefix .. 's:' .. cid, before, bytes, 'h', head, 'z', marks, 'a', acked)
   end
   if resting and resting ~= '' then
-    wake(prefix, cid, resting, acked)
+    queues.wake(prefix, cid, resting, acked)
   end
 end
 
@@ -197,3 +200,5 @@ function queues.remove_expired(key, queue, field, epoch, kept, length, bytes, ti
   queues.note_looks(key, epoch, seen, 0, queues.FAR)
   return removed, freed, false
 end
+
+return queues

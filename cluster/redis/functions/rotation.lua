@@ -1,6 +1,15 @@
 -- The rotation of a group: the nodes and members with room for its messages, in order of their virtual time. A call
 -- reads those that it may need once, gives them messages (`lease`), and writes what has changed (`end_rotation`).
 
+local append, in_parts = library.append, library.in_parts
+local attempt, CLIENT = damage.attempt, damage.CLIENT
+local live = nodes.live
+local has_key, key_of, leases_of = backlog.has_key, backlog.key_of, backlog.leases_of
+local part_of_group, put_back, FIRST_HEAD = backlog.part_of_group, backlog.put_back, backlog.FIRST_HEAD
+local KEY_HEAD = backlog.KEY_HEAD
+local add_entries, fill_queue, is_member = members.add_entries, members.fill_queue, members.is_member
+local rest, taker_of, ITEM_HEAD = members.rest, members.taker_of, members.ITEM_HEAD
+
 local QUEUED = 100000         -- messages leased to one node beyond its room, unless the group is declared otherwise
 
 local function add_taker(rotation, taker, time)
@@ -196,14 +205,14 @@ local function node_of_key(prefix, rotation, key, message)
 end
 
 -- Lease a message to a node.
-local function add_lease(rotation, node, place, message, told)
+local function add_lease(rotation, node, place, message, outbox)
   node.leases[#node.leases + 1] = place
   node.leases[#node.leases + 1] = message
-  append((rotation.keyed and told.keyed or told).leases, node.name, rotation.group, place, message)
+  append((rotation.keyed and outbox.keyed or outbox).leases, node.name, rotation.group, place, message)
 end
 
 -- Lease a message of a group with an order to the node of its key. Returns whether there is one.
-local function lease_keyed(prefix, rotation, place, message, told)
+local function lease_keyed(prefix, rotation, place, message, outbox)
   local node, key = nil, key_of(message)
   if key then
     node, message = node_of_key(prefix, rotation, key, message)
@@ -218,13 +227,13 @@ local function lease_keyed(prefix, rotation, place, message, told)
     rotation.now = node.time
     node.time, node.room, rotation.room = node.time + node.step, node.room - 1, rotation.room - 1
   end
-  add_lease(rotation, node, place, message, told)
+  add_lease(rotation, node, place, message, outbox)
   return true
 end
 
 -- Give one message to a node or member with room. One with heads goes to the node of the member: it may have failed so
 -- often that it is a dead letter now.
-local function lease_to(prefix, rotation, taker, place, message, told)
+local function lease_to(prefix, rotation, taker, place, message, outbox)
   rotation.used, taker.used, rotation.left = true, true, rotation.left - 1
   if taker.cid and message:byte(1) >= FIRST_HEAD then
     taker = node_of(prefix, rotation, taker.node)
@@ -235,15 +244,15 @@ local function lease_to(prefix, rotation, taker, place, message, told)
   if taker.cid then
     add_entries(taker, place, {message}, 1, 1)
   else
-    add_lease(rotation, taker, place, message, told)
+    add_lease(rotation, taker, place, message, outbox)
   end
 end
 
--- Give a message to the node or member with room whose turn it is, or to the node of its key. `told`: what nodes have
+-- Give a message to the node or member with room whose turn it is, or to the node of its key. `outbox`: what nodes have
 -- to be sent. Returns whether there is one.
-local function lease(prefix, rotation, place, message, told)
+local function lease(prefix, rotation, place, message, outbox)
   if rotation.keyed then
-    return lease_keyed(prefix, rotation, place, message, told)
+    return lease_keyed(prefix, rotation, place, message, outbox)
   end
   local taker
   if rotation.limited then
@@ -255,14 +264,14 @@ local function lease(prefix, rotation, place, message, told)
     taker = next_taker(rotation)
   end
   if taker then
-    lease_to(prefix, rotation, taker, place, message, told)
+    lease_to(prefix, rotation, taker, place, message, outbox)
   end
   return taker ~= nil
 end
 
 -- Give messages, of which the first one has this place, one after the other. Returns the number of those that are
 -- given.
-local function lease_all(prefix, rotation, place, messages, told)
+local function lease_all(prefix, rotation, place, messages, outbox)
   local i = 1
   while i <= #messages do
     local taker = not rotation.keyed and not rotation.limited and next_taker(rotation)
@@ -272,7 +281,7 @@ local function lease_all(prefix, rotation, place, messages, told)
       rotation.used, taker.used, rotation.left = true, true, rotation.left - count
       taker.room, rotation.room = taker.room - count, rotation.room - count
       i = i + count
-    elseif lease(prefix, rotation, place + i - 1, messages[i], told) then
+    elseif lease(prefix, rotation, place + i - 1, messages[i], outbox) then
       i = i + 1
     else
       break
@@ -282,9 +291,9 @@ local function lease_all(prefix, rotation, place, messages, told)
 end
 
 -- Write the leases of a node; `fields` of `go` follow.
-local function end_leasing(prefix, rotation, node, told, fields)
+local function end_leasing(prefix, rotation, node, outbox, fields)
   local group, total = rotation.group, node.total + #node.leases / 2
-  append((rotation.keyed and told.keyed or told).totals, node.name, group, total)
+  append((rotation.keyed and outbox.keyed or outbox).totals, node.name, group, total)
   in_parts('HSET', leases_of(prefix, node.name, group), node.leases, 2)
   redis.call('SADD', prefix .. 'gl:' .. node.name, group)
   fields[#fields + 1] = 't:' .. node.name
@@ -296,10 +305,10 @@ local function end_leasing(prefix, rotation, node, told, fields)
 end
 
 -- Write the entries of a member. If its queue is damaged, its messages wait again.
-local function end_filling(prefix, rotation, member, told)
+local function end_filling(prefix, rotation, member, outbox)
   local group = rotation.group
   if member.item[ITEM_HEAD + 1]
-      and not attempt(prefix, CLIENT, member.cid, fill_queue, prefix, group, member, told) then
+      and not attempt(prefix, CLIENT, member.cid, fill_queue, prefix, group, member, outbox) then
     for i = ITEM_HEAD + 1, #member.item do
       local _, place, message = part_of_group(member.item[i])
       put_back(prefix, group, place, message)
@@ -309,7 +318,7 @@ local function end_filling(prefix, rotation, member, told)
 end
 
 -- Write what the turns have changed, but for the time of the last one (`now`).
-local function end_rotation(prefix, rotation, told)
+local function end_rotation(prefix, rotation, outbox)
   local group, fields, turns, full, last = rotation.group, {}, {}, {}, rotation.current
   if not rotation.used then
     return
@@ -319,9 +328,9 @@ local function end_rotation(prefix, rotation, told)
   end
   for _, taker in ipairs(rotation.takers) do
     if taker.cid and taker.used then
-      end_filling(prefix, rotation, taker, told)
+      end_filling(prefix, rotation, taker, outbox)
     elseif taker.leases and taker.leases[1] then
-      end_leasing(prefix, rotation, taker, told, fields)
+      end_leasing(prefix, rotation, taker, outbox, fields)
     end
     if taker.time and taker.room <= 0 then
       full[#full + 1] = taker.name
@@ -340,3 +349,8 @@ local function end_rotation(prefix, rotation, told)
     redis.call('HSET', prefix .. 'g:' .. group, 'l', string.format('%.0f', rotation.number))
   end
 end
+
+return {
+  QUEUED = QUEUED, bind = bind, binding_of = binding_of, end_rotation = end_rotation, lease = lease,
+  lease_all = lease_all, lease_keyed = lease_keyed, rotation_of = rotation_of, unbind = unbind,
+}

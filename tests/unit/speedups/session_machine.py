@@ -20,6 +20,7 @@ from flockmq._speedups.codec.packets import (
     Unsubscribe,
 )
 from flockmq._speedups.codec.properties import encode_block
+from flockmq._speedups.session import session_view
 from flockmq._speedups.session.session import Session
 from flockmq.broker.core.data_plane import TICKS_PER_SECOND
 from flockmq.broker.core.session_expiry import NEVER
@@ -41,7 +42,7 @@ def queue_of(session: Session) -> list[tuple[Any, ...]]:
     """What the client has yet to acknowledge, without what a restart may change."""
     return [
         (n, "pubrec" if state == "pubrec" else "publish", qos, retain, topic, payload)
-        for n, state, qos, _, retain, topic, payload in session.entries()
+        for n, state, qos, _, retain, topic, payload in session_view.entries(session)
     ]
 
 
@@ -59,7 +60,7 @@ def state_of(node: Node) -> dict[str, Any]:
                 queue_of(session),
                 session.queue_length,
                 session.queue_bytes,
-                sorted(session.awaited()),
+                sorted(session_view.awaited(session)),
                 sorted(router.filters.all_of(session)),
                 session.expiry,
             )
@@ -552,7 +553,7 @@ class SessionMachine(RuleBasedStateMachine):
         sessions = list(self.node.sessions)
         assert turn.queued == sum(session.queue_length for session in sessions)
         assert turn.queued_bytes == sum(session.queue_bytes for session in sessions)
-        sent = sum(entry[1] != "waiting" for session in sessions for entry in session.entries())
+        sent = sum(entry[1] != "waiting" for session in sessions for entry in session_view.entries(session))
         assert 0 <= turn.inflight <= sent
         for name, one in self.clients.items():
             session = self.node.sessions.get(name.encode())
@@ -575,7 +576,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert queue_of(session) == wanted
         assert session.queue_length == len(wanted)
         assert session.queue_bytes == sum(entry.size for entry in one.queue)
-        assert sorted(session.awaited()) == sorted(
+        assert sorted(session_view.awaited(session)) == sorted(
             (packet_id, topic.encode(), payload) for packet_id, (topic, payload) in one.awaited.items()
         )
         assert sorted(self.node.router.filters.all_of(session)) == sorted(
@@ -605,7 +606,7 @@ class SessionMachine(RuleBasedStateMachine):
             session = copy.sessions.get(name.encode())
             if session is not None:
                 begun = {entry.number for entry in one.queue if entry.begun}
-                for number, state, _, dup, *_ in session.entries():
+                for number, state, _, dup, *_ in session_view.entries(session):
                     if state != "pubrec" and number in begun:
                         assert dup, "it would be redelivered without DUP"
 

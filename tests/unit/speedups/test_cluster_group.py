@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flockmq._speedups.cluster.group import ClusterGroup
+from flockmq._speedups.cluster.group_leases import GroupLeases
 from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq._speedups.cluster.peer import Peer, Way
 from flockmq._speedups.routing.router import Router
@@ -132,7 +132,7 @@ def spread(counts: list[int], messages: int) -> list[int]:
     turn = Turn(ClusterJournal(lambda: b""))
     turn.set_limits(**LIMITS)
     router = Router(turn)
-    router.filters.set_group_type(ClusterGroup)
+    router.filters.set_group_backing(GroupLeases)
     batches: list[list[bytes]] = [[] for _ in counts]
     peers = [Peer(turn, 100 + number, b"n%d" % number, batches[number].append) for number in range(len(counts))]
     for peer, count in zip(peers, counts, strict=True):

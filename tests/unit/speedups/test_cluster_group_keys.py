@@ -3,10 +3,12 @@
 import struct
 
 from flockmq._speedups.cluster.arrivals import arrive, leased
-from flockmq._speedups.cluster.group import ClusterGroup
+from flockmq._speedups.cluster.group_leases import GroupLeases
 from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq._speedups.cluster.message_codec import encode_message
 from flockmq._speedups.routing.router import Router
+from flockmq._speedups.session import session_store
+from flockmq._speedups.session.group import Group
 from flockmq._speedups.session.group_settings import GroupSettings
 from flockmq._speedups.session.session import Session
 from flockmq._speedups.session.turn import Turn
@@ -23,15 +25,21 @@ class Part:
         turn = Turn(ClusterJournal(lambda: b""))
         turn.set_limits(**LIMITS)
         self.filters = Router(turn).filters
-        self.filters.set_group_type(ClusterGroup)
+        self.filters.set_group_backing(GroupLeases)
         self.filters.declare(turn, NAME, GroupSettings(declaration=b"{}", strategy="topic"))
         self.session = Session(turn, 1, b"c", persistent=True, shared=True)
         self.filters.subscribe(self.session, NAME, 1)
         self.numbers = 0
 
     @property
-    def group(self) -> ClusterGroup:
-        return self.filters.groups[NAME]  # type: ignore[return-value]
+    def group(self) -> Group:
+        return self.filters.groups[NAME]
+
+    @property
+    def leases(self) -> GroupLeases:
+        backing = self.group.backing
+        assert isinstance(backing, GroupLeases)
+        return backing
 
     def message(self) -> bytes:
         return struct.pack("<BId", 0x50, KEY, self.numbers) + encode_message(b"t", b"x", 1, False)
@@ -42,37 +50,37 @@ class Part:
 
     def load(self, *places: int) -> None:
         """The session's queue is read; it has messages with these places."""
-        self.session.load()
-        self.session.restore(1, 1)
+        session_store.load(self.session)
+        session_store.restore(self.session, 1, 1)
         for number, place in enumerate(places, 1):
             arrive(self.session, number, struct.pack("<BQH", 0x31, place, len(NAME)) + NAME + self.message())
 
     def close(self) -> set[int]:
         """Redis takes back what the node has of the key; returns the places that it still has."""
-        self.group.key_closed(KEY, self.numbers)
-        return self.group.places
+        self.leases.key_closed(KEY, self.numbers)
+        return self.leases.places
 
 
 def test_what_redis_takes_back_is_gone_and_may_come_again() -> None:
     part = Part()
     part.lease(1)
     part.lease(2)
-    assert (part.group.places, part.group.waiting) == ({1, 2}, 2)
+    assert (part.leases.places, part.group.waiting) == ({1, 2}, 2)
     assert part.close() == set()
     assert part.group.waiting == 0
     part.lease(1)  # another key object has this place now
     part.lease(2)
-    assert (part.group.places, part.group.waiting) == ({1, 2}, 2)
+    assert (part.leases.places, part.group.waiting) == ({1, 2}, 2)
 
 
 def test_an_answer_to_an_earlier_question_changes_nothing() -> None:
     part = Part()
     part.lease(1)
     part.lease(2)
-    part.group.key_closed(KEY, 1)
-    part.group.key_free(KEY, 1)
-    part.group.key_free(KEY + 1, 1)
-    assert part.group.places == {1, 2}
+    part.leases.key_closed(KEY, 1)
+    part.leases.key_free(KEY, 1)
+    part.leases.key_free(KEY + 1, 1)
+    assert part.leases.places == {1, 2}
 
 
 def test_an_entry_that_went_back_before_it_was_read_is_not_done() -> None:
@@ -80,7 +88,7 @@ def test_an_entry_that_went_back_before_it_was_read_is_not_done() -> None:
     part = Part()
     part.lease(1)
     part.load(1)
-    part.session.restore_done(1)
+    session_store.restore_done(part.session, 1)
     assert part.group.waiting == 1
     assert part.close() == set(), "it was still known with its key"
 
@@ -90,7 +98,7 @@ def test_a_client_that_is_gone_before_it_was_attached_has_its_whole_window() -> 
     part.load(1, 2, 3)
     (member,) = part.group.members
     assert member.given_now == 3
-    part.session.unload()
+    session_store.unload(part.session)
     part.load(1)
     assert member.given_now == 1
 

@@ -4,8 +4,7 @@ import pytest
 
 from flockmq._speedups.codec.packets import Disconnect, Packet, Puback, Publish, Pubrec, Pubrel, Subscribe
 from flockmq._speedups.codec.reason_codes import ReasonCode
-from flockmq._speedups.session.group import Group
-from flockmq._speedups.session.group_members import give_back_sent
+from flockmq._speedups.session.group import Group, give_back_sent
 from flockmq.broker.core import dead_letters
 from tests.harness.inprocess import Client, KeepingStore, Node
 

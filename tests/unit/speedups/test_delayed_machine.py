@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flockmq._speedups.codec.packets import Puback, Publish, Pubrec, Pubrel, Subscribe
+from flockmq._speedups.session import session_view
 from flockmq.broker.coordination import delayed, expiry
 from flockmq.broker.core.data_plane import TICKS_PER_SECOND
 from flockmq.broker.storage import compaction
@@ -71,7 +72,7 @@ class DelayedMachine(RuleBasedStateMachine):
         """The payloads in the subscriber's queue."""
         session = node.sessions.get(b"s")
         assert session is not None
-        return [payload for *_, payload in session.entries()]
+        return [payload for *_, payload in session_view.entries(session)]
 
     @rule(
         seconds=st.integers(0, 6),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from flockmq._speedups.codec.packets import Puback, Publish, Subscribe
+from flockmq._speedups.session import session_view
 from flockmq.broker.config.declared_group import declared
 from tests.harness.inprocess import Client, KeepingStore, Node
 from tests.unit.speedups.session_machine import state_of
@@ -40,7 +41,7 @@ class Publisher:
 def queued(node: Node) -> list[bytes]:
     session = node.sessions.get(b"subscriber")
     assert session is not None
-    return [entry[-1] for entry in session.entries()]
+    return [entry[-1] for entry in session_view.entries(session)]
 
 
 def mixed(publisher: Publisher, texts: Iterable[str]) -> None:

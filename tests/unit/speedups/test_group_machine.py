@@ -23,6 +23,7 @@ from flockmq._speedups.codec.packets import (
     Subscribe,
     Unsubscribe,
 )
+from flockmq._speedups.session import session_view
 from flockmq._speedups.session.group_settings import STRATEGIES, GroupSettings
 from flockmq.broker.config.declared_group import declared
 from flockmq.broker.core.group_settings import settings_of
@@ -58,7 +59,7 @@ def places_of(node: Node) -> Counter[bytes]:
     for group in node.router.filters.groups.values():
         found.update(payload for _, _, payload in group.messages())
     for session in node.sessions:
-        found.update(payload for *_, payload in session.entries() if payload is not None)
+        found.update(payload for *_, payload in session_view.entries(session) if payload is not None)
     return found
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from flockmq._speedups.codec.errors import MalformedPacket
 from flockmq._speedups.codec.packets import Disconnect, Puback, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
+from flockmq._speedups.session import session_view
 from flockmq._speedups.session.journal import AS_CONFIGURED, RECORDS, DamagedBlock, Journal, block_of, records
 from flockmq.broker.errors import StoreError
 from tests.harness.inprocess import Client, KeepingStore, Node
@@ -205,8 +206,8 @@ def restore(blocks: list[bytes]) -> None:
         assert "\n" not in str(error)
         return
     for session in list(node.sessions):
-        session.entries()
-        session.awaited()
+        session_view.entries(session)
+        session_view.awaited(session)
     client = Client(node, "probe", clean_start=False)
     client.connack()
     with contextlib.suppress(MalformedPacket):  # changed bytes of a message are a message

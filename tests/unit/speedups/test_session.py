@@ -17,6 +17,7 @@ from flockmq._speedups.codec.packets import (
     Subscribe,
     Unsubscribe,
 )
+from flockmq._speedups.session import session_store, session_view
 from flockmq._speedups.session.rights import PUBLISH, Rights
 from tests.harness.inprocess import Client, KeepingStore, Node
 from tests.unit.speedups.session_machine import state_of
@@ -74,7 +75,7 @@ def test_a_full_queue_keeps_to_its_limit_and_policy(policy: str) -> None:
     session = node.sessions.get(b"subscriber")
     assert session is not None
     wanted = range(10) if policy == "drop-new" else range(20, 30)
-    assert [entry[-1] for entry in session.entries()] == [b"%d" % number for number in wanted]
+    assert [entry[-1] for entry in session_view.entries(session)] == [b"%d" % number for number in wanted]
     assert node.counted("dropped_queue_full") == 20
     node.turn.seal()
     assert state_of(Node(KeepingStore(node.store.after(len(node.store.told))), **node.limits)) == state_of(node)
@@ -99,7 +100,7 @@ def test_dropping_the_oldest_costs_no_memory_when_the_first_is_never_acknowledge
         node.store.done = 0
     session = node.sessions.get(b"subscriber")
     assert session is not None
-    entries = [entry[-1] for entry in session.entries()]
+    entries = [entry[-1] for entry in session_view.entries(session)]
     kept = [int(payload) for payload in entries[-18:]]
     assert entries[0] == b"first"  # it was sent
     assert len(entries) == 20
@@ -162,10 +163,10 @@ def test_memory_of_a_long_queue_is_returned() -> None:
     again = Node(KeepingStore(node.store.after(len(node.store.told))))  # a store with all of them
     session = again.sessions.get(b"subscriber")
     assert session is not None
-    assert session.entries() == []
+    assert session_view.entries(session) == []
     assert session.queue_capacity <= 1024
     publish(again, b"after")
-    assert [entry[0] for entry in session.entries()] == [9002]
+    assert [entry[0] for entry in session_view.entries(session)] == [9002]
 
 
 def test_the_node_s_totals_follow_a_session_that_the_collector_finds() -> None:
@@ -241,16 +242,16 @@ def test_after_a_kill_what_was_never_sent_to_an_absent_client_has_no_dup() -> No
 def test_the_packet_identifier_after_65535_is_1() -> None:
     node = Node()
     session = node.sessions.create(b"subscriber", persistent=True, level=4)
-    session.load()
-    session.restore(65_534, 65_534)  # as if so many messages had been acknowledged before a restart
-    session.restored(False)
+    session_store.load(session)
+    session_store.restore(session, 65_534, 65_534)  # as if so many messages had been acknowledged before a restart
+    session_store.end_restore(session, False)
     client = subscribed(node)
     for number in range(4):
         publish(node, b"%d" % number)
     identifiers = [packet.packet_id for packet in client.take() if isinstance(packet, Publish)]
     assert identifiers == [65_534, 65_535, 1, 2]
     client.send(*(Puback(packet_id=identifier) for identifier in identifiers))
-    assert session.entries() == []
+    assert session_view.entries(session) == []
 
 
 def test_a_compaction_keeps_all_that_is_live() -> None:

@@ -24,6 +24,7 @@ from flockmq._speedups.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
+from flockmq._speedups.session import session_view
 from tests.harness import inprocess
 from tests.harness.inprocess import Client, KeepingStore, Node
 
@@ -57,7 +58,7 @@ def kept(node: Node, client_id: str = "subscriber") -> list[Any]:
     copy = Node(KeepingStore(node.store.after(node.store.done)), **node.limits)
     session = copy.sessions.get(client_id.encode())
     copy.close()
-    return [] if session is None else [entry[-1] for entry in session.entries()]
+    return [] if session is None else [entry[-1] for entry in session_view.entries(session)]
 
 
 # ---- acknowledged means kept ----
@@ -435,7 +436,7 @@ def test_will_and_what_it_queued_are_in_one_block() -> None:
         copy = Node(KeepingStore(node.store.after(moment)))
         session = copy.sessions.get(b"subscriber")
         assert session is not None
-        assert [entry[-1] for entry in session.entries()] == [b"gone"]
+        assert [entry[-1] for entry in session_view.entries(session)] == [b"gone"]
         copy.close()
 
 

@@ -3,6 +3,10 @@
 -- of its own; or it is in the queue of a member with a persistent session. It is at one of these places after every
 -- function.
 
+local AT_ONCE = library.AT_ONCE
+local topic_place = wills.topic_place
+local add_waiting = tenants.add_waiting
+
 -- New messages that wait are in a list, the last one with the place `n` of the group. Those that have come back wait in
 -- front of it, each with its place; so do all of a group that keeps only the newest message of each topic. A message of
 -- the list that has expired is dropped when the group is full: an empty text keeps its place, and the field `e` of the
@@ -53,6 +57,7 @@ end
 -- elsewhere has others with the key), hash of the key u32, number of the lease as a double. Then perhaps its failures:
 -- 0x40, deliveries without success u16, reason code of the last u8.
 local KEY_HEAD = 13
+
 local FIRST_HEAD = 64         -- the first byte of a message with heads is this or greater
 
 -- The message's key as 4 bytes, or nil.
@@ -178,3 +183,19 @@ local function put_back(prefix, group, place, message)
   end
   add_waiting(prefix, group, more)
 end
+
+backlog.FIRST_HEAD = FIRST_HEAD
+backlog.KEY_HEAD = KEY_HEAD
+backlog.body_of = body_of
+backlog.each_of_groups = each_of_groups
+backlog.has_key = has_key
+backlog.is_group = is_group
+backlog.keep = keep
+backlog.key_of = key_of
+backlog.leases_of = leases_of
+backlog.part_of_group = part_of_group
+backlog.put_back = put_back
+backlog.split_key = split_key
+backlog.supersede = supersede
+backlog.topic_of = topic_of
+return backlog

@@ -1,0 +1,46 @@
+-- The wall clock of Redis in milliseconds.
+local function wall()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+local CLOCK_AHEAD = 3000      -- milliseconds: how far the clock runs ahead of the last heartbeat
+local NEVER = '4294967295'    -- a Session Expiry Interval
+local LATE = 9007199254740991 -- score of a session whose end is not decided by how long it has been offline
+
+-- The clock of the cluster, in milliseconds. It is that of the last heartbeat, plus the time since then by the wall
+-- clock, within bounds: steps of the wall clock and a promoted replica don't move it.
+local function clock(prefix)
+  local state = redis.call('HMGET', prefix .. 'clock', 't', 'w')
+  if not state[1] then
+    return wall()
+  end
+  return tonumber(state[1]) + math.min(math.max(wall() - tonumber(state[2]), 0), CLOCK_AHEAD)
+end
+
+-- The same in seconds.
+local function now(prefix)
+  return math.floor(clock(prefix) / 1000)
+end
+
+-- Set the clock forward by the time since the last heartbeat, at most by `most` milliseconds. `node`: of the heartbeat.
+local function advance_clock(prefix, most, node)
+  local time = wall()
+  local state = redis.call('HMGET', prefix .. 'clock', 't', 'w', 'off', 'of')
+  local value = time
+  if state[1] then
+    local passed = math.max(time - tonumber(state[2]), 0)
+    if state[3] and node and state[4]:find(' ' .. node .. ' ', 1, true) then
+      passed = passed + tonumber(state[3])
+      redis.call('HDEL', prefix .. 'clock', 'off', 'of')
+    end
+    value = tonumber(state[1]) + math.min(passed, most)
+  end
+  redis.call('HSET', prefix .. 'clock', 't', string.format('%.0f', value), 'w', string.format('%.0f', time))
+  return value
+end
+
+return {
+  CLOCK_AHEAD = CLOCK_AHEAD, LATE = LATE, NEVER = NEVER, advance_clock = advance_clock, clock = clock, now = now,
+  wall = wall,
+}

@@ -1,0 +1,276 @@
+-- Groups: their members, their declarations, and the end of a member.
+
+local register = library.register
+local attempt, each, note_damage, GROUP = damage.attempt, damage.each, damage.note_damage, damage.GROUP
+local live = nodes.live
+local clock = clock.clock
+local noted_tails, starts = processes.noted_tails, processes.starts
+local change, mark = changes.change, changes.mark
+local add_waiting, empty_waiting, waiting_bytes = tenants.add_waiting, tenants.empty_waiting, tenants.waiting_bytes
+local body_of, each_of_groups, is_group = backlog.body_of, backlog.each_of_groups, backlog.is_group
+local leases_of, put_back = backlog.leases_of, backlog.put_back
+local forget_member, is_member, new_outbox = members.forget_member, members.is_member, members.new_outbox
+local send_outbox = members.send_outbox
+local binding_of, unbind = rotation.binding_of, rotation.unbind
+local dispatch, dispatch_all, return_lease = leases.dispatch, leases.dispatch_all, leases.return_lease
+local failed, finish_entries = moves.failed, moves.finish_entries
+
+-- A group that is declared has the member `d:`, so that it exists without others. Its settings are in the hash
+-- `groups`, and one by one in the group's own hash, as `o:` and the name.
+local DECLARED = 'd:'
+
+local REDISPATCH = 5000       -- milliseconds, unless the nodes are configured otherwise
+
+-- A session or a node becomes a member of a group.
+local function join_group(prefix, group, member, node)
+  redis.call('SADD', prefix .. 'gs:' .. group, member)
+  redis.call('HSETNX', prefix .. 'g:' .. group, 'n', redis.call('HGET', prefix .. 'shared', 'n') or 0)
+  if node then
+    redis.call('SADD', prefix .. 'gn:' .. node, group)
+  end
+end
+
+-- A member leaves; the group ends with the last one. A later group with its name has higher places: acknowledgements of
+-- messages that its members have got may still arrive. The rooms of other nodes stay: a node announces its room just
+-- before it joins.
+local function leave_group(prefix, group, member, node)
+  redis.call('SREM', prefix .. 'gs:' .. group, member)
+  if is_member(member) then
+    forget_member(prefix, group, member)
+  end
+  if node then
+    redis.call('SREM', prefix .. 'gn:' .. node, group)
+    redis.call('ZREM', prefix .. 'gr:' .. group, node)
+    redis.call('HDEL', prefix .. 'go:' .. group, node, 'w:' .. node, 't:' .. node, 's:' .. node)
+  end
+  if redis.call('EXISTS', prefix .. 'gs:' .. group) == 0 then
+    local last = tonumber(redis.call('HGET', prefix .. 'g:' .. group, 'n') or 0)
+    if last > tonumber(redis.call('HGET', prefix .. 'shared', 'n') or 0) then
+      redis.call('HSET', prefix .. 'shared', 'n', string.format('%.0f', last))
+    end
+    empty_waiting(prefix, group)
+    redis.call('DEL', prefix .. 'g:' .. group, prefix .. 'gm:' .. group, prefix .. 'gq:' .. group,
+      prefix .. 'gw:' .. group, prefix .. 'gv:' .. group, prefix .. 'gk:' .. group)
+  end
+end
+
+-- A group keeps only the newest message of each topic from now on: take those that wait out of its list.
+local function spread_list(prefix, group)
+  local key, list = prefix .. 'g:' .. group, prefix .. 'gw:' .. group
+  local place = tonumber(redis.call('HGET', key, 'n') or 0) - redis.call('LLEN', list)
+  while true do
+    local message = redis.call('LPOP', list)
+    if not message then
+      redis.call('HDEL', key, 'e')
+      return
+    end
+    place = place + 1
+    if message ~= '' then
+      add_waiting(prefix, group, -#message)
+      put_back(prefix, group, place, message)
+    end
+  end
+end
+
+-- Declare a group with these settings, a JSON object; '' = no more. Returns the number of dropped messages.
+local function declare(prefix, group, settings)
+  local key = prefix .. 'g:' .. group
+  local strategy = redis.call('HGET', key, 'o:strategy')
+  for _, field in ipairs(redis.call('HKEYS', key)) do
+    if field:sub(1, 2) == 'o:' then
+      redis.call('HDEL', key, field)
+    end
+  end
+  if settings == '' then
+    local waiting = backlog.size(prefix, group)
+    redis.call('HDEL', prefix .. 'groups', group)
+    redis.call('DEL', prefix .. 'gv:' .. group, prefix .. 'gk:' .. group)
+    leave_group(prefix, group, DECLARED)
+    return redis.call('EXISTS', prefix .. 'gs:' .. group) == 0 and waiting or 0
+  end
+  redis.call('HSET', prefix .. 'groups', group, settings)
+  join_group(prefix, group, DECLARED)
+  for name, value in pairs(cjson.decode(settings)) do
+    if type(value) == 'boolean' then
+      value = value and '1' or '0'
+    elseif type(value) == 'number' then
+      value = string.format('%.14g', value)
+    end
+    redis.call('HSET', key, 'o:' .. name, value)
+  end
+  if redis.call('HGET', key, 'o:strategy') ~= strategy then
+    redis.call('DEL', prefix .. 'gk:' .. group)
+  end
+  if redis.call('HGET', key, 'o:last_value') ~= '1' then
+    redis.call('DEL', prefix .. 'gv:' .. group)
+  else
+    spread_list(prefix, group)
+  end
+  return 0
+end
+
+local function leave_groups(prefix, cid)
+  for _, name in ipairs(redis.call('HKEYS', prefix .. 'subs:' .. cid)) do
+    if is_group(name) then
+      attempt(prefix, GROUP, name, leave_group, prefix, name, 'c:' .. cid)
+    end
+  end
+end
+
+-- No key is bound to a node any more.
+local function unbind_all(prefix, node, group)
+  for _, key in ipairs(redis.call('HKEYS', prefix .. 'gk:' .. group)) do
+    local bound = binding_of(prefix, group, key)
+    if bound.node == node then
+      unbind(prefix, group, key, bound)
+    end
+  end
+end
+
+-- All leases of a node in a group end.
+local function return_leases(prefix, node, group, outbox)
+  for _, place in ipairs(redis.call('HKEYS', leases_of(prefix, node, group))) do
+    return_lease(prefix, node, group, tonumber(place))
+  end
+  dispatch(prefix, group, outbox)
+end
+
+-- A node has ended: what it had goes to others.
+local function end_node_leases(prefix, node)
+  local outbox = new_outbox()
+  for _, group in ipairs(redis.call('SUNION', prefix .. 'gn:' .. node, prefix .. 'gl:' .. node)) do
+    attempt(prefix, GROUP, group, unbind_all, prefix, node, group)
+  end
+  for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gn:' .. node)) do
+    attempt(prefix, GROUP, group, leave_group, prefix, group, 'n:' .. node, node)
+  end
+  for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gl:' .. node)) do
+    attempt(prefix, GROUP, group, return_leases, prefix, node, group, outbox)
+  end
+  redis.call('DEL', prefix .. 'gn:' .. node)
+  send_outbox(prefix, '', outbox)
+end
+
+-- Give the messages in a session's queue back to their groups: those that were not sent, and with `sent` also those of
+-- QoS 1 that were. `outbox`: what the caller will send to nodes; nil: this step sends it. Returns whether others of
+-- groups stay.
+local function give_back(prefix, cid, sent, outbox)
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'n', 'g', 'o', 'w')
+  if (state[2] or '') == '' then
+    return false
+  end
+  local unsent = tonumber(state[1])
+  if state[3] ~= '' or state[4] ~= '' then
+    unsent = math.huge                           -- its connection, or one that still ends, may have got everything
+  end
+  local news, rotations, done, stay = outbox or new_outbox(), {}, {}, false
+  each_of_groups(prefix, cid, function(number, group, place, message)
+    if redis.call('HGET', prefix .. 'st:' .. cid, number) then
+      return                                     -- its client has it
+    elseif (number >= unsent or (sent and body_of(message):byte(1) % 4 == 1)) and attempt(prefix, GROUP, group,
+        backlog.take_back, prefix, group, place, number >= unsent and message or failed(message, 0), rotations,
+        news) then
+      done[#done + 1] = number
+    else
+      stay = true
+    end
+  end)
+  backlog.end_taking_back(prefix, rotations, news)
+  if #done > 0 then
+    finish_entries(prefix, cid, done)
+    dispatch_all(prefix, rotations, news)
+    if not outbox then
+      send_outbox(prefix, '', news)
+    end
+  end
+  redis.call('HSET', prefix .. 's:' .. cid, 'g', stay and 1 or '')
+  return stay
+end
+
+-- A session with messages of groups has no connection any more: what was not sent goes back, the rest after a while.
+local function begin_grace(prefix, cid, outbox)
+  if give_back(prefix, cid, false, outbox) then
+    local time = clock(prefix) + tonumber(redis.call('HGET', prefix .. 'shared', 'redispatch') or REDISPATCH)
+    redis.call('ZADD', prefix .. 'grace', string.format('%.0f', time), cid)
+  end
+end
+
+register('declare_group', {}, function(prefix, node, group, settings)
+  if not live(prefix, node) then
+    return {'gone'}
+  end
+  if (redis.call('HGET', prefix .. 'groups', group) or '') == settings then
+    return {'ok', 0, 0, 0}
+  end
+  local dropped, marked = declare(prefix, group, settings), mark()
+  return {'ok', change(prefix, node, cmsgpack.pack({{'group', group, settings}, marked})), dropped, marked[2]}
+end)
+
+register('declared_groups', {'no-writes', 'allow-oom'}, function(prefix, cursor, most)
+  return redis.call('HSCAN', prefix .. 'groups', cursor, 'COUNT', most)
+end)
+
+register('purge_group', {}, function(prefix, group)
+  local waiting = backlog.size(prefix, group)
+  if waiting > 0 then
+    redis.call('UNLINK', prefix .. 'gq:' .. group, prefix .. 'gm:' .. group, prefix .. 'gw:' .. group,
+      prefix .. 'gv:' .. group)
+    redis.call('HDEL', prefix .. 'g:' .. group, 'e')
+    empty_waiting(prefix, group)
+  end
+  return waiting
+end)
+
+register('waiting', {'no-writes', 'allow-oom'}, function(prefix, groups)
+  local result = {}
+  for _, group in ipairs(cmsgpack.unpack(groups)) do
+    result[#result + 1] = backlog.size(prefix, group)
+    result[#result + 1] = waiting_bytes(prefix, group)
+  end
+  return result
+end)
+
+register('lost_places', {'no-writes', 'allow-oom'}, function(prefix, node, places)
+  if starts.are_missed(prefix, node) then
+    return {'missed'}
+  end
+  local list, found = cmsgpack.unpack(places), {}
+  local earlier = noted_tails(prefix) and not processes.known[prefix .. node] and processes.tails or {}
+  each(#list / 2, function(i)
+    local group, key = list[2 * i - 1], prefix .. 'g:' .. list[2 * i - 1]
+    local last = tonumber(redis.call('HGET', key, 'n') or redis.call('HGET', prefix .. 'shared', 'n') or math.huge)
+    if math.min(last, earlier[key] and earlier[key][2] or last) < list[2 * i] then
+      found[#found + 1] = group
+    end
+  end, function(i, reason)
+    note_damage(prefix, GROUP, list[2 * i - 1], reason)
+  end)
+  if processes.known and not found[1] then
+    processes.known[prefix .. node] = true
+  end
+  return {'ok', found}
+end)
+
+register('leased', {'no-writes', 'allow-oom'}, function(prefix, node)
+  local leases, totals = {}, {}
+  for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gl:' .. node)) do
+    attempt(prefix, GROUP, group, function()
+      local found = redis.call('HGETALL', leases_of(prefix, node, group))
+      local total = tonumber(redis.call('HGET', prefix .. 'go:' .. group, 't:' .. node) or 0)
+      for i = 1, #found, 2 do
+        leases[#leases + 1] = group
+        leases[#leases + 1] = tonumber(found[i])
+        leases[#leases + 1] = found[i + 1]
+      end
+      totals[#totals + 1] = group
+      totals[#totals + 1] = total
+    end)
+  end
+  return {leases, totals}
+end)
+
+endings.give_back, endings.leave_groups = give_back, leave_groups
+return {
+  begin_grace = begin_grace, end_node_leases = end_node_leases, give_back = give_back, join_group = join_group,
+  leave_group = leave_group,
+}

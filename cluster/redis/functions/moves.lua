@@ -1,0 +1,237 @@
+-- Messages of groups between nodes, sessions and their groups. Each step can be repeated without effect, under the
+-- place of the message in its group.
+
+local append, notify = library.append, library.notify
+local attempt, each, note_damage, GROUP = damage.attempt, damage.each, damage.note_damage, damage.GROUP
+local body_of, has_key, key_of, leases_of = backlog.body_of, backlog.has_key, backlog.key_of, backlog.leases_of
+local part_of_group, put_back, split_key = backlog.part_of_group, backlog.put_back, backlog.split_key
+local announce_member = members.announce_member
+local bind, binding_of, unbind = rotation.bind, rotation.binding_of, rotation.unbind
+local dispatch_all, end_leases, return_lease = leases.dispatch_all, leases.end_leases, leases.return_lease
+
+-- The message, with one more failure. `code`: reason code of its receiver, 0 = it was not acknowledged.
+local function failed(message, code)
+  local head, rest = split_key(message)
+  local count = math.floor(rest:byte(1) / 16) == 4 and struct.unpack('<H', rest, 2) or 0
+  return head .. struct.pack('<BHB', 64, math.min(count + 1, 65535), code) .. body_of(rest)
+end
+
+-- Mark entries of a queue as done; `done` has their numbers.
+local function finish_entries(prefix, cid, done)
+  local key, states, tenant = prefix .. 's:' .. cid, prefix .. 'st:' .. cid, tenants.of(cid)
+  local state = redis.call('HMGET', key, 'h', 'b', 'z', 'r')
+  local head, before, marks = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
+  local noted = queues.done(key, marks)
+  local bytes, acked = before, noted
+  for i = 1, #done do
+    local freed, more_marks, more_acked = queues.finish(prefix .. 'q:' .. cid, states, done[i], done[i] - head)
+    bytes, marks, acked = bytes - freed, marks + more_marks, acked + more_acked
+  end
+  if tenant then
+    tenants.add(tenant, bytes - before)
+  end
+  queues.drop_done(prefix, tenant, cid, head, head, bytes, marks, acked, noted, nil, state[4])
+end
+
+-- A message comes from a node that has no lease of it: the node has it again if that is the node of its key. Else it
+-- waits.
+local function take_from(prefix, node, group, place, message)
+  local key = key_of(message)
+  local bound = key and binding_of(prefix, group, key)
+  if bound and bound.node == node then
+    redis.call('HSET', leases_of(prefix, node, group), place, message)
+    redis.call('SADD', prefix .. 'gl:' .. node, group)
+  else
+    put_back(prefix, group, place, message)
+  end
+end
+
+-- A client has refused an entry of its session's queue: its message comes back, with one more failure; code 0: it may
+-- not read it any more. An entry that is not there any more, or has another message, has come back in another way.
+local function take_refused(prefix, node, cid, number, group, place, code)
+  local head = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'h') or 0)
+  if number < head or redis.call('HGET', prefix .. 'st:' .. cid, number) == 'd' then
+    return
+  end
+  local value = redis.call('LINDEX', prefix .. 'q:' .. cid, number - head)
+  local of, at, message = part_of_group(value or '')
+  if of == group and at == place then
+    finish_entries(prefix, cid, {number})
+    take_from(prefix, node, group, place, code > 0 and failed(message, code) or message)
+  end
+end
+
+-- The node gives keys up: what it has of them waits again. Nothing happens to a key if a lease is under way to the
+-- node: the node repeats this when it has that lease, and gets no more until then. `keys`: key -> number of the last
+-- lease that the node has got.
+local function close_keys(prefix, node, group, keys)
+  local closed = {}
+  for key, number in pairs(keys) do
+    local bound = binding_of(prefix, group, key)
+    if bound and bound.node == node and tonumber(bound.number) ~= number then
+      bound.closing = true
+      bind(prefix, group, key, bound)
+    else
+      closed[key] = true
+      if bound and bound.node == node then
+        unbind(prefix, group, key, bound)
+      end
+      notify(prefix, node, 'key_closed', group, key, number)
+    end
+  end
+  local leases = redis.call('HGETALL', leases_of(prefix, node, group))
+  for i = 1, #leases, 2 do
+    if closed[key_of(leases[i + 1]) or ''] then
+      return_lease(prefix, node, group, tonumber(leases[i]))
+    end
+  end
+end
+
+-- Keys of the caller that are held for a session that is elsewhere: send it those that need not be held any more.
+-- `checks`: group, key, number of the caller, in turn.
+local function check_keys(prefix, node, checks)
+  local known = {}
+  each(#checks / 3, function(i)
+    local group, key = checks[3 * i - 2], checks[3 * i - 1]
+    local bound = binding_of(prefix, group, key)
+    if not (bound and bound.node == node and bound.cid ~= '' and has_key(prefix, bound.cid, group, key, known)) then
+      notify(prefix, node, 'key_free', group, key, checks[3 * i])
+    end
+  end, function(i, reason)
+    note_damage(prefix, GROUP, checks[3 * i - 2], reason)
+  end)
+end
+
+-- A session has got the message of a lease.
+local function note_session(prefix, node, group, place, cid)
+  local key = key_of(redis.call('HGET', leases_of(prefix, node, group), place) or '\0')
+  local bound = key and binding_of(prefix, group, key)
+  if bound then
+    bound.cid = cid
+    bind(prefix, group, key, bound)
+  end
+end
+
+-- Steps of messages between groups and nodes. `list`: step, group, place, text, number, code, in turn; the last three
+-- depend on the step:
+-- 'given', client id, incarnation: the block's pushes put the message into the session's queue;
+-- 'back': the node has no use for it; 'put', heads, place in `messages`: the message waits again;
+-- 'failed', failures: it was sent without success, and the node keeps it; 'dead': this block has its dead letter;
+-- 'refused', client id, queue number, reason code: a client refuses it; with code 0 its client may not read it any
+-- more, which is no failure.
+-- `closed`: group, key, number of the last lease that the node has got, in turn: see `close_keys`. `outbox`: what nodes
+-- have to be sent. Returns the groups to dispatch.
+local function move(prefix, node, messages, list, closed, outbox)
+  local finished, incarnations, waiting = {}, {}, {}
+  local keyed, closing, rotations = {}, {}, {}
+  each(#list / 6, function(i)
+    local step, group, place, cid, number, code = unpack(list, 6 * i - 5, 6 * i)
+    if step == 'given' then
+      if not incarnations[cid] then
+        local key = prefix .. 's:' .. cid
+        incarnations[cid] = tonumber(redis.call('HGET', key, 'x') or -1)
+        if incarnations[cid] == number then
+          redis.call('HSET', key, 'g', 1)
+        end
+      end
+      if incarnations[cid] == number then
+        if keyed[group] == nil then
+          keyed[group] = redis.call('EXISTS', prefix .. 'gk:' .. group) == 1
+        end
+        if keyed[group] then
+          note_session(prefix, node, group, place, cid)
+        end
+        append(finished, group, place)
+      else
+        return_lease(prefix, node, group, place, rotations, outbox)
+        waiting[group] = true
+      end
+    else
+      waiting[group] = true
+      if step == 'back' then
+        return_lease(prefix, node, group, place)
+      elseif step == 'dead' then
+        append(finished, group, place)
+      elseif step == 'failed' then
+        local leases = leases_of(prefix, node, group)
+        local message = redis.call('HGET', leases, place)
+        if message then
+          redis.call('HSET', leases, place, split_key(message) .. cid .. body_of(message))
+        end
+      elseif step == 'refused' then
+        take_refused(prefix, node, cid, number, group, place, code)
+      else
+        take_from(prefix, node, group, place, cid .. messages[number])
+      end
+    end
+  end, function(i, reason)
+    note_damage(prefix, GROUP, list[6 * i - 4], reason)
+  end)
+  for group, places in pairs(finished) do
+    attempt(prefix, GROUP, group, end_leases, prefix, node, group, places)
+  end
+  backlog.end_taking_back(prefix, rotations, outbox)
+  for i = 1, #closed, 3 do
+    local group, key, number = unpack(closed, i, i + 2)
+    closing[group] = closing[group] or {}
+    closing[group][key] = number
+    waiting[group] = true
+  end
+  for group, keys in pairs(closing) do
+    attempt(prefix, GROUP, group, close_keys, prefix, node, group, keys)
+  end
+  return waiting
+end
+
+-- Acknowledged messages, the room of the caller, keys of which it has no message any more, and the room of its members
+-- that get their messages by themselves. `list`: {group, place, ...}, {group, room, weight, total that the node knew,
+-- bytes of the largest packet of QoS 0 that one of its members with room takes or 0 for any, ...}, {group, key, number
+-- of its last lease, ...}, {{group, client id, epoch, limit, ...}, ...}, see `announce_member`.
+local function settle(prefix, node, list, outbox)
+  local done, rooms, idle, members = unpack(list)
+  local finished, waiting = {}, {}
+  for i = 1, #done, 2 do
+    append(finished, done[i], done[i + 1])
+  end
+  for group, places in pairs(finished) do
+    attempt(prefix, GROUP, group, end_leases, prefix, node, group, places)
+  end
+  each(#idle / 3, function(i)
+    local group, key, number = unpack(idle, 3 * i - 2, 3 * i)
+    local bound = binding_of(prefix, group, key)
+    if bound and bound.node == node and tonumber(bound.number) == number then
+      redis.call('HDEL', prefix .. 'gk:' .. group, key)
+      waiting[group] = true
+    end
+  end, function(i, reason)
+    note_damage(prefix, GROUP, idle[3 * i - 2], reason)
+  end)
+  each(#rooms / 5, function(i)
+    local group, announced, weight, known, largest = unpack(rooms, 5 * i - 4, 5 * i)
+    local total = tonumber(redis.call('HGET', prefix .. 'go:' .. group, 't:' .. node) or 0)
+    local room = announced - math.max(0, total - known)   -- less the leases that the node had not received
+    if room <= 0 then
+      redis.call('ZREM', prefix .. 'gr:' .. group, node)
+      redis.call('HDEL', prefix .. 'go:' .. group, node, 'w:' .. node, 's:' .. node)
+    else
+      redis.call('HSET', prefix .. 'go:' .. group, node, room, 'w:' .. node, weight, 's:' .. node, largest)
+      redis.call('SADD', prefix .. 'gn:' .. node, group)
+      if not redis.call('ZSCORE', prefix .. 'gr:' .. group, node) then
+        redis.call('ZADD', prefix .. 'gr:' .. group, redis.call('HGET', prefix .. 'g:' .. group, 'v') or 0, node)
+      end
+      waiting[group] = true
+    end
+  end, function(i, reason)
+    note_damage(prefix, GROUP, rooms[5 * i - 4], reason)
+  end)
+  each(#members, function(i)
+    if announce_member(prefix, node, outbox, unpack(members[i])) then
+      waiting[members[i][1]] = true
+    end
+  end, function(i, reason)
+    note_damage(prefix, GROUP, members[i][1], reason)
+  end)
+  dispatch_all(prefix, waiting, outbox)
+end
+
+return {check_keys = check_keys, failed = failed, finish_entries = finish_entries, move = move, settle = settle}

@@ -1,0 +1,23 @@
+-- Nodes, as each function knows them.
+
+local function live(prefix, node)
+  return redis.call('HEXISTS', prefix .. 'nodes', node) == 1
+end
+
+-- The number of a live node's last commit; nil if it is dead, or its description is damaged: it has to rejoin.
+local function seq_of(prefix, node)
+  local key = prefix .. 'node:' .. node
+  local last = redis.pcall('HGET', key, 'seq')
+  if last and not tonumber(last) then
+    redis.log(redis.LOG_WARNING, 'FlockMQ found a damaged key, ' .. key .. ': ' .. (last.err or 'seq is no number'))
+  end
+  return tonumber(last)
+end
+
+-- Count a call of a node that is no commit, and that would be missed: a node whose link is back compares this with the
+-- replies that it has had. The call takes effect also if the count is damaged.
+local function count_call(prefix, node)
+  redis.pcall('HINCRBY', prefix .. 'node:' .. node, 'calls', 1)
+end
+
+return {count_call = count_call, live = live, seq_of = seq_of}
