@@ -1,6 +1,4 @@
-"""The log of messages of a node of a cluster: it has a record in Redis. Keys: deploy/docs/CLUSTER.md, "The log of
-messages".
-"""
+"""The message log of a node of a cluster: it has a record in Redis. Keys: deploy/docs/internals/log.md."""
 
 import asyncio
 import json

@@ -1,7 +1,7 @@
 """Blocks of the message log as a source of messages for one session: the reading end of a stream.
 
 A session pulls one message at a time, when it has room. Rows are selected and sent without a Python object, but for the
-match of each topic name of a block. The layout of blocks is in deploy/docs/CLUSTER.md, "The log of messages".
+match of each topic name of a block. The layout of blocks is in deploy/docs/internals/log.md.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize

@@ -2,8 +2,8 @@
 
 The log is a subscriber with the filters of the logged topics, so delivery plans contain it and need no extra matching.
 A message is one row of fixed size, its payload, and its properties if it has some. Client ids and topic names are
-written once per block, found by marks on the session and on the delivery plan. The layout is in deploy/docs/CLUSTER.md,
-"The log of messages".
+written once per block, found by marks on the session and on the delivery plan. The layout is in
+deploy/docs/internals/log.md.
 
 Messages of QoS 1 and 2 belong to the block that the turn's commit takes (`take_block`), since they are acknowledged
 only when they are logged. Blocks of QoS 0 alone are passed to `write` when they are full or a moment old. Both get

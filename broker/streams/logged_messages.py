@@ -1,7 +1,7 @@
-"""The log of messages of a node: which messages it has, and when blocks are closed.
+"""The message log of a node: which messages it has, and when blocks are closed.
 
-`_speedups/log/message_log.pyx` makes the blocks; the store writes them. Their layout: deploy/docs/CLUSTER.md, "The log
-of messages".
+`_speedups/log/message_log.pyx` makes the blocks; the store writes them. Their layout:
+deploy/docs/internals/log.md.
 """
 
 import asyncio

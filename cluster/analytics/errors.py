@@ -3,7 +3,7 @@
 FlockError
 ├── OptionError   an option of the source is invalid
 ├── RedisAway     Redis does not reply, or replies with an error
-├── BlockError    an entry of a log is not a block as defined in deploy/docs/CLUSTER.md
+├── BlockError    an entry of a log is not a block as defined in deploy/docs/internals/log.md
 └── DataLoss      messages that were to be read are no longer in a log
 """
 

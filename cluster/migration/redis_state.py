@@ -1,4 +1,4 @@
-"""The state in Redis: from the keys of a cluster whose nodes have ended, and to such keys (deploy/docs/CLUSTER.md).
+"""The state in Redis: from the keys of a cluster whose nodes have ended, and to them (deploy/docs/internals/KEYS.md).
 
 Nodes that were killed leave claims, leases and wills of open connections. They are read as what they become when
 another node declares the owner dead: sessions without a connection whose messages may all have been sent, messages

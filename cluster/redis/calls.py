@@ -396,7 +396,7 @@ CALLS: Mapping[str, Call] = {
     # ---- commits ----
     "commit": Call(
         "Applies a block, if its number follows the last one. The messages are arguments, and the block names a "
-        "message by its place among all arguments. `log_entry`: for the log of messages, with the id `entry_id` and "
+        "message by its place among all arguments. `log_entry`: for the message log, with the id `entry_id` and "
         "the oldest entry to keep; `batch`: for other nodes. They may be empty. `numbers`: for each push the first "
         "queue number, 0 = the client is elsewhere, and the number of messages that were put there. `again`: this "
         "commit was applied; `gap`: the commit before it was not.",
@@ -437,12 +437,12 @@ CALLS: Mapping[str, Call] = {
         flags=(FREES,),
     ),
     "logged": Call(
-        "Adds an entry to the log of messages, for a turn without a commit.",
+        "Adds an entry to the message log, for a turn without a commit.",
         {"entry_id": TEXT, "log_entry": TEXT, "oldest_entry": TEXT},
         Outcomes({"ok": {}, "gone": GONE, "again": {}, "gap": {}}),
     ),
     "log_from": Call(
-        "If Redis has lost a part of the node's log of messages, the log goes on after a gap of these bytes.",
+        "If Redis has lost a part of the node's message log, the log continues after a gap of these bytes.",
         {"bytes": NUMBER},
         Outcomes(DONE),
         flags=(FREES,),

@@ -1,4 +1,4 @@
-"""Every key and channel in Redis, and the name of the function library. Contents: deploy/docs/CLUSTER.md."""
+"""Every key and channel in Redis, and the name of the function library. Contents: deploy/docs/internals/KEYS.md."""
 
 from binascii import crc_hqx
 

@@ -2,7 +2,7 @@
 
 History is read by XRANGE, by each stream for itself. The newest entries are read once for all streams of the node, by
 one XREAD that waits for them, and are kept in memory up to a limit. So live streams cost Redis one reader per node.
-Layout: deploy/docs/CLUSTER.md, "The log of messages".
+Layout: deploy/docs/internals/log.md.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""A block of the log of messages, in plain Python: what the compiled writer and the readers are held against.
+"""A block of the message log, in plain Python: what the compiled writer and the readers are held against.
 
-The layout is in deploy/docs/CLUSTER.md, "The log of messages".
+The layout is in deploy/docs/internals/log.md.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""The header of a block of the log of messages, and the places of its columns; layout: deploy/docs/CLUSTER.md.
+"""The header of a block of the message log, and the places of its columns; layout: deploy/docs/internals/log.md.
 
 This module reads no rows: `block` makes Arrow arrays of the columns, `flockmq replay` reads them with `struct`.
 """
