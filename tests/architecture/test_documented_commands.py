@@ -14,7 +14,7 @@ from flockmq.broker.config.keys import KEYS
 from flockmq.broker.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "deploy/docs").glob("*.md")]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "deploy/docs").rglob("*.md")]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 INLINE = re.compile(r"`([^`]+)`")
 PROGRAM = re.compile(r"(\.venv/bin/)?flockmq(?!:)")
