@@ -41,8 +41,8 @@ def test_a_tick_visits_only_groups_that_have_put_messages_aside() -> None:
     assert (short.left, long.left) == (0, 0)
 
 
-def test_the_number_of_leases_is_noted_although_a_block_under_way_has_a_step_without_a_place() -> None:
-    """The block asked for a key. So the node ignored the number, and Redis found no room there for ever."""
+def test_the_number_of_leases_is_noted_although_all_have_arrived_or_end() -> None:
+    """Else Redis finds no room there for ever."""
     group, totals, asked = b"$share/g/t", list[int](), list[Any]()
     known = SimpleNamespace(name=group)
     found = SimpleNamespace(
@@ -52,9 +52,9 @@ def test_the_number_of_leases_is_noted_although_a_block_under_way_has_a_step_wit
     filters = SimpleNamespace(set_group_backing=lambda kind: None, groups={group: known})
     plane: Any = SimpleNamespace(router=SimpleNamespace(filters=filters), sessions=None)
     link: Any = SimpleNamespace(function=lambda then, name: asked.append(then))
-    store: Any = SimpleNamespace(ended_leases=lambda: iter([(group, 0), (group, 3)]))
+    store: Any = SimpleNamespace(ended_leases=lambda: iter([(group, 3)]))
     nothing: Any = None
     leases = Leases(plane, link, nothing, ClusterJournal(lambda: b""), store)
     leases.recover()
-    asked[0]([group, 3, b"ends", group, 4, b"is here", group, 0, 20])
+    asked[0]([[group, 3, b"ends", group, 4, b"is here"], [group, 20]])
     assert totals == [20]

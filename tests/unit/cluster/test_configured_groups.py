@@ -24,10 +24,10 @@ class Redis:
         assert (command, key) == ("HGET", b"groups")
         return self.stored.get(name)
 
-    async def ask_function_first(self, replied: Any, function: str, name: bytes, settings: bytes) -> list[int]:
+    async def ask_function_first(self, replied: Any, function: str, name: bytes, settings: bytes) -> list[bytes | int]:
         assert function == "declare_group"
         self.stored[name] = settings
-        return [0, 0]
+        return [b"ok", 0, 0, 0]
 
 
 @pytest.fixture
