@@ -19,6 +19,7 @@ from .core.loop_monitor import LoopMonitor
 from .core.redirect import Drain, Redirect
 from .core.retained_searches import RetainedSearches
 from .core.secret import Secret
+from .core.session_follower import Followers
 from .hooks.api import Hooks, Message
 from .hooks.chain import HookChain
 from .interest.guests import Guests
@@ -67,6 +68,7 @@ class Broker:
         self.streams = Streams(self.data_plane, lambda: coordinator.message_log)
         self.interest = Interest(self.data_plane, Neighbours(self.data_plane))
         self.guests = Guests(self.data_plane, self.interest)
+        self.followers: Followers = (self.guests, self.streams, self.retained_searches)
         self.draining = Drain(self.redirect, coordinator.drain, lambda: self.config.http.drain)
         self.configure(config)
 

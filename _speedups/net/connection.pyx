@@ -396,8 +396,8 @@ cdef class Connection(Channel):
             self.gate_opened()
         return 0
 
-    def accept(self, Session session not None, int level, double keep_alive, **more):
-        Channel.accept(self, session, level, keep_alive, **more)
+    def accept(self, Session session not None, int level, double keep_alive, terms not None):
+        Channel.accept(self, session, level, keep_alive, terms)
         if self.giving_way is not None:
             self.receive_maximum = 0
         self.admitted()

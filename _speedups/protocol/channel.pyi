@@ -5,6 +5,7 @@ from ..routing.router import Router
 from ..session.session import Session
 from ..session.turn import AckReason, Outlet
 from .close_reasons import CloseReason
+from .terms import Terms
 
 STATE_TOPIC: bytes
 
@@ -30,21 +31,7 @@ class Channel(Outlet):
     @property
     def window(self) -> int: ...
     def limit_output(self, maximum_packet_size: int) -> None: ...
-    def accept(
-        self,
-        session: Session,
-        level: int,
-        keep_alive: float,
-        *,
-        maximum_packet_size: int = 0,
-        receive_maximum: int = 65535,
-        problem_information: bool = True,
-        topic_aliases: int = 0,
-        bridge: bool = False,
-        maximum_qos: int = 2,
-        retain_available: bool = True,
-        link: bool = False,
-    ) -> None: ...
+    def accept(self, session: Session, level: int, keep_alive: float, terms: Terms) -> None: ...
     def detach(self) -> Session | None: ...
     def pause(self) -> None: ...
     def publish_as(

@@ -146,40 +146,29 @@ cdef class Channel(Outlet):
         """Receive Maximum of the client [5: 3.1.2.11.3]."""
         return self.receive_maximum
 
-    def accept(self, Session session not None, int level, double keep_alive, *, uint32_t maximum_packet_size=0,
-               uint16_t receive_maximum=65535, bint problem_information=True, uint16_t topic_aliases=0,
-               bint bridge=False,
-               uint8_t maximum_qos=2, bint retain_available=True, bint link=False):
+    def accept(self, Session session not None, int level, double keep_alive, terms not None):
         """Accept CONNECT: packets are handled from now on, and the session's messages are sent.
 
         Args:
             session: the client's session.
             level: protocol level.
             keep_alive: seconds; 0 = the client never times out.
-            maximum_packet_size: bytes of the largest packet that the client takes; 0 = any.
-            receive_maximum: messages of QoS 1 and 2 that may be sent to it and not be acknowledged.
-            problem_information: whether it wants reason strings in acknowledgements.
-            topic_aliases: that may be set on messages to it [5: MQTT-3.1.2-26].
-            bridge: whether it is a bridge, below level 5.
-            maximum_qos: of messages from the client; a PUBLISH with a higher one ends the connection.
-            retain_available: whether the client may publish retained messages.
-            link: whether it is a link of this node: the other broker limits what it has under way, and a message that
-                is refused here would be lost there.
+            terms: the Terms of the connection.
         """
         self.level = <uint8_t>level
-        self.largest = maximum_packet_size or <uint32_t>-1
-        self.receive_maximum = receive_maximum
-        self.problem_information = problem_information
-        self.aliases.maximum = topic_aliases
-        self.bridge = bridge
-        self.link = link
+        self.largest = <uint32_t>terms.maximum_packet_size or <uint32_t>-1
+        self.receive_maximum = terms.receive_maximum
+        self.problem_information = terms.problem_information
+        self.aliases.maximum = terms.topic_aliases
+        self.bridge = terms.bridge
+        self.link = terms.link
         if level == 5:
             self.promised_packet_size = self.max_packet_size
             self.promised_receive_maximum = self.turn.limits.receive_maximum
             self.promised_aliases = self.turn.limits.topic_alias_maximum
-        self.maximum_qos = maximum_qos
-        self.refused_flags = 0 if retain_available else FLAG_RETAIN
-        self.keeps_retain = bridge or level == 5
+        self.maximum_qos = terms.maximum_qos
+        self.refused_flags = 0 if terms.retain_available else FLAG_RETAIN
+        self.keeps_retain = self.bridge or level == 5
         self.session = session
         if session.tenant is not None:
             session.tenant.prefix_hash = prefix_hash(session.tenant.prefix, session.tenant.prefix_size)

@@ -9,15 +9,19 @@ tree of retained messages is that of one process.
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
+from ..._speedups.codec.packets import Connect, Subscribe
+from ..._speedups.codec.topics import is_shared
+from ..._speedups.net.connection import Connection
 from ..._speedups.routing.retained import RetainedSearch
 from ..._speedups.session.session import Session
 from .data_plane import DataPlane
 from .hidden_messages import HiddenMessages
 from .session_expiry import kept_seconds
-from .subscription_options import MAXIMUM_QOS
+from .session_follower import SessionFollower, Subscription
+from .subscription_options import MAXIMUM_QOS, RETAIN_HANDLING_SHIFT
 
 MAX_NOTED = 64 * 1024  # characters of the filters in one note; the others are not noted
 MAX_KEPT = 10_000  # searches of absent sessions; the oldest begin again
@@ -25,7 +29,7 @@ MAX_KEPT = 10_000  # searches of absent sessions; the oldest begin again
 Searches = dict[str, RetainedSearch]  # by topic filter
 
 
-class RetainedSearches:
+class RetainedSearches(SessionFollower):
     """The searches of the persistent sessions of a node.
 
     Args:
@@ -39,8 +43,20 @@ class RetainedSearches:
         self._noted: dict[Session, set[str]] = {}  # filters in the notes of connected sessions
         self._kept: dict[str, Searches] = {}  # of absent sessions, by the id of their note, oldest first
 
-    def begin(self, session: Session, topic_filter: bytes, qos: int, identifier: int) -> None:
-        """Send the retained messages that match a new subscription."""
+    def subscribing(self, session: Session, added: Sequence[Subscription], packet: Subscribe | None) -> None:
+        """A search is noted when it goes on for long."""
+
+    def subscribed(self, session: Session, added: Sequence[Subscription]) -> None:
+        """Send the retained messages that match new subscriptions; a stream and a group get none [5: 3.3.1.3]."""
+        for each in added:
+            handling = each.options >> RETAIN_HANDLING_SHIFT
+            if handling == 2 or (handling == 1 and not each.is_new):  # [5: MQTT-3.3.1-10, 11]
+                continue
+            if not each.is_stream and not is_shared(each.name):
+                # For a replaced subscription again [MQTT-3.8.4-3].
+                self._begin(session, each.name, each.options & MAXIMUM_QOS, each.identifier)
+
+    def _begin(self, session: Session, topic_filter: bytes, qos: int, identifier: int) -> None:
         search = self._plane.router.retained.search(topic_filter, qos, identifier)
         if search is not None:
             self._go_on(session, topic_filter.decode(), search)
@@ -59,15 +75,15 @@ class RetainedSearches:
                 self._note(session, searches)
         self._plane.end_turn()
 
-    def end(self, session: Session, topic_filters: Iterable[str]) -> None:
-        """UNSUBSCRIBE: send no more retained messages for these filters [MQTT-3.10.4-2] [5: MQTT-3.10.4-2]."""
+    def unsubscribed(self, session: Session, topic_filters: Sequence[str]) -> None:
+        """Send no more retained messages for these filters [MQTT-3.10.4-2] [5: MQTT-3.10.4-2]."""
         searches = self._running.get(session, {})
         for topic_filter in topic_filters:
             if (search := searches.pop(topic_filter, None)) is not None:
                 search.stop()
 
-    def attached(self, session: Session, *, present: bool) -> None:
-        """A client has connected: go on with the searches of its session, or forget those of an earlier one."""
+    def attached(self, connection: Connection, session: Session, packet: Connect, *, present: bool) -> None:
+        """Go on with the searches of its session, or forget those of an earlier one."""
         payload = self._notes.find(session.client_id.hex())
         if payload is None:
             return
@@ -80,7 +96,7 @@ class RetainedSearches:
                 if name in kept:
                     self._go_on(session, name, kept[name])
                 else:
-                    self.begin(session, name.encode(), options & MAXIMUM_QOS, identifier)
+                    self._begin(session, name.encode(), options & MAXIMUM_QOS, identifier)
         self._noted[session] = set()
         if session not in self._running:
             self._clear(session)

@@ -14,11 +14,14 @@ from ..broker import Broker
 from ..core.data_plane import report
 from ..hooks.chain import client_of
 from .auth import AuthHandler
+from .connack import Connacks
 from .connect import ConnectHandler
+from .connect_limits import ConnectLimits
 from .disconnect import DisconnectHandler
 from .publish import PublishHandler
 from .subscribe import SubscribeHandler
 from .unsubscribe import UnsubscribeHandler
+from .welcome import Welcome
 
 log = logs.get("flockmq.connection")
 
@@ -37,33 +40,22 @@ class Dispatcher:
         self._reactor = data_plane.reactor
         self._sessions = data_plane.sessions
         self._strangers = data_plane.strangers
-        self._streams = broker.streams
-        self._retained_searches = broker.retained_searches
-        self._guests = broker.guests
+        self._followers = broker.followers
         self._connected_users = broker.connected_users
         self._auth = AuthHandler(data_plane, broker.authenticator, broker.connected_users)
-        subscribe = SubscribeHandler(
-            data_plane, coordinator, hooks, broker.streams, broker.retained_searches, broker.guests
-        )
+        subscribe = SubscribeHandler(data_plane, coordinator, hooks, broker.streams, broker.followers)
         self._connect = ConnectHandler(
             data_plane,
             coordinator,
             self._auth,
-            broker.bans,
+            ConnectLimits(data_plane.turn, broker.bans, broker.flapping),
             broker.connected_users,
-            broker.flapping,
             hooks,
             broker.redirect,
-            broker.secret,
-            broker.streams,
-            broker.retained_searches,
-            broker.guests,
-            subscribe.subscribe_configured,
+            Welcome(data_plane, Connacks(data_plane, broker.secret), hooks, broker.followers, subscribe),
         )
         self.publish = PublishHandler(data_plane, hooks).handle  # a message that hooks decide over
-        unsubscribe = UnsubscribeHandler(
-            data_plane, coordinator, broker.streams, broker.retained_searches, broker.guests
-        )
+        unsubscribe = UnsubscribeHandler(data_plane, coordinator, broker.followers)
         disconnect = DisconnectHandler(data_plane, coordinator)
         # Packets after CONNECT that are not hot. Any other packet is one that only servers send.
         self._handlers: dict[type, Callable[[Connection, Session, Any], None]] = {
@@ -131,9 +123,8 @@ class Dispatcher:
             self._hooks.notify("disconnected", client_of(connection), reason)
             connection.claimed = None
         self._sessions.on_disconnected(connection.protocol_level if connection.session is not None else None)
-        self._streams.detached(session)
-        self._retained_searches.detached(session)
-        self._guests.detached(session)
+        for follower in self._followers:
+            follower.detached(session)
         connection.detach()
         session.owner = None
         self._connected_users.on_disconnected(connection)

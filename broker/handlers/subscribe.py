@@ -12,8 +12,6 @@ from ..._speedups.codec.reason_codes import ReasonCode
 from ..._speedups.codec.topics import (
     filter_weight,
     has_control_characters,
-    is_shared,
-    split_shared,
     validate_topic_filter,
 )
 from ..._speedups.net.connection import Connection
@@ -27,27 +25,19 @@ from ..coordination.coordinator import Coordinator
 from ..core import tenants
 from ..core.auto_subscriptions import subscriptions_of
 from ..core.data_plane import DataPlane
-from ..core.retained_searches import RetainedSearches
-from ..core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT
+from ..core.session_follower import Followers, Subscription
+from ..core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED
+from ..core.topic_filters import is_of_tenant, is_stream, max_levels, parts_of, qualified
 from ..hooks.chain import HookChain, Refused, client_of
-from ..interest.guests import Guests
-from ..streams.since import PREFIX, is_stream, parse_since, split_stream
+from ..streams.since import parse_since
 from ..streams.streams import Streams
-from .tenant_filters import qualified
+from .refusal import Refusal
 
 MAX_SEARCHES = 10_000  # filters of one session whose retained messages are still to be sent
-STREAM = PREFIX.encode()
 FAILURE = 0x80  # in SUBACK at level 4
 NO_LOG = "no log of messages to read a stream from: analytics.topics keeps one"
 NOTHING = "nothing of this filter may be read"
 MAX_REASONS = 16  # user properties of a SUBACK with the reasons of refusals
-
-
-class Refusal(NamedTuple):
-    """A filter is refused."""
-
-    code: ReasonCode
-    reason: str
 
 
 class Grant(NamedTuple):
@@ -80,9 +70,8 @@ class SubscribeHandler:
         data_plane: of the node.
         coordinator: adds subscriptions.
         hooks: called for each filter.
-        streams: of the node.
-        retained_searches: of the node.
-        guests: of the node.
+        streams: of the node; they have a limit.
+        followers: of the sessions.
     """
 
     def __init__(
@@ -91,16 +80,14 @@ class SubscribeHandler:
         coordinator: Coordinator,
         hooks: HookChain,
         streams: Streams,
-        retained_searches: RetainedSearches,
-        guests: Guests,
+        followers: Followers,
     ) -> None:
         self._data_plane = data_plane
         self._turn = data_plane.turn
         self._coordinator = coordinator
         self._hooks = hooks
         self._streams = streams
-        self._retained_searches = retained_searches
-        self._guests = guests
+        self._followers = followers
 
     def handle(self, connection: Connection, session: Session, packet: Subscribe) -> None:
         """Subscribe; SUBACK follows when the subscriptions hold everywhere, and retained messages follow SUBACK."""
@@ -147,37 +134,22 @@ class SubscribeHandler:
     ) -> Grant | Refusal:
         """The options that rules and limits allow, or a refusal."""
         limits = self._data_plane.config.limits
-        prefix, _ = tenants.split(session.client_id)
-        levels = limits.max_topic_levels + tenants.LEVELS * bool(prefix)
+        levels = max_levels(session.client_id, limits.max_topic_levels)
         try:
             validate_topic_filter(topic_filter, connection.protocol_level, levels)
+            share, since, messages = parts_of(topic_filter)
+            if since:
+                parse_since(since, 0)
+                validate_topic_filter(messages, connection.protocol_level, levels)
         except ValueError as fault:
             return Refusal(ReasonCode.TOPIC_FILTER_INVALID, str(fault))
-        read = topic_filter  # the filter of the messages
-        if is_shared(topic_filter):
-            try:
-                _, read = split_shared(topic_filter)
-            except ValueError as fault:
-                return Refusal(ReasonCode.TOPIC_FILTER_INVALID, str(fault))
-            if is_stream(read):
-                return Refusal(ReasonCode.TOPIC_FILTER_INVALID, "a stream can't be shared")
-        if is_stream(topic_filter):
-            try:
-                since, read = split_stream(topic_filter)
-                parse_since(since, 0)
-                validate_topic_filter(read, connection.protocol_level, levels)
-            except ValueError as fault:
-                return Refusal(ReasonCode.TOPIC_FILTER_INVALID, str(fault))
-            if not self._streams.available:
-                return Refusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, NO_LOG)
-            streams = self._streams.names(session) | {name for name in added.names if is_stream(name)} - {topic_filter}
-            if topic_filter not in streams and len(streams) >= limits.max_streams:
-                return Refusal(ReasonCode.QUOTA_EXCEEDED, "too many streams")
-        if not read.startswith(prefix) or read.removeprefix(prefix).startswith(tenants.ROOT):
+        if since and (refusal := self._stream_refusal(session, topic_filter, added)) is not None:
+            return refusal
+        if not is_of_tenant(session.client_id, messages):
             return Refusal(ReasonCode.NOT_AUTHORIZED, NOTHING)
         if has_control_characters(topic_filter) and not self._data_plane.config.mqtt.control_characters:
             return Refusal(ReasonCode.TOPIC_FILTER_INVALID, "a control character in the topic filter")
-        if session.rights is not None and not session.rights.may_subscribe(read.encode()):
+        if session.rights is not None and not session.rights.may_subscribe(messages.encode()):
             self._turn.count(SUBSCRIBE_DENIED)
             return Refusal(ReasonCode.NOT_AUTHORIZED, NOTHING)
         is_new = topic_filter not in added.names and not self._coordinator.has_subscription(
@@ -194,10 +166,19 @@ class SubscribeHandler:
             added.names.add(topic_filter)
             added.weight += weight
             added.size += size
-        if connection.bridge and not is_shared(topic_filter):
+        if connection.bridge and not share:
             options |= NO_LOCAL | RETAIN_AS_PUBLISHED
         qos = min(options & MAXIMUM_QOS, connection.maximum_qos)  # [5: MQTT-3.2.2-10]
         return Grant(options & ~MAXIMUM_QOS | qos, is_new)
+
+    def _stream_refusal(self, session: Session, topic_filter: str, added: Added) -> Refusal | None:
+        """The refusal of a stream that the node can't serve, or that is one too many."""
+        if not self._streams.available:
+            return Refusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, NO_LOG)
+        streams = self._streams.names(session) | {name for name in added.names if is_stream(name)} - {topic_filter}
+        if topic_filter not in streams and len(streams) >= self._data_plane.config.limits.max_streams:
+            return Refusal(ReasonCode.QUOTA_EXCEEDED, "too many streams")
+        return None
 
     def _take_too_much(self, tenant: Tenant | None, size: int) -> bool:
         """Whether more subscriptions of this size are too much for the node, or for the tenant if there is one."""
@@ -223,11 +204,12 @@ class SubscribeHandler:
 
     def _subscribe(self, connection: Connection, session: Session, packet: Subscribe, grants: Grants) -> None:
         level = connection.protocol_level
-        granted: list[tuple[bytes, Grant]] = []
+        identifier = packet.properties.get("subscription_identifier", 0)
+        added: list[Subscription] = []
         refused: list[tuple[str, str]] = []
         for number, ((topic_filter, _), grant) in enumerate(zip(packet.topic_filters, grants, strict=True), 1):
             if isinstance(grant, Grant):
-                granted.append((topic_filter.encode(), grant))
+                added.append(Subscription(topic_filter.encode(), grant.options, identifier, grant.is_new))
                 continue
             self._count_refusal(session, topic_filter, grant)
             refused.append((f"filter {number}", grant.reason))
@@ -235,26 +217,24 @@ class SubscribeHandler:
                 connection.reject(CloseReason(None, f"SUBSCRIBE: {grant.reason}"))
                 return
         suback = self._suback(connection, packet, grants, refused)
-        if not connection.takes(suback, close_reasons.SUBACK_TOO_LARGE):
-            return
-        self._guests.subscribed(session, packet, [name.decode() for name, _ in granted])
-        identifier = packet.properties.get("subscription_identifier", 0)
-        done = partial(self._acknowledge, connection, session, suback, granted, identifier)
-        self._add(connection, session, granted, identifier, done)
+        if connection.takes(suback, close_reasons.SUBACK_TOO_LARGE):
+            self._add(
+                connection, session, added, packet, partial(self._acknowledge, connection, session, suback, added)
+            )
 
     def _add(
         self,
         connection: Connection,
         session: Session,
-        granted: list[tuple[bytes, Grant]],
-        identifier: int,
+        added: list[Subscription],
+        packet: Subscribe | None,
         done: Callable[[], object],
     ) -> None:
         """Add granted subscriptions; `done` is called when they hold everywhere."""
-        for name, _ in granted:
-            if name.startswith(STREAM):
-                self._streams.prepare(session, name.decode())
-        filters = [(name, grant.options) for name, grant in granted]
+        for follower in self._followers:
+            follower.subscribing(session, added, packet)
+        filters = [(each.name, each.options) for each in added]
+        identifier = added[0].identifier if added else 0  # that of the packet
         self._coordinator.subscribe(connection, session, filters, identifier, done)
 
     def _count_refusal(self, session: Session, topic_filter: str, refusal: Refusal) -> None:
@@ -263,15 +243,14 @@ class SubscribeHandler:
         log.debug("filter refused", client_id=client_id, topic_filter=topic_filter, reason=refusal.reason)
 
     def _add_configured(self, connection: Connection, session: Session, wanted: Wanted, grants: Grants) -> None:
-        granted: list[tuple[bytes, Grant]] = []
+        added: list[Subscription] = []
         for (topic_filter, _), grant in zip(wanted, grants, strict=True):
             if isinstance(grant, Grant):
-                granted.append((topic_filter.encode(), grant))
+                added.append(Subscription(topic_filter.encode(), grant.options, 0, grant.is_new))
             else:
                 self._count_refusal(session, topic_filter, grant)
-        if granted:
-            done = partial(self._send_retained, connection, session, granted, 0)
-            self._add(connection, session, granted, 0, done)
+        if added:
+            self._add(connection, session, added, None, partial(self._begin, connection, session, added))
 
     def _suback(
         self, connection: Connection, packet: Subscribe, grants: Grants, refused: list[tuple[str, str]]
@@ -288,37 +267,19 @@ class SubscribeHandler:
             suback = encode(Suback(packet_id=packet.packet_id, reason_codes=codes), level)
         return suback
 
-    def _acknowledge(
-        self,
-        connection: Connection,
-        session: Session,
-        suback: bytes,
-        granted: list[tuple[bytes, Grant]],
-        identifier: int,
-    ) -> None:
-        if connection.session is not session:
-            return
-        connection.send(suback)
-        self._send_retained(connection, session, granted, identifier)
+    def _acknowledge(self, connection: Connection, session: Session, suback: bytes, added: list[Subscription]) -> None:
+        if connection.session is session:
+            connection.send(suback)
+            self._begin(connection, session, added)
 
-    def _send_retained(
-        self, connection: Connection, session: Session, granted: list[tuple[bytes, Grant]], identifier: int
-    ) -> None:
+    def _begin(self, connection: Connection, session: Session, added: list[Subscription]) -> None:
+        """The subscriptions hold everywhere: let their first messages follow."""
         if connection.session is not session:
             return
-        for name, grant in granted:
-            if not self._coordinator.has_subscription(connection, session, name):
-                continue  # UNSUBSCRIBE followed before SUBACK
-            if name.startswith(STREAM):
-                self._streams.begin(session, name.decode(), grant.options, identifier)
-                continue
-            if is_shared(name):  # a group gets no retained messages [5: 3.3.1.3]
-                continue
-            handling = grant.options >> RETAIN_HANDLING_SHIFT
-            if handling == 2 or (handling == 1 and not grant.is_new):  # [5: MQTT-3.3.1-10, 11]
-                continue
-            # For a replaced subscription again [MQTT-3.8.4-3].
-            self._retained_searches.begin(session, name, grant.options & MAXIMUM_QOS, identifier)
+        has = partial(self._coordinator.has_subscription, connection, session)
+        held = [each for each in added if has(each.name)]  # UNSUBSCRIBE may have followed before SUBACK
+        for follower in self._followers:
+            follower.subscribed(session, held)
 
 
 def _has_too_many(tenant: Tenant | None, added: int) -> bool:

@@ -12,11 +12,8 @@ from ..._speedups.session.session import Session
 from ..coordination.coordinator import Coordinator
 from ..core import tenants
 from ..core.data_plane import DataPlane
-from ..core.retained_searches import RetainedSearches
-from ..interest.guests import Guests
-from ..streams.since import is_stream
-from ..streams.streams import Streams
-from .tenant_filters import qualified
+from ..core.session_follower import Followers
+from ..core.topic_filters import max_levels, qualified
 
 
 class UnsubscribeHandler:
@@ -25,24 +22,13 @@ class UnsubscribeHandler:
     Args:
         data_plane: of the node.
         coordinator: removes subscriptions.
-        streams: of the node.
-        retained_searches: of the node.
-        guests: of the node.
+        followers: of the sessions.
     """
 
-    def __init__(
-        self,
-        data_plane: DataPlane,
-        coordinator: Coordinator,
-        streams: Streams,
-        retained_searches: RetainedSearches,
-        guests: Guests,
-    ) -> None:
+    def __init__(self, data_plane: DataPlane, coordinator: Coordinator, followers: Followers) -> None:
         self._data_plane = data_plane
         self._coordinator = coordinator
-        self._streams = streams
-        self._retained_searches = retained_searches
-        self._guests = guests
+        self._followers = followers
 
     def handle(self, connection: Connection, session: Session, packet: Unsubscribe) -> None:
         """Remove the subscriptions that exist, and acknowledge [MQTT-3.10.4-5]."""
@@ -55,10 +41,8 @@ class UnsubscribeHandler:
         unsuback = encode(Unsuback(packet_id=packet.packet_id, reason_codes=codes), level)
         if not connection.takes(unsuback, close_reasons.UNSUBACK_TOO_LARGE):
             return
-        if ended := list(filter(is_stream, packet.topic_filters)):
-            self._streams.end(session, ended)
-        self._retained_searches.end(session, packet.topic_filters)
-        self._guests.unsubscribed(session, packet.topic_filters)
+        for follower in self._followers:
+            follower.unsubscribed(session, packet.topic_filters)
         filters = [topic_filter.encode() for topic_filter in packet.topic_filters]
         self._coordinator.unsubscribe(connection, session, filters, lambda: connection.send(unsuback))
 
@@ -74,8 +58,7 @@ class UnsubscribeHandler:
     def _codes(self, connection: Connection, session: Session, topic_filters: list[str]) -> list[int]:
         """The reason code for each filter [5: MQTT-3.11.3-1]."""
         codes: list[int] = []
-        levels = self._data_plane.config.limits.max_topic_levels
-        levels += tenants.LEVELS * session.client_id.startswith(tenants.ROOT.encode())
+        levels = max_levels(session.client_id, self._data_plane.config.limits.max_topic_levels)
         removed: set[str] = set()
         for topic_filter in topic_filters:
             try:

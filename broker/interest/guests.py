@@ -1,15 +1,17 @@
 """Links of other brokers to this one that exchange wanted topic filters: sessions of clients here."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from ..._speedups.codec.encode import encode
-from ..._speedups.codec.packets import Publish, Subscribe
+from ..._speedups.codec.packets import Connect, Publish, Subscribe
 from ..._speedups.net.connection import Connection
 from ..._speedups.session.session import Session
 from ..config.link import EVERYTHING, HOP, MAX_WANTED, NOTICE, PATH, SENDS, WANTED
 from ..core import tenants
 from ..core.data_plane import DataPlane
+from ..core.session_follower import SessionFollower, Subscription
 from .copies import forget_copies
 from .filters import Rows
 from .interest import Interest, Watch
@@ -38,7 +40,7 @@ class Guest:
         self.told = False  # of a first report
 
 
-class Guests:
+class Guests(SessionFollower):
     """Those of a node.
 
     Args:
@@ -53,8 +55,12 @@ class Guests:
         self._guests: dict[Session, Guest] = {}
         self._swept: set[bytes] = set()  # client ids whose copies were looked at since the node began
 
-    def attached(self, connection: Connection, session: Session, properties: list[tuple[str, str]]) -> None:
-        """A link of another broker has connected, with these user properties."""
+    def attached(self, connection: Connection, session: Session, packet: Connect, *, present: bool) -> None:
+        """Note the link, if the client is one of another broker."""
+        if is_link(packet):
+            self._attach(connection, session, packet.properties["user_property"])
+
+    def _attach(self, connection: Connection, session: Session, properties: list[tuple[str, str]]) -> None:
         identity = next(value for name, value in properties if name == HOP)
         most = offers(properties)
         if not most or not session.persistent:
@@ -80,20 +86,23 @@ class Guests:
         """A connection has ended."""
         self._guests.pop(session, None)
 
-    def subscribed(self, session: Session, packet: Subscribe, granted: list[str]) -> None:
-        """A session gets these subscriptions: record for whom, if it is a link's."""
+    def subscribing(self, session: Session, added: Sequence[Subscription], packet: Subscribe | None) -> None:
+        """Record for whom a link wants the subscriptions; those of the configuration are for this broker's clients."""
         guest = self._guests.get(session)
-        path = tuple(value for name, value in packet.properties.get("user_property", ()) if name == PATH)
-        if guest is not None:
-            self._record(session, guest, dict.fromkeys(granted, (guest.identity, *path)), [])
+        if guest is not None and packet is not None:
+            path = tuple(value for name, value in packet.properties.get("user_property", ()) if name == PATH)
+            self._record(session, guest, dict.fromkeys((each.name.decode() for each in added), (guest.identity, *path)))
 
-    def unsubscribed(self, session: Session, topic_filters: list[str]) -> None:
-        """A session loses these subscriptions."""
+    def subscribed(self, session: Session, added: Sequence[Subscription]) -> None:
+        """The filters were recorded before."""
+
+    def unsubscribed(self, session: Session, topic_filters: Sequence[str]) -> None:
+        """Record that a link wants them no longer."""
         guest = self._guests.get(session)
         if guest is not None:
             self._record(session, guest, {}, topic_filters)
 
-    def _record(self, session: Session, guest: Guest, added: Rows, removed: list[str]) -> None:
+    def _record(self, session: Session, guest: Guest, added: Rows, removed: Sequence[str] = ()) -> None:
         rows = {name: path for name, path in {**guest.rows, **added}.items() if name not in removed}
         if rows != guest.rows:
             guest.rows = rows
@@ -129,6 +138,11 @@ class Guests:
             report["wanted"] = [(EVERYTHING, ())]
             packet = encode(Publish(NOTICE, json.dumps(report).encode()), 5)
         guest.connection.send(packet)
+
+
+def is_link(packet: Connect) -> bool:
+    """Whether the client is a link of another broker, by the properties of CONNECT."""
+    return any(name == HOP for name, _ in packet.properties.get("user_property", ()))
 
 
 def offers(properties: list[tuple[str, str]]) -> int:

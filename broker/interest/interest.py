@@ -8,7 +8,7 @@ import time
 
 from ..._speedups.routing.interest import wanted_filters
 from ..core.data_plane import DataPlane
-from ..streams.since import PREFIX as STREAM
+from ..core.topic_filters import STREAM
 from .filters import Rows, collapsed, intersection, reduced
 from .neighbours import Neighbours
 

@@ -1,10 +1,9 @@
-"""The topic filter of a stream, `$stream/SINCE/FILTER`, and the place in the log that SINCE means."""
+"""The place in the log of messages that SINCE of a stream, `$stream/SINCE/FILTER`, means."""
 
 import re
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Self
 
-PREFIX = "$stream/"
 SECOND = 1_000_000  # microseconds
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 POSITION = re.compile(r"([A-Za-z0-9._-]+):(\d{1,15})-(\d{1,19}):(\d{1,10})")
@@ -33,23 +32,6 @@ class Start(NamedTuple):
     def from_json(cls, stored: dict[str, Any]) -> Self:
         """The reverse of `to_json`."""
         return cls(int(stored["since"]), {node: Place(*place) for node, place in stored["places"].items()})
-
-
-def is_stream(topic_filter: str) -> bool:
-    """Whether a topic filter is one of a stream."""
-    return topic_filter.startswith(PREFIX)
-
-
-def split_stream(topic_filter: str) -> tuple[str, str]:
-    """SINCE and FILTER of a stream.
-
-    Raises:
-        ValueError: one of them is missing.
-    """
-    since, _, messages = topic_filter.removeprefix(PREFIX).partition("/")
-    if not since or not messages:
-        raise ValueError("a stream is $stream/SINCE/FILTER, such as $stream/10m/site/#")
-    return since, messages
 
 
 def parse_since(text: str, now: int) -> Start:

@@ -7,22 +7,26 @@ queue and none is there twice.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from ..._speedups.codec.packets import Connect, Subscribe
+from ..._speedups.net.connection import Connection
 from ..._speedups.session.session import Session
 from ..core.data_plane import DataPlane
 from ..core.hidden_messages import HiddenMessages
 from ..core.session_expiry import kept_seconds
+from ..core.session_follower import SessionFollower, Subscription
+from ..core.topic_filters import is_stream, parts_of
 from .message_log import MessageLog
-from .since import Start, parse_since, split_stream
+from .since import Start, parse_since
 from .stream import Stream
 
 Stored = dict[str, dict[str, Any]]  # topic filter of a stream -> where it goes on, as JSON
 
 
-class Streams:
+class Streams(SessionFollower):
     """The streams of the clients of a node.
 
     Args:
@@ -55,19 +59,26 @@ class Streams:
         """The topic filters of the streams that a session reads."""
         return set(self._streams.get(session, ()))
 
-    def prepare(self, session: Session, topic_filter: str) -> None:
-        """SUBSCRIBE: note where a stream begins, with the other records of the subscription.
+    def subscribing(self, session: Session, added: Sequence[Subscription], packet: Subscribe | None) -> None:
+        """Note where streams begin; a stream that the session has goes on."""
+        for each in added:
+            if each.is_stream:
+                self._prepare(session, each.name.decode())
 
-        A stream that the session has goes on.
-        """
+    def _prepare(self, session: Session, topic_filter: str) -> None:
         if topic_filter in self._streams.get(session, {}) or not session.persistent:
             return
         stored = self._find(session)
         if topic_filter not in stored:
             self._record(session, stored | {topic_filter: _start(topic_filter).to_json()})
 
-    def begin(self, session: Session, topic_filter: str, options: int, identifier: int) -> None:
-        """Begin a stream, or go on with it with other options, after SUBACK."""
+    def subscribed(self, session: Session, added: Sequence[Subscription]) -> None:
+        """Begin streams, or go on with them with other options."""
+        for each in added:
+            if each.is_stream:
+                self._begin(session, each.name.decode(), each.options, each.identifier)
+
+    def _begin(self, session: Session, topic_filter: str, options: int, identifier: int) -> None:
         if (before := self._streams.get(session, {}).pop(topic_filter, None)) is not None:
             start = before.reached()
             self._end(before)
@@ -85,15 +96,17 @@ class Streams:
             self._plane,
             message_log,
             session,
-            split_stream(topic_filter)[1],
+            parts_of(topic_filter).messages,
             start,
             options=options,
             identifier=identifier,
             on_progress=partial(self._record_reached, session),
         )
 
-    def end(self, session: Session, topic_filters: list[str]) -> None:
-        """UNSUBSCRIBE: end these streams, as far as the session has them."""
+    def unsubscribed(self, session: Session, topic_filters: Sequence[str]) -> None:
+        """End these streams."""
+        if not any(map(is_stream, topic_filters)):
+            return
         streams = self._streams.get(session, {})
         ended = [streams.pop(name) for name in topic_filters if name in streams]
         for stream in ended:
@@ -105,8 +118,8 @@ class Streams:
             if len(rest) < len(stored):
                 self._record(session, rest)
 
-    def attached(self, session: Session, *, present: bool) -> None:
-        """A client has connected: go on with the streams of its session, or forget those of an earlier one."""
+    def attached(self, connection: Connection, session: Session, packet: Connect, *, present: bool) -> None:
+        """Go on with the streams of its session, or forget those of an earlier one."""
         stored = self._find(session)
         if not stored:
             return
@@ -161,4 +174,4 @@ class Streams:
 
 
 def _start(topic_filter: str) -> Start:
-    return parse_since(split_stream(topic_filter)[0], time.time_ns() // 1000)
+    return parse_since(parts_of(topic_filter).since, time.time_ns() // 1000)

@@ -153,10 +153,11 @@ def _tree_match(seconds: float) -> float:
 
 def _fan_out(seconds: float) -> float:
     router = _router()
+    terms = import_module("flockmq._speedups.protocol.terms").Terms()
     channels = [import_module("flockmq._speedups.protocol.channel").Channel(router, None) for _ in range(RECEIVERS)]
     for number, channel in enumerate(channels):
         session = _session(router, number)
-        channel.accept(session, 4, 0)
+        channel.accept(session, 4, 0, terms)
         router.filters.subscribe(session, TOPIC_NAME.encode(), 0)
 
     def publish() -> None:

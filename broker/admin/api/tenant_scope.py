@@ -6,9 +6,8 @@ of a list with a name that is not the tenant's is left out. Names and ends of no
 
 from typing import Any
 
-from ...._speedups.codec.topics import InvalidTopic, is_shared, split_shared
 from ...core.tenants import ROOT, prefix_of, with_prefix
-from ...streams.since import is_stream, split_stream
+from ...core.topic_filters import parts_of
 from ..http.problems import unfit, whole_broker
 
 # Names of operations. The others show or change what is of the whole broker.
@@ -102,8 +101,6 @@ def _stripped(prefix: str, name: str) -> str:
 def _filter_of(name: str) -> str:
     """The topic filter of the messages of a shared subscription or a stream; any other name as it is."""
     try:
-        if is_shared(name):
-            return split_shared(name)[1]
-        return split_stream(name)[1] if is_stream(name) else name
-    except (InvalidTopic, ValueError):
+        return parts_of(name).messages
+    except ValueError:
         return name

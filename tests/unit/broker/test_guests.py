@@ -40,7 +40,7 @@ def test_a_fault_before_connack_closes_the_connection(monkeypatch: pytest.Monkey
         raise RuntimeError("a fault")
 
     node = Node()
-    monkeypatch.setattr("flockmq.broker.handlers.connect.offers", fail)
+    monkeypatch.setattr("flockmq.broker.handlers.connack.offers", fail)
     client = guest(node)
     assert client.connack().reason_code == 0x80
     assert client.read().ended and len(node.reactor) == 0

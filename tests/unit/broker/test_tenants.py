@@ -12,8 +12,8 @@ from flockmq.broker.auth.tenants import Tenants
 from flockmq.broker.config.load import load
 from flockmq.broker.config.tenants import TenantRule, limits_of
 from flockmq.broker.core import tenants
+from flockmq.broker.core.topic_filters import qualified
 from flockmq.broker.errors import ConfigError
-from flockmq.broker.handlers.tenant_filters import qualified
 
 CLIENT = b"$tenant/acme/c"
 
