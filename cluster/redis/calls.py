@@ -1,4 +1,4 @@
-"""The functions of the library in Redis: their arguments and replies. Nodes, Lua and CLUSTER.md agree by this table.
+"""The functions of the library in Redis, and the messages between nodes. Nodes, Lua and CALLS.md agree by these tables.
 
 The first argument of each function is the prefix of all keys. A function `of_node` has the id of the calling node
 next: a function that changes state refuses a node that is no member. Tests compare the names and flags with the Lua
@@ -14,6 +14,7 @@ from .kinds import (
     OPTIONAL,
     SIGNED,
     TEXT,
+    TEXT_APART,
     Fields,
     Kind,
     ListOf,
@@ -42,7 +43,7 @@ GIVEN = ListOf(
             "group": TEXT,
             "epoch": NUMBER,
             "given_so_far": NUMBER,
-            "entries": Rest(TEXT),
+            "entries": Rest(TEXT_APART),
         }
     )
 )
@@ -124,6 +125,52 @@ SETTLED = Fields(
         ),
     }
 )
+
+# The records of a change, by their kinds.
+CHANGES: Mapping[str, Mapping[str, Kind]] = {
+    "subscribed": {
+        "client_id": TEXT,
+        "incarnation": NUMBER,
+        "filter": TEXT,
+        "options": NUMBER,
+        "identifier": NUMBER,
+    },
+    "unsubscribed": {"client_id": TEXT, "incarnation": NUMBER, "filter": TEXT},
+    "ended": {"client_id": TEXT, "incarnation": NUMBER},
+    "route": {"filter": TEXT, "qos": NUMBER, "in_queues": FLAG, "only_persistent": FLAG, "members": NUMBER},
+    "unroute": {"filter": TEXT},
+    "retained": {"topic": TEXT, "message": TEXT},
+    "outdated": {"topic": TEXT},
+    "ready": {"node": TEXT},
+    "left": {"node": TEXT},
+    "group": {"group": TEXT, "settings": TEXT},
+    "mark": {"number": NUMBER},
+}
+# Messages to nodes, by their kinds; batches of packets aside.
+NOTIFICATIONS: Mapping[str, Mapping[str, Kind]] = {
+    "changes": {"number": NUMBER, "origin": TEXT, "records": Packed(ListOf(Outcomes(CHANGES)))},
+    "pushed": {
+        "messages": ListOf(TEXT_APART),
+        "queues": ListOf(Fields({"client_id": TEXT, "first": NUMBER, "messages": Rest(NUMBER)})),
+    },
+    "leased": {"leases": LEASES, "totals": TOTALS},
+    "given": {"given": GIVEN},
+    "key_free": {"group": TEXT, "key": TEXT, "hold": NUMBER},
+    "key_closed": {"group": TEXT, "key": TEXT, "last_lease": NUMBER},
+    "taken": {"client_id": TEXT, "epoch": NUMBER},
+    "released": {"client_id": TEXT, "epoch": NUMBER},
+    "adopt": {"epoch": NUMBER, "will": TEXT},
+    "kick": {"client_id": TEXT},
+    "purge": {"client_id": TEXT},
+    "later": {"wait": SIGNED},
+    "result": {"topic": TEXT, "payload": TEXT},
+    "user": {"name": TEXT},
+    "applied": {"node": TEXT, "change": NUMBER},
+    "back": {"node": TEXT, "change": NUMBER},
+    "credit": {"node": TEXT, "bytes": NUMBER},
+    "ask": {"node": TEXT, "number": NUMBER, "method": TEXT, "arguments": TEXT},
+    "answer": {"node": TEXT, "number": NUMBER, "reply": TEXT},
+}
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,17 @@ class Text:
 
 
 @dataclass(frozen=True)
+class TextApart:
+    """Bytes; or `false`, and the bytes were sent by themselves just before."""
+
+    def problem(self, value: Any) -> str:
+        return "" if value is False else TEXT.problem(value)
+
+    def __str__(self) -> str:
+        return "text or false"
+
+
+@dataclass(frozen=True)
 class OneOf:
     """One of these texts."""
 
@@ -183,6 +194,7 @@ SIGNED = SignedNumber()
 FLAG = Number(most=1)
 OPTIONAL = Number(or_nothing=True)
 TEXT = Text()
+TEXT_APART = TextApart()
 
 
 def _first(problems: Iterator[str]) -> str:
@@ -195,7 +207,7 @@ def _within(name: str, problem: str) -> str:
 
 def _named(fields: Mapping[str, Kind]) -> Iterator[str]:
     for name, kind in fields.items():
-        is_plain = isinstance(kind, (Number, SignedNumber, Text, OneOf))
+        is_plain = isinstance(kind, (Number, SignedNumber, Text, TextApart, OneOf))
         yield name if is_plain else f"{name} {kind}"
 
 

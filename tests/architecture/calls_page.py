@@ -3,7 +3,18 @@
 from collections.abc import Iterator
 from textwrap import fill
 
-from flockmq.cluster.redis.calls import ACKS, BLOCK, CALLS, FREES, HANDED_OUT, READS, SETTLED, Call
+from flockmq.cluster.redis.calls import (
+    ACKS,
+    BLOCK,
+    CALLS,
+    CHANGES,
+    FREES,
+    HANDED_OUT,
+    NOTIFICATIONS,
+    READS,
+    SETTLED,
+    Call,
+)
 from flockmq.cluster.redis.kinds import Fields, Kind, ListOf, Packed
 
 HEAD = """\
@@ -59,6 +70,12 @@ def _parts() -> str:
         lines += [_line(f"- `{each}`: {part}") for each, part in fields.items()]
         if isinstance(kind, ListOf):
             lines.append(_line(f"- {kind}"))
+    for title, kinds in (("Messages to nodes", NOTIFICATIONS), ("Records of a change", CHANGES)):
+        lines += ["", f"## {title}", "", _line("An array, its kind first."), ""]
+        for name, fields in kinds.items():
+            records = str(NOTIFICATIONS["changes"]["records"])
+            text = str(Fields(fields))[1:-1].replace(records, "packed list of records, below")
+            lines.append(_line(f"- `{name}`: {text}"))
     return "\n".join(lines) + "\n"
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import hiredis
 
-from flockmq.cluster.redis.calls import CALLS
+from flockmq._speedups.base.msgpack import unpack
+from flockmq.cluster.redis.calls import CALLS, NOTIFICATIONS
+from flockmq.cluster.redis.kinds import Outcomes
 from tests.simulation.network import Connection, Direction
 from tests.simulation.redis_lua import Library
 from tests.simulation.redis_types import OK, Keyspace, RedisError, Reply, Status
@@ -39,6 +41,7 @@ REFUSALS = {
     "replicas": ("NOREPLICAS Not enough good replicas to write.", b"no-writes"),
 }
 MAPS = (b"HELLO", b"HGETALL", b"CONFIG")  # commands whose reply is a map in RESP3
+NOTIFICATION = Outcomes(NOTIFICATIONS)
 
 
 class Client:
@@ -346,6 +349,8 @@ class RedisServer:
 
     def publish(self, channel: bytes, message: bytes) -> int:
         """Send a message to all subscribers of a channel."""
+        if message[:1] >= b"\x90" and (problem := NOTIFICATION.problem(unpack(message))):
+            raise RuntimeError(f"a wrong message between nodes: {problem}")
         found = [client for client in self.clients.values() if channel in client.channels]
         for client in found:
             client.output += _encode_push(b"message", channel, message)
