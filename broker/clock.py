@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from .._speedups.base.tick import TICKS_PER_SECOND
 from . import logs
-from .core.data_plane import TICKS_PER_SECOND
 
 MAX_TICKS = TICKS_PER_SECOND  # at once: a process that was suspended must not find all its clients timed out
 EVERY_TICK = 0.0

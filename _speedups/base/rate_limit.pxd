@@ -2,8 +2,7 @@
 
 from libc.stdint cimport uint32_t
 
-cdef enum:
-    TICKS_PER_SECOND = 4            # a second
+from .tick cimport TICKS_PER_SECOND
 
 cdef struct RateLimit:
     double used                # of one second's amount; above `rate` the limit is exceeded

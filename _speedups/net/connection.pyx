@@ -259,7 +259,7 @@ cdef class Connection(Channel):
             if not self.tls_wants_write:
                 self.set_interest(self.interest & ~EPOLLOUT)
         if self.gate & OUTPUT_FULL:
-            self.gate &= ~OUTPUT_FULL
+            self.lift(OUTPUT_FULL)
             self.update_interest()
         if self.lingering:
             self.send_close_notices()
@@ -391,8 +391,7 @@ cdef class Connection(Channel):
         return False
 
     cdef int store_caught_up(self) except -1:
-        self.gate &= ~STORE_BEHIND
-        if self.phase == OPEN and not self.closed and not self.gate & PARSE_GATE:
+        if self.lift(STORE_BEHIND) and self.phase == OPEN and not self.closed:
             self.gate_opened()
         return 0
 
@@ -407,7 +406,7 @@ cdef class Connection(Channel):
     def proceed(self):
         """For the handler: resume; after `packet` or `publish` returned, packets received meanwhile are handled too."""
         cdef bint was_busy = self.gate & HANDLER_BUSY
-        self.gate &= ~(CONNECT_PENDING | HANDLER_BUSY)
+        self.lift(CONNECT_PENDING | HANDLER_BUSY)
         if self.handing_up or self.gate & RATE_LIMITED:
             return
         if was_busy and not self.gate & PARSE_GATE and self.turn.overloaded():

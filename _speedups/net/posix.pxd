@@ -1,9 +1,10 @@
-# The system calls of this package: epoll, sockets, clock.
+# The system calls of this package, and epoll for `loadtest`: epoll, sockets, clock.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
+        void* ptr
         uint64_t u64
     struct epoll_event:
         uint32_t events
@@ -12,7 +13,7 @@ cdef extern from "<sys/epoll.h>" nogil:
     int epoll_ctl(int, int, int, epoll_event*)
     int epoll_wait(int, epoll_event*, int, int)
     int EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL, EPOLL_CLOEXEC
-    uint32_t EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLET
+    uint32_t EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP, EPOLLET
 
 cdef extern from "<sys/socket.h>" nogil:
     struct sockaddr:

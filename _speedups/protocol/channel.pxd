@@ -7,6 +7,8 @@ from ..routing.router cimport Router
 from ..session.message cimport Publication
 from ..session.session cimport Session
 from ..session.turn cimport Outlet
+from .client_aliases cimport ClientAlias
+from .incoming_publish cimport Incoming
 
 cdef enum Phase:
     EXPECTING = 0              # no CONNECT yet
@@ -14,11 +16,6 @@ cdef enum Phase:
     AUTHENTICATING = 2         # of the client's next packets only AUTH and DISCONNECT are parsed
     OPEN = 3
     ENDED = 4                  # further input is ignored
-
-# A topic name that the client has given an alias.
-cdef struct Alias:
-    uint8_t* topic             # owned; NULL = the alias is not set
-    Py_ssize_t length
 
 
 cdef class Channel(Outlet):
@@ -31,7 +28,7 @@ cdef class Channel(Outlet):
     cdef public object connect_properties  # for the handler: those of CONNECT while hooks may ask for them, or None
     cdef public object authentication  # for the handler: the method and the steps of the authentication, or None
     cdef readonly object fault         # the CloseReason for which the connection must end, or None
-    cdef Alias* client_aliases         # that the client has set, from 1 on; NULL until it sets the first
+    cdef ClientAlias* client_aliases   # that the client has set, from 1 on; NULL until it sets the first
     cdef uint8_t phase
     cdef readonly uint8_t maximum_qos            # of messages from the client
     cdef uint8_t refused_flags         # of the first byte of PUBLISH: FLAG_RETAIN if retained messages are refused
@@ -51,6 +48,7 @@ cdef class Channel(Outlet):
     cdef uint32_t keep_alive_ticks     # ticks without bytes until the client times out; 0 = never
 
     cdef int close_gate(self, uint8_t reason) noexcept
+    cdef bint lift(self, uint8_t reasons) noexcept
     cdef int open_gate(self, uint8_t reason) except -1
     cdef int gate_opened(self) except -1
     cdef Py_ssize_t feed(self, const uint8_t* data, Py_ssize_t n) except -1
@@ -62,18 +60,15 @@ cdef class Channel(Outlet):
     cdef int handle_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body,
                             Py_ssize_t n) except -1
     cdef int refuse_kind(self, uint8_t qos) except -1
-    cdef bint take_properties(self, Publication* publication, uint8_t first_byte, const uint8_t* packet) except -1
-    cdef bint resolve_alias(self, Publication* publication, uint16_t number) except -1
+    cdef int take_properties(self, Incoming* incoming, uint8_t first_byte, const uint8_t* packet) except -1
+    cdef int publish_error(self, const Incoming* incoming, int fault) except -1
+    cdef uint32_t max_alias(self) noexcept
+    cdef int qualify(self, Publication* publication) except -1
+    cdef int refuse_name(self, const Incoming* incoming, int fault) except -1
     cdef bint rename(self, Publication* publication, const uint8_t* name, Py_ssize_t length, bytes topic) except -1
     cdef bint within_receive_maximum(self) except -1
-    cdef int accept_publish(self, Publication* publication, uint16_t packet_id) except -1
-    cdef int deny_publish(self, Publication* publication, uint16_t packet_id) except -1
-    cdef bint may_delay(self, Publication* publication, uint16_t packet_id) except -1
-    cdef int qualify(self, Publication* publication) except -1
-    cdef bint is_own_state(self, const uint8_t* name, Py_ssize_t n) except -1
-    cdef int repeat_pubrec(self, const Publication* publication, uint16_t packet_id) except -1
-    cdef int refuse_publish(self, Publication* publication, uint16_t packet_id, uint8_t code, uint8_t why) except -1
+    cdef int note_denial(self, const Publication* publication) except -1
+    cdef int hand_to_hooks(self, const Incoming* incoming) except -1
     cdef int handle_acknowledgement(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1
     cdef bint check_properties(self, const uint8_t* p, const uint8_t* end, int kind) except -1
-    cdef int handle_pubrel(self, uint16_t packet_id) except -1
     cdef int dispatch(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1

@@ -5,9 +5,8 @@ from ..routing.router import Router
 from ..session.session import Session
 from ..session.turn import AckReason, Outlet
 from .close_reasons import CloseReason
+from .received import Received
 from .terms import Terms
-
-STATE_TOPIC: bytes
 
 class Channel(Outlet):
     session: Session | None
@@ -34,20 +33,8 @@ class Channel(Outlet):
     def accept(self, session: Session, level: int, keep_alive: float, terms: Terms) -> None: ...
     def detach(self) -> Session | None: ...
     def pause(self) -> None: ...
-    def publish_as(
-        self,
-        topic: bytes,
-        payload: bytes,
-        qos: int,
-        retain: bool,
-        packet_id: int,
-        dup: bool,
-        properties: bytes = b"",
-        expires: int = 0,
-    ) -> None: ...
-    def drop_publish(
-        self, topic: bytes, payload: bytes, qos: int, packet_id: int, reason_code: int, why: AckReason
-    ) -> None: ...
+    def publish_as(self, received: Received) -> None: ...
+    def drop_publish(self, received: Received, reason_code: int, why: AckReason) -> None: ...
     def authenticate(self) -> None: ...
     def ignore(self) -> None: ...
     def reject(self, reason: CloseReason) -> None: ...

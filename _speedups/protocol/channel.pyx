@@ -6,52 +6,46 @@ closes it. It has no socket, no clock (the turn's tick is its time), and no conf
 
 The handler is any object with two methods. `packet(channel, packet)` handles CONNECT, SUBSCRIBE, UNSUBSCRIBE,
 DISCONNECT and AUTH. `denied(channel, topic)` is called at the client's first denied PUBLISH. With hooks for PUBLISH,
-also `publish(channel, topic, payload, qos, retain, packet_id, dup)`, which calls `publish_as` or `drop_publish`.
+also `publish(channel, received)`, which calls `publish_as` or `drop_publish`.
 """
 
-from libc.stdint cimport int64_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memchr, memcmp, memcpy
+from libc.stdint cimport uint64_t
+from libc.string cimport memcmp
 
 from ..base.cursor cimport Cursor, read_header, read_varint, varint_size
-from ..session.incoming_qos2 cimport Awaiting, incoming_bytes, incoming_count
-from ..session.journal cimport BLOCK_MAX
-from ..session.message cimport (
-    Message, Publication, message_new, message_release, publication_of, publication_of_message,
-)
+from ..base.tick cimport TICKS_PER_SECOND
 from ..codec.decode cimport decode_body
 from ..codec.packets cimport BRIDGE_BIT
 from ..codec.properties cimport PropertyScan, property_fault, scan_properties
-from ..codec.publish cimport FLAG_DUP, FLAG_RETAIN, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER, is_reserved
+from ..codec.publish cimport FLAG_DUP, FLAG_RETAIN
 from ..codec.tables cimport (
-    AUTH, CODE_MALFORMED, CODE_NO_MATCHING_SUBSCRIBERS, CODE_NOT_AUTHORIZED, CODE_PACKET_IDENTIFIER_NOT_FOUND,
-    CODE_PACKET_TOO_LARGE, CODE_PACKETS, CODE_PAYLOAD_FORMAT_INVALID, CODE_QUOTA_EXCEEDED, CODE_TOPIC_ALIAS_INVALID,
-    CODE_TOPIC_NAME_INVALID, CONNECT, DISCONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE,
-    UNSUBSCRIBE,
+    AUTH, CODE_MALFORMED, CODE_PACKET_TOO_LARGE, CODE_PACKETS, CODE_TOPIC_ALIAS_INVALID, CODE_TOPIC_NAME_INVALID,
+    CONNECT, DISCONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE, UNSUBSCRIBE,
 )
-from ..codec.tenants cimport begins_tenant
-from .read_gate cimport CONNECT_PENDING, HANDLER_BUSY, PARSE_GATE, STORE_BEHIND
-from ..routing.delayed cimport delay_of, is_delayed
+from ..codec.topics cimport TOPIC_BAD_UTF8, TOPIC_TOO_MANY_LEVELS, fault_text
 from ..routing.plans cimport prefix_hash
 from ..routing.router cimport Router
-from ..session.rights cimport MAY_PUBLISH
+from ..session.counters cimport (
+    MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_BYTES_RECEIVED, PUBLISH_DENIED, PUBLISH_RECEIVED,
+)
+from ..session.journal cimport BLOCK_MAX
+from ..session.message cimport Publication, publication_of
 from ..session.session cimport Session
 from ..session.tenant cimport Tenant
-from ..codec.topics cimport TOPIC_BAD_UTF8, TOPIC_TOO_MANY_LEVELS, check_utf8, fault_text
-from ..session.counters cimport (
-    DELAYED_REFUSED, MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_BYTES_RECEIVED, PUBLISH_DENIED,
-    PUBLISH_RECEIVED,
-)
 from ..session.turn cimport (
-    ALIASES_MAX, DELAYS_ARE_OFF, NO_REASON, NO_RIGHT, NOT_REWRITABLE, ONLY_THE_BROKER, PAYLOAD_NOT_UTF_8,
-    TOO_MANY_DELAYED, TOO_MANY_LEVELS, TOO_MANY_UNRELEASED, WRONG_DELAY, Outlet, record_position,
+    NO_REASON, NO_RIGHT, NOT_REWRITABLE, PAYLOAD_NOT_UTF_8, TOO_MANY_LEVELS, Outlet, record_position,
 )
+from .client_aliases cimport client_aliases_free, resolve_alias
+from .incoming_publish cimport (
+    ALIAS_TOO_HIGH, NO_TOPIC, PROPERTY_FAULT, SOUND, Incoming, is_text, read_properties, read_publish,
+)
+from .publishing cimport accept_publish, may_publish, refuse_publish, release_publish, repeat_pubrec, reserved_refusal
+from .read_gate cimport CONNECT_PENDING, HANDLER_BUSY, PARSE_GATE, STORE_BEHIND
 
 from ..codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
-from ..codec.topics import split_tenant
 from . import close_reasons
 from .close_reasons import CloseReason
-from ..session.turn import ACK_REASONS
+from .received import Received
 
 cdef enum:
     TLS_HANDSHAKE = 0x16      # the first byte of a client that begins TLS
@@ -59,23 +53,6 @@ cdef enum:
     CONNECT_PROPERTIES = 10   # bytes of CONNECT before its property block
     CONNACK_MIN = 5           # bytes of the smallest CONNACK
     CONNECT_MAX = 327710      # bytes of the largest CONNECT: header and five fields of 65 535 bytes
-
-
-STATE_TOPIC = b"$SYS/broker/connection/%s/state"
-
-
-cdef bint is_text(const uint8_t* p, Py_ssize_t n) noexcept nogil:
-    """Whether the bytes are UTF-8. A payload may hold U+0000, unlike the strings of the protocol."""
-    cdef const uint8_t* end = p + n
-    cdef const uint8_t* zero
-    while p < end:
-        zero = <const uint8_t*>memchr(p, 0, end - p)
-        if zero == NULL:
-            zero = end
-        if check_utf8(p, zero - p):
-            return False
-        p = zero + 1
-    return True
 
 
 cdef uint32_t largest_for(const uint8_t* connect, Py_ssize_t n) noexcept:
@@ -111,11 +88,7 @@ cdef class Channel(Outlet):
         self.own_max_packet_size = <uint32_t>-1
 
     def __dealloc__(self):
-        cdef int i
-        if self.client_aliases != NULL:
-            for i in range(ALIASES_MAX + 1):
-                free(self.client_aliases[i].topic)
-            free(self.client_aliases)
+        client_aliases_free(self.client_aliases)
 
     @property
     def protocol_level(self):
@@ -175,7 +148,7 @@ cdef class Channel(Outlet):
             self.meter()
         self.phase = OPEN
         # One and a half times the period [MQTT-3.1.2-24], in ticks; a tick counts only when it is over.
-        self.keep_alive_ticks = <uint32_t>(keep_alive * 6 + 1.999) if keep_alive else 0
+        self.keep_alive_ticks = <uint32_t>(keep_alive * 1.5 * TICKS_PER_SECOND + 1.999) if keep_alive else 0
         session.attach(self, level)
 
     def detach(self):
@@ -203,10 +176,14 @@ cdef class Channel(Outlet):
         self.gate |= reason
         return 0
 
+    cdef bint lift(self, uint8_t reasons) noexcept:
+        """Remove the reasons; returns whether packets may be handled. The caller resumes."""
+        self.gate &= ~reasons
+        return not self.gate & PARSE_GATE
+
     cdef int open_gate(self, uint8_t reason) except -1:
         """Remove the reason; if no reason against handling packets remains, resume."""
-        self.gate &= ~reason
-        return 0 if self.gate & PARSE_GATE else self.gate_opened()
+        return self.gate_opened() if self.lift(reason) else 0
 
     cdef int gate_opened(self) except -1:
         """Resume: the owner of the socket handles the packets received meanwhile, and reads on."""
@@ -314,59 +291,34 @@ cdef class Channel(Outlet):
 
     cdef int handle_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body,
                             Py_ssize_t n) except -1:
-        cdef uint8_t qos = first_byte >> 1 & 3
-        cdef const uint8_t* payload
-        cdef const uint8_t* end = body + n
-        cdef Publication publication
-        cdef uint16_t packet_id = 0
-        cdef int fault
-        cdef const uint8_t* name                   # the topic name that the client means ...
+        cdef Incoming incoming
+        cdef Publication* publication = &incoming.publication
+        cdef const uint8_t* name                   # the topic name as the client knows it ...
         cdef Py_ssize_t length                     # ... and its bytes
         cdef bytes renamed = None                  # the topic name of the publication, if a rule has made it
-        if qos > self.maximum_qos or first_byte & self.refused_flags:
-            return self.refuse_kind(qos)
-        if qos == 0 and first_byte & 8 and self.level > 3:
-            return self.protocol_error(close_reasons.PUBLISH_DUP)
-        if n < 2 + 2 * (qos > 0):
-            return self.protocol_error(close_reasons.PUBLISH_SHORT)
-        payload = body + 2 + (body[0] << 8 | body[1])
-        if payload + 2 * (qos > 0) > end:
-            return self.protocol_error(close_reasons.PUBLISH_TOPIC_LENGTH)
-        if qos:
-            packet_id = payload[0] << 8 | payload[1]
-            if packet_id == 0:
-                return self.protocol_error(close_reasons.PUBLISH_PACKET_ID)
-            payload += 2
-        publication = publication_of(body + 2, body[0] << 8 | body[1], payload, end - payload, qos, first_byte & 1)
+        cdef int fault, why
+        if first_byte >> 1 & 3 > self.maximum_qos or first_byte & self.refused_flags:
+            return self.refuse_kind(first_byte >> 1 & 3)
+        fault = read_publish(&incoming, first_byte, packet, body, n, self.level)
+        if fault == SOUND and self.level == 5:
+            fault = self.take_properties(&incoming, first_byte, packet)
+        if fault != SOUND:
+            return self.publish_error(&incoming, fault)
         publication.publisher = <void*>self.session
-        publication.dup = first_byte & FLAG_DUP
-        publication.divisible = qos == 1        # its client sends it again until it gets PUBACK
-        publication.packet_size = <uint32_t>(end - packet)
-        if self.level == 5:
-            if not self.take_properties(&publication, first_byte, packet):
-                return 0
-        elif first_byte == PUBLISH_QOS_0 and body - packet == 1 + varint_size(<uint32_t>n):
-            publication.packet = packet            # receivers get it as received: no flags, and the shortest header
-        if qos == 2 and self.session.awaits(packet_id):
+        if publication.qos == 2 and self.session.awaits(incoming.packet_id):
             # Before any refusal: after that its identifier would be free [5: MQTT-4.3.3-9], and it awaits PUBREL here.
             self.turn.counters[PUBLISH_RECEIVED] += 1
             self.turn.counters[PUBLISH_BYTES_RECEIVED] += publication.payload_length
-            return self.repeat_pubrec(&publication, packet_id)
-        if qos and self.level == 5 and not self.within_receive_maximum():
+            return repeat_pubrec(self, self.session, publication, incoming.packet_id)
+        if publication.qos and self.level == 5 and not self.within_receive_maximum():
             return 0
         name, length = publication.topic, publication.topic_length
-        if self.session.tenant is not None:
-            fault = self.qualify(&publication)
+        if self.session.tenant is None:
+            fault = self.router.check_topic(publication, 0, self.level)
         else:
-            fault = self.router.check_topic(publication.topic, publication.topic_length, self.level, 0)
+            fault = self.qualify(publication)
         if fault:
-            if fault == TOPIC_TOO_MANY_LEVELS and qos and self.level == 5:
-                # Well-formed, but not accepted [5: 3.4.2.1]. After DISCONNECT its client would send it again for ever.
-                return self.refuse_publish(&publication, packet_id, CODE_TOPIC_NAME_INVALID, TOO_MANY_LEVELS)
-            return self.protocol_error(CloseReason(
-                CODE_MALFORMED if fault == TOPIC_BAD_UTF8 else CODE_TOPIC_NAME_INVALID,
-                f"PUBLISH: topic name: {fault_text(fault)}"))
-        publication.looked_up = True
+            return self.refuse_name(&incoming, fault)
         self.turn.counters[PUBLISH_RECEIVED] += 1
         self.turn.counters[PUBLISH_BYTES_RECEIVED] += publication.payload_length
         if self.session.tenant is not None:
@@ -376,32 +328,41 @@ cdef class Channel(Outlet):
         if self.turn.rewrite is not None:
             # Before rights and traces: both are of the topic that the message gets.
             renamed = self.turn.rewrite(self, name[:length])
-            if not self.rename(&publication, name, length, renamed):
-                return self.refuse_publish(&publication, packet_id, CODE_TOPIC_NAME_INVALID, NOT_REWRITABLE)
+            if not self.rename(publication, name, length, renamed):
+                return refuse_publish(self, self.session, publication, incoming.packet_id, NOT_REWRITABLE)
             name, length = renamed, len(renamed)
         if self.turn.tracer is not None:
             self.turn.tracer.received(self, self.session.client_id, publication.topic, publication.topic_length,
-                                      publication.payload, publication.payload_length, qos, packet_id,
-                                      first_byte & FLAG_DUP != 0)
-        if name[0] == c'$' and is_delayed(name, length):
-            if not self.may_delay(&publication, packet_id):
-                return 0
-        elif name[0] == c'$' and (is_reserved(name, length) or begins_tenant(name, length)):
-            if not self.is_own_state(name, length):
-                # [MQTT-4.7.2-1]
-                return self.refuse_publish(&publication, packet_id, CODE_NOT_AUTHORIZED, ONLY_THE_BROKER)
-        elif self.session.rights is not None and not self.router.may_publish(
-                self.session.rights, publication.topic, publication.topic_length):
-            return self.deny_publish(&publication, packet_id)
-        if publication.invalid_payload:
-            return self.refuse_publish(&publication, packet_id, CODE_PAYLOAD_FORMAT_INVALID, PAYLOAD_NOT_UTF_8)
+                                      publication.payload, publication.payload_length, publication.qos,
+                                      incoming.packet_id, publication.dup != 0)
+        why = NO_REASON
+        if name[0] == c'$':
+            why = reserved_refusal(self.router, self.session, publication, name, length)
+        elif self.session.rights is not None and not may_publish(self.session.rights, publication):
+            why = NO_RIGHT
+        if why == NO_REASON and publication.invalid_payload:
+            why = PAYLOAD_NOT_UTF_8
+        if why == NO_RIGHT:
+            self.note_denial(publication)
+        if why != NO_REASON:
+            return refuse_publish(self, self.session, publication, incoming.packet_id, why)
         if self.turn.has_publish_hook:
-            self.handler.publish(self, publication.topic[:publication.topic_length],
-                                 publication.payload[:publication.payload_length], qos, first_byte & 1, packet_id,
-                                 first_byte & FLAG_DUP, publication.properties[:publication.properties_length],
-                                 publication.expires)
-            return 0
-        return self.accept_publish(&publication, packet_id)
+            return self.hand_to_hooks(&incoming)
+        if publication.qos == 0:
+            self.router.publish_now_or_later(publication)
+        elif accept_publish(self, self.router, publication, incoming.packet_id, not self.link):
+            return self.protocol_error(close_reasons.TOO_MANY_UNRELEASED)
+        return 0
+
+    cdef int publish_error(self, const Incoming* incoming, int fault) except -1:
+        """End the connection for a fault of PUBLISH."""
+        if fault == PROPERTY_FAULT:
+            return self.protocol_error(CloseReason(
+                incoming.property_code, f"PUBLISH: {property_fault(&incoming.scan)}"))
+        if fault == ALIAS_TOO_HIGH:
+            return self.protocol_error(CloseReason(CODE_TOPIC_ALIAS_INVALID, (
+                f"topic alias {incoming.scan.topic_alias} is above {self.max_alias()} [5: MQTT-3.3.2-9]")))
+        return self.protocol_error(close_reasons.PUBLISH_FAULTS[fault])
 
     cdef int refuse_kind(self, uint8_t qos) except -1:
         """Refuse a PUBLISH of a QoS, or with RETAIN, that the node does not take. CONNACK has these limits."""
@@ -410,115 +371,43 @@ cdef class Channel(Outlet):
         return self.protocol_error(
             close_reasons.QOS_NOT_SUPPORTED if qos > self.maximum_qos else close_reasons.RETAIN_NOT_SUPPORTED)
 
-    cdef int deny_publish(self, Publication* publication, uint16_t packet_id) except -1:
-        """Drop a message whose publisher has no right to publish it."""
-        self.turn.counters[PUBLISH_DENIED] += 1
-        if self.session.rights.first_denial():
-            self.handler.denied(self, publication.topic[:publication.topic_length])
-        return self.refuse_publish(publication, packet_id, CODE_NOT_AUTHORIZED, NO_RIGHT)
+    cdef int take_properties(self, Incoming* incoming, uint8_t first_byte, const uint8_t* packet) except -1:
+        """Take the property block from the front of the payload; 0, or the fault.
 
-    cdef bint may_delay(self, Publication* publication, uint16_t packet_id) except -1:
-        """Whether a message to `$delayed/...` is accepted, as one to its TOPIC would be. False: it is refused."""
-        cdef uint32_t seconds = 0
-        cdef Py_ssize_t at = delay_of(publication.topic, publication.topic_length, &seconds)
-        cdef const uint8_t* topic = publication.topic + at
-        cdef Py_ssize_t n = publication.topic_length - at
-        cdef Py_ssize_t hidden = self.session.tenant.prefix_size if at >= 0 and self.session.tenant is not None else 0
-        cdef uint8_t code = CODE_TOPIC_NAME_INVALID, why = NO_REASON
-        if self.router.delayed.max_messages == 0:
-            why = DELAYS_ARE_OFF
-        elif at < 0:
-            why = WRONG_DELAY
-        elif is_reserved(topic + hidden, n - hidden) or begins_tenant(topic + hidden, n - hidden):
-            code, why = CODE_NOT_AUTHORIZED, ONLY_THE_BROKER                # [MQTT-4.7.2-1]
-        elif self.session.rights is not None and not self.session.rights.may(topic, n, MAY_PUBLISH):
-            self.deny_publish(publication, packet_id)
-            return False
-        elif self.router.delayed.is_full(topic, n, publication.topic_length + publication.properties_length
-                                         + publication.payload_length):
-            code, why = CODE_QUOTA_EXCEEDED, TOO_MANY_DELAYED
-        if why != NO_REASON:
-            self.turn.counters[DELAYED_REFUSED] += 1
-            self.refuse_publish(publication, packet_id, code, why)
-        return why == NO_REASON
-
-    cdef bint take_properties(self, Publication* publication, uint8_t first_byte, const uint8_t* packet) except -1:
-        """Take the property block from the front of the payload, and check it.
-
-        Topic Alias and Message Expiry Interval are taken out: all else travels as it is. False: the packet is refused.
+        Topic Alias and Message Expiry Interval are taken out: all else travels as it is.
         """
-        cdef Cursor at
-        cdef PropertyScan scan
-        cdef uint32_t length = 0
-        cdef int code
-        at.p = publication.payload
-        at.end = at.p + publication.payload_length
-        if read_varint(&at, &length) < 0 or at.end - at.p < <Py_ssize_t>length:
-            self.protocol_error(close_reasons.PUBLISH_PROPERTIES_LENGTH)
-            return False
-        if at.p - publication.payload != varint_size(length):
-            self.protocol_error(close_reasons.LENGTH_FORM)
-            return False
-        publication.payload = at.p + length
-        publication.payload_length = at.end - publication.payload
-        if first_byte == PUBLISH_QOS_0:
-            publication.packet_5 = packet
-            publication.packet_5_size = publication.packet_size
-        if length:
-            code = scan_properties(at.p, length, PUBLISH, &scan)
-            if code:
-                self.protocol_error(CloseReason(code, f"PUBLISH: {property_fault(&scan)}"))
-                return False
-            if scan.seen >> SUBSCRIPTION_IDENTIFIER & 1:
-                self.protocol_error(close_reasons.PUBLISH_SUBSCRIPTION_IDENTIFIER)
-                return False
-            if scan.payload_format and self.turn.limits.validate_payload:
+        cdef Publication* publication = &incoming.publication
+        cdef int fault = read_properties(incoming, first_byte, packet)
+        if fault != SOUND:
+            return fault
+        if publication.properties_length:
+            if incoming.scan.payload_format and self.turn.limits.validate_payload:
                 publication.invalid_payload = not is_text(publication.payload, publication.payload_length)
-            self.router.set_properties(publication, at.p, length, &scan)
-            if scan.alias != NULL:
+            self.router.set_properties(
+                publication, publication.properties, publication.properties_length, &incoming.scan)
+            if incoming.scan.alias != NULL:
                 publication.packet_5 = NULL
-                return self.resolve_alias(publication, scan.topic_alias)
-        if publication.topic_length == 0:
-            self.protocol_error(close_reasons.PUBLISH_NO_TOPIC)
-            return False
-        return True
+                if incoming.scan.topic_alias > self.max_alias():       # 0 is refused by the scan [5: MQTT-3.3.2-12]
+                    return ALIAS_TOO_HIGH
+                resolve_alias(&self.client_aliases, publication, incoming.scan.topic_alias)
+        return SOUND if publication.topic_length else NO_TOPIC
 
-    cdef bint resolve_alias(self, Publication* publication, uint16_t number) except -1:
-        """Set the alias to the publication's topic name, or the topic name to the alias's. False: it is refused."""
-        # [5: MQTT-3.3.2-12]
-        cdef uint32_t most = max(<uint32_t>self.turn.limits.topic_alias_maximum, <uint32_t>self.promised_aliases)
-        cdef Alias* alias
-        if number > most:                          # 0 is refused by the scan
-            self.protocol_error(CloseReason(
-                CODE_TOPIC_ALIAS_INVALID, f"topic alias {number} is above {most} [5: MQTT-3.3.2-9]"))
-            return False
-        if self.client_aliases == NULL:
-            # For all that the limit may become: it can be raised while the connection lives.
-            self.client_aliases = <Alias*>calloc(ALIASES_MAX + 1, sizeof(Alias))
-            if self.client_aliases == NULL:
-                raise MemoryError
-        alias = &self.client_aliases[number]
-        if publication.topic_length == 0:
-            if alias.topic == NULL:
-                self.protocol_error(close_reasons.PUBLISH_NO_TOPIC)
-                return False
-            publication.topic = alias.topic
-            publication.topic_length = alias.length
-            return True
-        if alias.length != publication.topic_length:
-            free(alias.topic)
-            alias.topic = <uint8_t*>malloc(publication.topic_length)
-            if alias.topic == NULL:
-                alias.length = 0
-                raise MemoryError
-            alias.length = publication.topic_length
-        memcpy(alias.topic, publication.topic, publication.topic_length)
-        return True
+    cdef uint32_t max_alias(self) noexcept:
+        return max(<uint32_t>self.turn.limits.topic_alias_maximum, <uint32_t>self.promised_aliases)
 
     cdef int qualify(self, Publication* publication) except -1:
-        """Put the prefix of the client's tenant in front of the topic name, and check it; 0, or a TopicFault."""
+        """Put the prefix of the client's tenant in front of the topic name, and look it up; 0, or a TopicFault."""
         cdef Tenant tenant = self.session.tenant
         return self.router.qualify(publication, tenant.prefix, tenant.prefix_size, tenant.prefix_hash, self.level)
+
+    cdef int refuse_name(self, const Incoming* incoming, int fault) except -1:
+        """Refuse a PUBLISH for the fault of its topic name."""
+        if fault == TOPIC_TOO_MANY_LEVELS and incoming.packet_id and self.level == 5:
+            # Well-formed, but not accepted [5: 3.4.2.1]. After DISCONNECT its client would send it again for ever.
+            return refuse_publish(self, self.session, &incoming.publication, incoming.packet_id, TOO_MANY_LEVELS)
+        return self.protocol_error(CloseReason(
+            CODE_MALFORMED if fault == TOPIC_BAD_UTF8 else CODE_TOPIC_NAME_INVALID,
+            f"PUBLISH: topic name: {fault_text(fault)}"))
 
     cdef bint rename(self, Publication* publication, const uint8_t* name, Py_ssize_t length, bytes topic) except -1:
         """Give a publication the topic name of a rule in place of `name`. False: the new one is not valid.
@@ -532,7 +421,7 @@ cdef class Channel(Outlet):
         publication.topic_length = n
         publication.hidden = 0
         if (self.qualify(publication) if self.session.tenant is not None
-                else self.router.check_topic(topic, n, self.level, 0)):
+                else self.router.check_topic(publication, 0, self.level)):
             return False
         publication.packet = publication.packet_5 = NULL    # they have the name as received
         return True
@@ -546,54 +435,20 @@ cdef class Channel(Outlet):
             return False
         return True
 
-    cdef bint is_own_state(self, const uint8_t* name, Py_ssize_t n) except -1:
-        """Whether the topic is the one where a bridge says whether it is connected, as Mosquitto's do."""
-        return name[:n] == STATE_TOPIC % split_tenant(self.session.client_id)[1]
+    cdef int note_denial(self, const Publication* publication) except -1:
+        """A message was refused whose publisher has no right to publish it: count it, and report the first one."""
+        self.turn.counters[PUBLISH_DENIED] += 1
+        if self.session.rights.first_denial():
+            self.handler.denied(self, publication.topic[:publication.topic_length])
+        return 0
 
-    cdef int accept_publish(self, Publication* publication, uint16_t packet_id) except -1:
-        """Publish a message that the client may publish, and acknowledge it."""
-        cdef uint64_t before
-        cdef Message* message
-        cdef uint8_t code = 0
-        if publication.qos == 0:
-            self.router.publish_now_or_later(publication)
-            return 0
-        if publication.qos == 1:
-            before = record_position(self.turn)
-            if self.router.publish_now_or_later(publication) == 0 and self.level == 5:
-                code = CODE_NO_MATCHING_SUBSCRIBERS
-            return self.acknowledge(PUBACK << 4, packet_id, record_position(self.turn) > before, code, 0)
-        if self.session.awaits(packet_id):          # it has come again while a hook decided
-            return self.repeat_pubrec(publication, packet_id)
-        if not self.link and (incoming_count(self.session.incoming) >= self.turn.limits.max_awaiting_release or (
-                incoming_count(self.session.incoming)
-                and incoming_bytes(self.session.incoming) + publication.topic_length + publication.properties_length
-                    + publication.payload_length > self.turn.limits.max_queued_bytes)):
-            if self.level == 5:
-                return self.refuse_publish(publication, packet_id, CODE_QUOTA_EXCEEDED, TOO_MANY_UNRELEASED)
-            return self.protocol_error(close_reasons.TOO_MANY_UNRELEASED)
-        message = message_new(publication)
-        if message == NULL:
-            raise MemoryError
-        self.session.await_release(packet_id, message)
-        return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded(), 0, 0)
-
-    cdef int repeat_pubrec(self, const Publication* publication, uint16_t packet_id) except -1:
-        """A QoS 2 message has come again: PUBREC again, but not before the first one may be sent."""
-        if self.turn.tracer is not None:
-            self.turn.tracer.note("received", self.session.client_id, publication.topic, publication.topic_length,
-                                  publication.payload, publication.payload_length, 2, "again: it awaits PUBREL")
-        return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded() and self.turn.behind(), 0, 0)
-
-    cdef int refuse_publish(self, Publication* publication, uint16_t packet_id, uint8_t code, uint8_t why) except -1:
-        """Drop a message. Level 5 gets the reason; below it the only reply is an acknowledgement [MQTT-3.3.5-2]."""
-        cdef uint8_t qos = publication.qos
-        if self.turn.tracer is not None:
-            self.turn.tracer.note("dropped", self.session.client_id, publication.topic, publication.topic_length,
-                                  publication.payload, publication.payload_length, qos, ACK_REASONS[why])
-        if qos == 0:
-            return 0
-        return self.acknowledge((PUBACK if qos == 1 else PUBREC) << 4, packet_id, False, code, why)
+    cdef int hand_to_hooks(self, const Incoming* incoming) except -1:
+        cdef const Publication* publication = &incoming.publication
+        self.handler.publish(self, Received(
+            publication.topic[:publication.topic_length], publication.payload[:publication.payload_length],
+            publication.qos, publication.retain != 0, incoming.packet_id, publication.dup != 0,
+            publication.properties[:publication.properties_length], publication.expires))
+        return 0
 
     cdef int handle_acknowledgement(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1:
         cdef int kind = first_byte >> 4
@@ -620,7 +475,7 @@ cdef class Channel(Outlet):
         elif kind == PUBCOMP:
             fits = self.session.pubcomp(packet_id)
         else:
-            return self.handle_pubrel(packet_id)
+            return release_publish(self, self.router, self.session, packet_id)
         if not fits:
             return self.protocol_error(close_reasons.ACK_STATE)
         return 0
@@ -642,32 +497,6 @@ cdef class Channel(Outlet):
             return False
         return True
 
-    cdef int handle_pubrel(self, uint16_t packet_id) except -1:
-        """Make the message available, exactly once; PUBCOMP for an unknown identifier too [MQTT-4.3.3-2]."""
-        cdef uint64_t before = record_position(self.turn)
-        cdef Awaiting found = self.session.release(packet_id)
-        cdef Publication publication
-        cdef bint wait
-        cdef uint8_t code = 0
-        if found.message != NULL:
-            try:
-                publication = publication_of_message(found.message)
-                publication.publisher = <void*>self.session
-                publication.divisible = True
-                if self.session.recorded():
-                    publication.packet_id = packet_id
-                    publication.progress = found.progress
-                self.router.publish_now_or_later(&publication)
-            finally:
-                message_release(found.message)
-            self.session.released(packet_id)
-            wait = record_position(self.turn) > before
-        else:
-            wait = self.session.recorded() and self.turn.behind()
-            if self.level == 5:
-                code = CODE_PACKET_IDENTIFIER_NOT_FOUND
-        return self.acknowledge(PUBCOMP << 4, packet_id, wait, code, 0)
-
     cdef int dispatch(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1:
         """Decode a packet that is not hot and pass it to the handler."""
         if self.phase != EXPECTING and first_byte >> 4 == CONNECT:
@@ -688,32 +517,31 @@ cdef class Channel(Outlet):
         finally:
             self.handing_up = False
         if self.phase == OPEN:
-            self.gate &= ~CONNECT_PENDING
+            self.lift(CONNECT_PENDING)
         return 0
 
     def pause(self):
         """For the handler: handle no more packets until the handler resumes the channel."""
         self.close_gate(HANDLER_BUSY)
 
-    def publish_as(self, bytes topic not None, bytes payload not None, int qos, bint retain, int packet_id, bint dup,
-                   bytes properties=b"", int64_t expires=0):
-        """For the handler: publish the message, perhaps changed, under a valid topic name, and acknowledge it.
-
-        `properties` is a valid property block without its length; `expires` is as the handler got it.
-        """
-        cdef Publication publication = publication_of(topic, len(topic), payload, len(payload), <uint8_t>qos, retain)
+    def publish_as(self, received not None):
+        """For the handler: publish a Received, perhaps changed, under a valid topic name, and acknowledge it."""
+        cdef bytes topic = received.topic, payload = received.payload, properties = received.properties
+        cdef Publication publication = publication_of(topic, len(topic), payload, len(payload), received.qos,
+                                                      received.retain)
         publication.publisher = <void*>self.session
-        publication.dup = dup << 3
+        publication.dup = FLAG_DUP if received.dup else 0
         publication.properties = properties
         publication.properties_length = len(properties)
-        publication.expires = expires
-        self.accept_publish(&publication, <uint16_t>packet_id)
+        publication.expires = received.expires
+        if accept_publish(self, self.router, &publication, received.packet_id, not self.link):
+            self.protocol_error(close_reasons.TOO_MANY_UNRELEASED)
 
-    def drop_publish(self, bytes topic not None, bytes payload not None, int qos, int packet_id, int reason_code,
-                     int why):
+    def drop_publish(self, received not None, int reason_code, int why):
         """For the handler: acknowledge the message with a reason code, and publish nothing; `why` is an AckReason."""
-        cdef Publication publication = publication_of(topic, len(topic), payload, len(payload), <uint8_t>qos, False)
-        self.refuse_publish(&publication, <uint16_t>packet_id, <uint8_t>reason_code, <uint8_t>why)
+        cdef bytes topic = received.topic, payload = received.payload
+        cdef Publication publication = publication_of(topic, len(topic), payload, len(payload), received.qos, False)
+        refuse_publish(self, self.session, &publication, received.packet_id, <uint8_t>why, <uint8_t>reason_code)
 
     def authenticate(self):
         """For the handler: handle the client's next AUTH packet."""

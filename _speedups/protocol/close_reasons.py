@@ -110,6 +110,17 @@ LENGTH_FORM = CloseReason(
 )
 ACK_REASON_CODE = CloseReason(Code.MALFORMED_PACKET, "an acknowledgement with a reason code that it can't carry")
 ACK_STATE = CloseReason(Code.PROTOCOL_ERROR, "an acknowledgement that doesn't fit the QoS or the state of its PUBLISH")
+PUBLISH_FAULTS = (  # by the numbers in incoming_publish.pxd
+    None,
+    PUBLISH_DUP,
+    PUBLISH_SHORT,
+    PUBLISH_TOPIC_LENGTH,
+    PUBLISH_PACKET_ID,
+    PUBLISH_PROPERTIES_LENGTH,
+    LENGTH_FORM,
+    PUBLISH_SUBSCRIPTION_IDENTIFIER,
+    PUBLISH_NO_TOPIC,
+)
 
 # The operator, the node and the cluster.
 ENDED_BY_OPERATOR = CloseReason(Code.ADMINISTRATIVE_ACTION, "ended by the operator")

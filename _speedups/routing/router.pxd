@@ -20,20 +20,16 @@ cdef class Router:
     cdef readonly SubscriptionTree filters
     cdef readonly RetainedTree retained
     cdef readonly DelayedMessages delayed
-    cdef bint looked_up                # the last checked topic name was looked up ...
-    cdef Plan* plan                    # ... and this is its plan, perhaps stale, or NULL; valid until filters change
-    cdef uint64_t topic_hash           # of that name
     cdef Buffer scratch                # a QoS 0 packet made from a message with a packet identifier
     cdef Buffer scratch_5              # likewise of level 5
     cdef Buffer stripped               # a property block from which something was taken
     cdef Buffer qualified              # a topic name with the prefix of its tenant
 
-    cdef int check_topic(self, const uint8_t* topic, Py_ssize_t n, int level, Py_ssize_t hidden) except -1
+    cdef int check_topic(self, Publication* publication, Py_ssize_t hidden, int level) except -1
     cdef int count_for_tenant(self, const Publication* publication, uint64_t sent, uint64_t dropped) except -1
     cdef int fault_of(self, const uint8_t* topic, Py_ssize_t n, int level) noexcept
     cdef int qualify(self, Publication* publication, const uint8_t* prefix, Py_ssize_t size, uint64_t prefix_part,
                      int level) except -1
-    cdef bint may_publish(self, Rights rights, const uint8_t* topic, Py_ssize_t n) except -1
     cdef int publish_now_or_later(self, Publication* publication) except -1
     cdef int delay(self, Publication* publication) except -1
     cdef int publish_due(self, Message* message, bytes publisher) except -1

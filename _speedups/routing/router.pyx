@@ -101,18 +101,19 @@ cdef class Router:
             buffer_free(&self.stripped, &self.turn.pool)
             buffer_free(&self.qualified, &self.turn.pool)
 
-    cdef int check_topic(self, const uint8_t* topic, Py_ssize_t n, int level, Py_ssize_t hidden) except -1:
-        """0, or the TopicFault of a topic name; its client does not know the first `hidden` bytes.
+    cdef int check_topic(self, Publication* publication, Py_ssize_t hidden, int level) except -1:
+        """Look up the topic name; 0, or its TopicFault. Its client does not know the first `hidden` bytes.
 
         A name with a delivery plan is valid: it was checked before.
         """
-        cdef int fault
-        self.looked_up = 0 < n <= LONG_NAME
-        if self.looked_up:
-            self.plan = self.filters.known(topic, n, &self.topic_hash)
-            if self.plan != NULL:
+        cdef Plan* plan
+        publication.looked_up = 0 < publication.topic_length <= LONG_NAME
+        if publication.looked_up:
+            plan = self.filters.known(publication.topic, publication.topic_length, &publication.topic_hash)
+            publication.plan = plan
+            if plan != NULL:
                 return 0
-        return self.fault_of(topic + hidden, n - hidden, level)
+        return self.fault_of(publication.topic + hidden, publication.topic_length - hidden, level)
 
     cdef int fault_of(self, const uint8_t* topic, Py_ssize_t n, int level) noexcept:
         """0, or the TopicFault of a topic name as a client has it."""
@@ -133,15 +134,18 @@ cdef class Router:
         cdef Py_ssize_t n = publication.topic_length, at = 0
         cdef uint32_t seconds = 0
         cdef uint8_t* p
+        cdef Plan* plan
         cdef int fault
         publication.hidden = 0
+        publication.looked_up = False
         if n == 0:
             return TOPIC_EMPTY
-        self.looked_up = n <= LONG_NAME - size
-        if self.looked_up:
-            self.plan = self.filters.known_below(prefix, size, prefix_part, name, n, &self.topic_hash)
-            if self.plan != NULL and self.plan.generation == self.filters.generation:      # else it is made anew
-                publication.topic = self.plan.topic
+        if n <= LONG_NAME - size:
+            plan = self.filters.known_below(prefix, size, prefix_part, name, n, &publication.topic_hash)
+            if plan != NULL and plan.generation == self.filters.generation:      # else it is made again
+                publication.looked_up = True
+                publication.plan = plan
+                publication.topic = plan.topic
                 publication.topic_length = n + size
                 publication.hidden = <uint16_t>size
                 return 0
@@ -149,7 +153,6 @@ cdef class Router:
             fault = self.fault_of(name, n, level)
             at = delay_of(name, n, &seconds)
             if fault or at < 0:
-                self.looked_up = False
                 return fault
         if n + size > TOPIC_BYTES_MAX:
             return TOPIC_TOO_LONG
@@ -163,21 +166,7 @@ cdef class Router:
         publication.topic = p
         publication.topic_length = n + size
         publication.hidden = <uint16_t>(at + size)
-        return self.check_topic(p, n + size, level, at + size)
-
-    cdef bint may_publish(self, Rights rights, const uint8_t* topic, Py_ssize_t n) except -1:
-        """Whether a client with these rights may publish to the topic name that was checked just before.
-
-        The plan of the name stores the rights that last allowed it.
-        """
-        cdef Plan* plan = self.plan if self.looked_up else NULL
-        if plan != NULL and plan.publisher == rights.number:
-            return True
-        if not rights.may(topic, n, MAY_PUBLISH):
-            return False
-        if plan != NULL:
-            plan.publisher = rights.number
-        return True
+        return self.check_topic(publication, at + size, level)
 
     cdef int publish_now_or_later(self, Publication* publication) except -1:
         """Publish a message that enters the broker at this node. Returns the number of receivers."""
@@ -254,9 +243,9 @@ cdef class Router:
         cdef uint32_t count
         cdef bint divided = False
         cdef Tracer tracer = self.turn.tracer
-        if publication.looked_up and self.looked_up:
-            plan = self.plan
-            h = self.topic_hash
+        if publication.looked_up:
+            plan = <Plan*>publication.plan
+            h = publication.topic_hash
         else:
             plan = self.filters.known(publication.topic, publication.topic_length, &h)
         if plan == NULL or plan.generation != self.filters.generation:

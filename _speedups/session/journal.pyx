@@ -16,6 +16,7 @@ compaction has begun (its epoch is then older than the journal's). Message numbe
 from libc.string cimport memcpy
 
 from ..base.buffers cimport buffer_free, buffer_reserve, buffer_size, pool_free
+from ..base.tick cimport MS_PER_TICK
 from .message cimport (
     Message, Publication, message_new, message_release, message_size, publication_of,
 )
@@ -27,7 +28,6 @@ cdef enum:
     HAS_PROPERTIES = 8         # in the flags of MESSAGE
     HAS_DEADLINE = 16          # likewise
     HAS_IDENTIFIERS = 128      # in the flags of QUEUED, beside STORED_FLAGS
-    QUARTER = 250              # milliseconds of the turn's clock
 
 AS_CONFIGURED = -1             # in place of a Session Expiry Interval
 
@@ -74,7 +74,7 @@ cdef class Journal:
 
     def set_time(self, int64_t milliseconds):
         """Set the store's clock."""
-        self.clock_offset = milliseconds - self.now * QUARTER
+        self.clock_offset = milliseconds - self.now * MS_PER_TICK
 
     def record_will(self, bytes client_id not None, bytes topic not None, bytes payload not None, int qos, bint retain,
                     bytes properties=b"", uint32_t delay=0, bytes author=b""):
@@ -122,13 +122,14 @@ cdef class Journal:
 
     cdef int64_t deadline(self, int64_t clock) noexcept:
         """A time of the turn's clock as milliseconds of the store's clock; 0 stays 0."""
-        return clock * QUARTER + self.clock_offset if clock else 0
+        return clock * MS_PER_TICK + self.clock_offset if clock else 0
 
     def clock_of(self, int64_t deadline):
         """A deadline of the store as a time of the turn's clock, never too early; 0 stays 0, past ones are below it."""
         if deadline == 0:
             return 0
-        return (deadline - self.clock_offset + QUARTER - 1) // QUARTER or -1  # it is over, as the clock begins at 1
+        # -1: it is over, as the clock begins at 1.
+        return (deadline - self.clock_offset + MS_PER_TICK - 1) // MS_PER_TICK or -1
 
     def record_will_gone(self, bytes client_id not None):
         """Write that the client's will was published or discarded."""

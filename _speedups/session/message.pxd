@@ -4,8 +4,9 @@
 
 from cpython.mem cimport PyObject_Free, PyObject_Malloc
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
+from ..base.tick cimport TICKS_PER_SECOND
 from ..codec.tenants cimport tenant_size
 
 cdef struct Message:
@@ -37,6 +38,8 @@ cdef struct Publication:
     uint32_t packet_size
     uint32_t packet_5_size
     Message* message           # the same as an object, not owned; NULL until a queue or the retained tree needs one
+    void* plan                 # if `looked_up`: the Plan of the topic name, perhaps stale, or NULL ...
+    uint64_t topic_hash        # ... and the hash of the name
     void* tenant               # borrowed: the Tenant of its name; NULL: it has none, or it is not looked up yet
     void* publisher            # borrowed: the publisher's Session, or client id if it is at another node, or None
     uint64_t will              # the number by which the store has it as a will; 0 = it is none
@@ -50,21 +53,37 @@ cdef struct Publication:
     uint8_t forwarded          # accepted by another node: delivered to clients here, not forwarded again
     uint8_t invalid_payload    # its properties say that the payload is UTF-8, and it is not
     uint8_t divisible          # the store may get it in several blocks: if this node ends, its publisher goes on
-    uint8_t looked_up          # `Router.check_topic` has just checked the topic name, and no filter has changed since
+    uint8_t looked_up          # the topic name was looked up: no filter may change before it is routed
 
 
-cdef inline Publication publication_of(const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
-                                       Py_ssize_t payload_length, uint8_t qos, bint retain) noexcept nogil:
-    """A publication without publisher, properties, packets and message."""
+cdef inline Publication publication_named(const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
+                                          Py_ssize_t payload_length, uint8_t qos, bint retain) noexcept nogil:
+    """A publication without publisher, properties, packets and message, of a topic name without a prefix."""
     cdef Publication publication
-    memset(&publication, 0, sizeof(Publication))
     publication.topic = topic
     publication.topic_length = topic_length
-    publication.hidden = <uint16_t>tenant_size(topic, topic_length)
     publication.payload = payload
     publication.payload_length = payload_length
     publication.qos = qos
     publication.retain = retain
+    # One by one: the compiler clears them in place, and a call of memset would cost as much as the rest.
+    publication.properties = publication.packet = publication.packet_5 = NULL
+    publication.properties_length = publication.expires = 0
+    publication.packet_size = publication.packet_5_size = 0
+    publication.message = NULL
+    publication.tenant = publication.publisher = publication.plan = NULL
+    publication.will = publication.topic_hash = 0
+    publication.progress = publication.hidden = publication.packet_id = 0
+    publication.dup = publication.forwarded = publication.invalid_payload = 0
+    publication.divisible = publication.looked_up = 0
+    return publication
+
+
+cdef inline Publication publication_of(const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
+                                       Py_ssize_t payload_length, uint8_t qos, bint retain) noexcept nogil:
+    """As `publication_named`, but the topic name may have the prefix of a tenant."""
+    cdef Publication publication = publication_named(topic, topic_length, payload, payload_length, qos, retain)
+    publication.hidden = <uint16_t>tenant_size(topic, topic_length)
     return publication
 
 
@@ -135,9 +154,9 @@ cdef inline uint32_t seconds_left(int64_t expires, int64_t clock) noexcept nogil
     A deadline has one tick more than the interval, and another after a restart: neither may be passed on.
     At least 1: a message whose delivery has begun does not expire at its receiver.
     """
-    return <uint32_t>((expires - clock + 1) // 4) if expires > clock + 2 else 1
+    return <uint32_t>((expires - clock + 1) // TICKS_PER_SECOND) if expires > clock + 2 else 1
 
 
 cdef inline int64_t expiry_after(uint32_t seconds, int64_t clock) noexcept nogil:
     """The time at which a message expires that was accepted at `clock`: not before the interval is over."""
-    return clock + <int64_t>seconds * 4 + 1
+    return clock + <int64_t>seconds * TICKS_PER_SECOND + 1

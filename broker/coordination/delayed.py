@@ -4,12 +4,12 @@ import time
 from asyncio import TimerHandle
 from collections.abc import Callable, Iterable
 
+from ..._speedups.base.tick import MS_PER_TICK
 from ..._speedups.session.journal import Journal
 from ..._speedups.session.session_store import Restored
-from ..core.data_plane import TICKS_PER_SECOND, DataPlane
+from ..core.data_plane import DataPlane
 
 CallLater = Callable[[float, Callable[[], object]], TimerHandle]
-MS_PER_TICK = 1000 // TICKS_PER_SECOND
 AT_ONCE = 1000  # messages that are published before other clients have their turn
 
 

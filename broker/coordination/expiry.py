@@ -7,6 +7,7 @@ the store's clock: it goes on while the node is off, by the wall clock, and else
 import itertools
 import time
 
+from ..._speedups.base.tick import MS_PER_TICK, TICKS_PER_SECOND
 from ..._speedups.session import session_store
 from ..._speedups.session.group import give_back_sent
 from ..._speedups.session.group_members import has_given
@@ -14,12 +15,11 @@ from ..._speedups.session.journal import Journal
 from ..._speedups.session.session import Session
 from .. import logs
 from ..core import will
-from ..core.data_plane import TICKS_PER_SECOND, DataPlane
+from ..core.data_plane import DataPlane
 from ..core.deadlines import Deadlines
 from ..core.session_expiry import NEVER, clock_after, deadline_after
 from ..core.will import Will
 
-MS_PER_TICK = 1000 // TICKS_PER_SECOND
 CLOCK_SECONDS = 60  # between two records of the store's clock
 # Of those that are due, per tick: other clients must not wait for all of them.
 WILLS_AT_ONCE = 7000

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from ..._speedups.base.tick import TICKS_PER_SECOND
 from ..._speedups.net.connection import Connection
 from ..._speedups.net.reactor import Reactor
 from ..._speedups.routing.router import Router
@@ -27,8 +28,6 @@ from .sessions import Sessions
 from .strangers import Strangers
 from .stuck_sessions import StuckSessions
 from .will import Everybody, WillRights
-
-TICKS_PER_SECOND = 4
 
 log = logs.get("flockmq.connection")
 

@@ -2,9 +2,9 @@
 
 import math
 
+from ..._speedups.base.tick import TICKS_PER_SECOND
 from ..._speedups.codec.packets import Connect
 from ..config.schema import MqttConfig
-from .data_plane import TICKS_PER_SECOND
 
 NEVER = 0xFFFFFFFF
 GRACE = 60  # seconds for which the belongings of an absent session outlive it

@@ -7,6 +7,7 @@ counts from the first round that has seen it. A session without a connection is 
 from dataclasses import dataclass
 from typing import Any
 
+from ..._speedups.base.tick import TICKS_PER_SECOND
 from ..._speedups.session.session import Session
 from ..._speedups.session.turn import Turn
 from .. import logs
@@ -15,7 +16,6 @@ from .sessions import Sessions
 ROUND_TICKS = 20  # from one round to the next
 LOOKS = 2000  # sessions in a row: a round takes several ticks if more of them wait
 MAX_EPISODES = 1000  # at a time; further stuck sessions are only counted
-TICK = 0.25  # seconds
 
 log = logs.get("flockmq.queues")
 
@@ -49,7 +49,7 @@ class StuckSessions:
 
     def configure(self, seconds: float) -> None:
         """A session is stuck after these seconds."""
-        self._ticks = max(1, round(seconds / TICK))
+        self._ticks = max(1, round(seconds * TICKS_PER_SECOND))
 
     def tick(self) -> None:
         """A quarter of a second has passed."""
@@ -110,4 +110,4 @@ class StuckSessions:
         }
 
     def _seconds(self, hold: HoldUp) -> int:
-        return int((self._turn.tick - hold.since) * TICK)
+        return int((self._turn.tick - hold.since) / TICKS_PER_SECOND)

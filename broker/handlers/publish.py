@@ -9,6 +9,7 @@ from ..._speedups.codec.properties import decode_block, encode_block
 from ..._speedups.codec.reason_codes import ReasonCode
 from ..._speedups.codec.topics import is_broker_only, validate_topic_name
 from ..._speedups.net.connection import Connection
+from ..._speedups.protocol.received import Received
 from ..._speedups.routing.delayed import split_delayed
 from ..._speedups.session.turn import AckReason
 from .. import logs
@@ -20,15 +21,12 @@ from ..hooks.chain import HookChain, Refused, client_of
 log = logs.get("flockmq.hooks")
 
 
-class Received(NamedTuple):
+class Question(NamedTuple):
     """A PUBLISH that hooks decide over."""
 
-    message: Message
+    received: Received
     delay: bytes  # the beginning `$delayed/SECONDS/` of its topic, which hooks do not see; or empty
-    packet_id: int
-    dup: bool
-    properties: bytes  # its property block
-    expires: int  # as the channel has it
+    message: Message  # as the hooks see it
 
 
 class PublishHandler:
@@ -43,23 +41,13 @@ class PublishHandler:
         self._data_plane = data_plane
         self._hooks = hooks
 
-    def handle(
-        self,
-        connection: Connection,
-        topic: bytes,
-        payload: bytes,
-        qos: int,
-        retain: bool,
-        packet_id: int,
-        dup: bool,
-        properties: bytes,
-        expires: int,
-    ) -> None:
+    def handle(self, connection: Connection, received: Received) -> None:
         """Call the hooks for a message that its client may publish, then publish what they return."""
         client = client_of(connection)
-        delay, topic = split_delayed(topic)
-        message = Message(topic.decode(), payload, qos, bool(retain), decode_block(properties) if properties else {})
-        received = Received(message, delay, packet_id, dup, properties, expires)
+        delay, topic = split_delayed(received.topic)
+        properties = decode_block(received.properties) if received.properties else {}
+        message = Message(topic.decode(), received.payload, received.qos, received.retain, properties)
+        question = Question(received, delay, message)
         found = self._hooks.filter(
             message,
             ("authorize", lambda message: (client, "publish", message.topic)),
@@ -67,68 +55,59 @@ class PublishHandler:
         )
         if isawaitable(found):
             connection.pause()
-            self._data_plane.run(self._wait(connection, client, received, found))
+            self._data_plane.run(self._wait(connection, client, question, found))
         else:
-            self._publish(connection, client, received, found)
+            self._publish(connection, client, question, found)
 
-    async def _wait(self, connection: Connection, client: Client, received: Received, found: Awaitable[Any]) -> None:
+    async def _wait(self, connection: Connection, client: Client, question: Question, found: Awaitable[Any]) -> None:
         filtered = await found
         if not connection.closed:
-            self._publish(connection, client, received, filtered)
+            self._publish(connection, client, question, filtered)
             connection.proceed()
             self._data_plane.end_turn()
 
-    def _publish(self, connection: Connection, client: Client, received: Received, found: object) -> None:
+    def _publish(self, connection: Connection, client: Client, question: Question, found: object) -> None:
         if isinstance(found, Refused):
             if found.refusal is not None:
                 log.debug(
-                    "message refused", client_id=client.client_id, topic=received.message.topic, reason=found.reason
+                    "message refused", client_id=client.client_id, topic=question.message.topic, reason=found.reason
                 )
-            _drop(connection, received, AckReason.REFUSED_BY_HOOK, found.code_of(Puback.packet_type))
+            connection.drop_publish(question.received, found.code_of(Puback.packet_type), AckReason.REFUSED_BY_HOOK)
             return
         assert isinstance(found, Message)
         try:
-            _check(found, received, self._data_plane.config.limits.max_topic_levels)
-            properties = received.properties
-            if found.properties != received.message.properties:
+            _check(found, question, self._data_plane.config.limits.max_topic_levels)
+            properties = question.received.properties
+            if found.properties != question.message.properties:
                 properties = encode_block(dict(found.properties))
         except ValueError as fault:
             log.error("a hook made a message that can't be published", client_id=client.client_id, fault=fault)
-            _drop(connection, received, AckReason.MADE_INVALID_BY_HOOK)
+            connection.drop_publish(question.received, ReasonCode.UNSPECIFIED_ERROR, AckReason.MADE_INVALID_BY_HOOK)
             return
         # The QoS is a matter between client and broker: the acknowledgement fits the packet that was received.
         connection.publish_as(
-            received.delay + found.topic.encode(),
-            bytes(found.payload),
-            received.message.qos,
-            found.retain,
-            received.packet_id,
-            received.dup,
-            properties,
-            received.expires,
+            question.received._replace(
+                topic=question.delay + found.topic.encode(),
+                payload=bytes(found.payload),
+                retain=found.retain,
+                properties=properties,
+            )
         )
 
 
-def _drop(
-    connection: Connection, received: Received, why: AckReason, code: ReasonCode = ReasonCode.UNSPECIFIED_ERROR
-) -> None:
-    message = received.message
-    connection.drop_publish(message.topic.encode(), message.payload, message.qos, received.packet_id, code, why)
-
-
-def _check(found: Message, received: Received, levels: int) -> None:
+def _check(found: Message, question: Question, levels: int) -> None:
     """Raises ValueError: the message can't be published."""
     if not isinstance(found.topic, str) or not isinstance(found.payload, bytes | bytearray | memoryview):
         raise ValueError("its topic is not str, or its payload not bytes")
-    if found.topic != received.message.topic:
-        prefix, _ = tenants.split(received.message.topic.encode())
+    if found.topic != question.message.topic:
+        prefix, _ = tenants.split(question.message.topic.encode())
         delay, name = split_delayed(found.topic.encode())
         own = name.removeprefix(prefix.encode())
         if not name.startswith(prefix.encode()) or own.startswith(tenants.ROOT.encode()):
             raise ValueError("its topic is not one of the tenant of its client")
         if is_broker_only(own):
             raise ValueError("only the broker publishes to its topic")
-        if delay and received.delay:
+        if delay and question.delay:
             raise ValueError("it is delayed already")
         validate_topic_name(own, 4, levels)
     if not {"topic_alias", "message_expiry_interval"}.isdisjoint(found.properties):

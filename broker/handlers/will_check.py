@@ -4,7 +4,7 @@ from ..._speedups.codec.packets import Connect
 from ..._speedups.codec.reason_codes import ReasonCode
 from ..._speedups.codec.topics import has_control_characters, is_broker_only, validate_topic_name
 from ..._speedups.net.connection import Connection
-from ..._speedups.protocol.channel import STATE_TOPIC
+from ..._speedups.protocol.publishing import STATE_TOPIC
 from ..._speedups.routing.delayed import split_delayed
 from ..auth.authenticator import Identity
 from ..core import tenants

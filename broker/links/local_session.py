@@ -6,6 +6,7 @@ A session that the other broker has not met yet has one more subscription, `NEW`
 import asyncio
 from collections.abc import Callable
 
+from ..._speedups.base.tick import TICKS_PER_SECOND
 from ..._speedups.codec.encode import encode
 from ..._speedups.codec.packets import Publish, Unsubscribe
 from ..._speedups.codec.properties import decode_block
@@ -14,7 +15,7 @@ from ..._speedups.protocol.link_relay import LinkRelay
 from ..._speedups.session.session import Session
 from ..config.link import CLIENT_ID_PREFIX, LinkConfig
 from ..coordination.coordinator import QueueLimits
-from ..core.data_plane import TICKS_PER_SECOND, DataPlane
+from ..core.data_plane import DataPlane
 from ..core.subscription_options import (
     NO_LOCAL,
     RETAIN_AS_PUBLISHED,

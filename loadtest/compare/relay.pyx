@@ -22,6 +22,9 @@ from ..._speedups.codec.tables cimport (
     SUBACK,
     SUBSCRIBE,
 )
+from ..._speedups.net.posix cimport (
+    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLOUT, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
+)
 from ..generator.wire cimport get_frame, get_uint16
 
 import socket
@@ -39,21 +42,6 @@ cdef extern from "<netinet/in.h>" nogil:
 
 cdef extern from "<netinet/tcp.h>" nogil:
     enum: TCP_NODELAY
-
-cdef extern from "<sys/epoll.h>" nogil:
-    enum: EPOLLET
-    enum: EPOLLIN
-    enum: EPOLLOUT
-    enum: EPOLL_CLOEXEC
-    enum: EPOLL_CTL_ADD
-    ctypedef union epoll_data_t:
-        void* ptr
-    struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_create1(int flags)
-    int epoll_ctl(int epoll, int operation, int fd, epoll_event* event)
-    int epoll_wait(int epoll, epoll_event* events, int max_events, int milliseconds)
 
 cdef enum:
     READ_SIZE = 256 * 1024      # bytes of one read

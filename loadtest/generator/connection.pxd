@@ -11,6 +11,15 @@ from libc.string cimport memcpy, memset, strerror, strlen
 from posix.unistd cimport close
 
 from ..._speedups.net.openssl cimport SSL_CTX
+from ..._speedups.net.posix cimport (
+    EPOLL_CTL_ADD,
+    EPOLLET,
+    EPOLLIN,
+    EPOLLOUT,
+    EPOLLRDHUP,
+    epoll_ctl,
+    epoll_event,
+)
 from .checker cimport Stream
 from .transport cimport (
     MAX_FRAME_HEAD,
@@ -53,24 +62,6 @@ cdef extern from "<netinet/in.h>" nogil:
 
 cdef extern from "<netinet/tcp.h>" nogil:
     enum: TCP_NODELAY
-
-cdef extern from "<sys/epoll.h>" nogil:
-    enum: EPOLLERR
-    enum: EPOLLET
-    enum: EPOLLHUP
-    enum: EPOLLIN
-    enum: EPOLLOUT
-    enum: EPOLLRDHUP
-    enum: EPOLL_CLOEXEC
-    enum: EPOLL_CTL_ADD
-    ctypedef union epoll_data_t:
-        void* ptr
-    struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_create1(int flags)
-    int epoll_ctl(int epoll, int operation, int fd, epoll_event* event)
-    int epoll_wait(int epoll, epoll_event* events, int max_events, int milliseconds)
 
 cdef enum:
     READ_SIZE = 256 * 1024      # bytes of one read

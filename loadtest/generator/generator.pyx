@@ -33,6 +33,17 @@ from ..._speedups.net.openssl cimport (
     SSL_CTX_set_read_ahead,
     TLS_client_method,
 )
+from ..._speedups.net.posix cimport (
+    EPOLL_CLOEXEC,
+    EPOLLERR,
+    EPOLLHUP,
+    EPOLLIN,
+    EPOLLOUT,
+    EPOLLRDHUP,
+    epoll_create1,
+    epoll_event,
+    epoll_wait,
+)
 from .checker cimport Stream
 from .client_packets cimport (
     ALIAS_SIZE,
@@ -54,12 +65,6 @@ from .connection cimport (
     CLOSED,
     CLOSING,
     DIALING,
-    EPOLL_CLOEXEC,
-    EPOLLERR,
-    EPOLLHUP,
-    EPOLLIN,
-    EPOLLOUT,
-    EPOLLRDHUP,
     IDLE,
     OPENING,
     PUBLISHER,
@@ -72,9 +77,6 @@ from .connection cimport (
     Network,
     become_ready,
     dial,
-    epoll_create1,
-    epoll_event,
-    epoll_wait,
     fail,
     flush,
     free_connection,

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from flockmq._speedups.base.tick import TICKS_PER_SECOND
 from flockmq.broker.config.keys import KEYS
-from flockmq.broker.core.data_plane import TICKS_PER_SECOND
 from flockmq.broker.storage.memory import MemoryStore
 from flockmq.broker.storage.sqlite import SqliteStore
 from flockmq.broker.storage.store import Store

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from flockmq._speedups.base.tick import TICKS_PER_SECOND
 from flockmq._speedups.codec.encode import encode
 from flockmq._speedups.codec.packets import (
     Disconnect,
@@ -22,7 +23,6 @@ from flockmq._speedups.codec.packets import (
 from flockmq._speedups.codec.properties import encode_block
 from flockmq._speedups.session import session_view
 from flockmq._speedups.session.session import Session
-from flockmq.broker.core.data_plane import TICKS_PER_SECOND
 from flockmq.broker.core.session_expiry import NEVER
 from flockmq.broker.core.will import Will
 from tests.harness.inprocess import Client, KeepingStore, Node

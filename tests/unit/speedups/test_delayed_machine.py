@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from flockmq._speedups.base.tick import TICKS_PER_SECOND
 from flockmq._speedups.codec.packets import Puback, Publish, Pubrec, Pubrel, Subscribe
 from flockmq._speedups.session import session_view
 from flockmq.broker.coordination import delayed, expiry
-from flockmq.broker.core.data_plane import TICKS_PER_SECOND
 from flockmq.broker.storage import compaction
 from tests.harness.inprocess import Client, KeepingStore, Node
 

@@ -5,8 +5,9 @@ from http import HTTPStatus
 from itertools import islice
 from typing import Any
 
+from ....._speedups.base.tick import TICKS_PER_SECOND
 from ....._speedups.codec.topics import InvalidTopic, validate_topic_filter
-from ....core.data_plane import TICKS_PER_SECOND, DataPlane
+from ....core.data_plane import DataPlane
 from ...http.problems import missing, unfit
 from .. import properties
 from ..operation import AFTER, LIMIT, MAX_NAME, TOPIC_FILTER, Operation, Request

@@ -1,0 +1,2 @@
+TICKS_PER_SECOND: int
+MS_PER_TICK: int

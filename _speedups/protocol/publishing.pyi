@@ -1,0 +1,1 @@
+STATE_TOPIC: bytes
