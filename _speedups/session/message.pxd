@@ -12,10 +12,10 @@ from ..codec.tenants cimport tenant_size
 cdef struct Message:
     uint32_t refs              # holders; the last one to release frees
     uint32_t payload_length
-    uint64_t stored_id         # its name in the store of a node alone, 0 = never stored; in a cluster two times 32 bits,
+    uint64_t stored_id         # its name in the store of a node alone, 0 = never stored; in a cluster twice 32 bits:
                                # its place in the block, plus 1, for queues of QoS 1 and of QoS 2: 0 = it has none
     int64_t expires            # time of the turn's clock at which it expires; 0 = never
-    uint32_t stored_epoch      # the compaction in which its bytes were last written; in a cluster the block of the places
+    uint32_t stored_epoch      # the compaction that last wrote its bytes; in a cluster the block of the places
     uint32_t properties_length # bytes of its property block, without Topic Alias and Message Expiry Interval
     uint16_t topic_length
     uint8_t qos                # as published
