@@ -31,6 +31,7 @@ COMMANDS = {
     "drain": "move the clients of a node to other nodes",
     "groups": "shared subscriptions: their members, and the messages that wait",
     "delayed": "delayed messages that wait: list and cancel",
+    "limits": "how full each limit of a broker is, and what happens when it is reached",
     "links": "links to other brokers: their state, and the messages that wait",
     "bench": "measure a broker: speed, and loss of messages",
     "prove": "kill, stop and cut off a broker under load, and judge what its clients saw",

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import blake2b
+from typing import Any
 
 from .._speedups.base.msgpack import pack
 from .._speedups.cluster.journal import ClusterJournal
@@ -26,7 +27,7 @@ from ..broker import logs
 from ..broker.config.declared_group import DeclaredGroup
 from ..broker.config.schema import Config
 from ..broker.coordination.admission import Admission
-from ..broker.coordination.coordinator import Coordinator, Delayed, Done, QueueLimits
+from ..broker.coordination.coordinator import Coordinator, Delayed, Done, QueueLimits, RedisUse
 from ..broker.core.calls import SECONDS, Arguments, RpcMethods, RpcReply
 from ..broker.core.data_plane import DataPlane
 from ..broker.core.will import Will
@@ -423,6 +424,10 @@ class ClusterCoordinator(Coordinator):
     def nodes(self) -> int:
         return 1 if self._membership.joins else len(self._replica.members) + 1
 
+    @property
+    def is_alone(self) -> bool:
+        return False
+
     def describe(self) -> str:
         return f"node {self._name} of the cluster at {self._address}; {self._durability or 'Redis keeps the state'}"
 
@@ -522,6 +527,18 @@ class ClusterCoordinator(Coordinator):
             found = await self._link.ask_function("waiting", pack(groups))
         return dict(zip(groups, zip(found[::2], found[1::2], strict=True), strict=True))
 
+    async def redis_use(self) -> RedisUse:
+        with _away_is_not_now():
+            sessions = int(await self._link.ask("ZCARD", self._link.keys.sessions))
+            try:
+                found = _fields(await self._link.ask("INFO", "memory"))
+            except LinkError as error:
+                if not is_forbidden(str(error)):
+                    raise
+                found = {}
+        memory, most = (int(found[name]) if name in found else None for name in ("used_memory", "maxmemory"))
+        return RedisUse(sessions, memory, most or None)
+
     async def purge_group(self, name: bytes) -> int:
         with _away_is_not_now():
             return int(await self._link.ask_function("purge_group", name))
@@ -598,6 +615,12 @@ def _away_is_not_now() -> Iterator[None]:
         yield
     except (LinkLost, LinkError) as error:
         raise NotNow("Redis is away") from error
+
+
+def _fields(info: Any) -> dict[str, str]:
+    """The fields in a reply of INFO."""
+    text = info.decode() if isinstance(info, bytes) else str(info)
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
 def _weight(name: str, node: bytes) -> bytes:

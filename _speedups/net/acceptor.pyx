@@ -50,6 +50,16 @@ cdef class Acceptor(Loop):
         """When the first certificate expires, in seconds since 1970; 0 without TLS."""
         return min([each.tls.expires for each in self.listeners.values() if each.tls is not None], default=0)
 
+    @property
+    def pending_connects(self):
+        """Number of connections that have not sent CONNECT."""
+        return len(self.awaiting_connect)
+
+    @property
+    def connections_by_address(self):
+        """Connections of listeners that limit them by address: packed IPv4 address or IPv6 network -> their number."""
+        return dict(self.addresses)
+
     def set_limits(self, *, uint32_t max_pending, uint32_t connect_ticks, uint32_t retry_ticks):
         """The limits of the configuration.
 

@@ -13,7 +13,7 @@ from libc.stdint cimport int64_t, uint8_t
 
 from . cimport journal as j
 from .incoming_qos2 cimport (
-    Awaiting, incoming_add, incoming_find, incoming_free, incoming_places, incoming_remove,
+    Awaiting, incoming_add, incoming_count, incoming_find, incoming_free, incoming_places, incoming_remove,
 )
 from .message cimport Message, message_release, message_size
 from .outgoing_queue cimport (
@@ -97,6 +97,16 @@ cdef class SessionQueue(Subscriber):
     def queue_bytes(self):
         """Bytes of the topic names and payloads in the queue."""
         return self.queue.queued_bytes
+
+    @property
+    def inflight(self):
+        """QoS 1 and 2 messages that were sent and that the client has not acknowledged."""
+        return self.queue.inflight
+
+    @property
+    def awaiting_release(self):
+        """QoS 2 messages from the client that wait for its PUBREL."""
+        return incoming_count(self.incoming)
 
     # ---- messages to the client ----
 

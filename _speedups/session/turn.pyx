@@ -66,6 +66,16 @@ cdef class Outlet:
         if self.turn is not None:
             buffer_free(&self.out, &self.turn.pool)
 
+    @property
+    def outgoing_bytes(self):
+        """Bytes that the peer has not read yet."""
+        return buffer_size(&self.out)
+
+    @property
+    def unacknowledged_messages(self):
+        """QoS 1 and 2 messages from the client that are not acknowledged; counted at level 5."""
+        return self.unacknowledged
+
     cdef int flush(self) except -1:
         """Send as much output as possible."""
         return 0

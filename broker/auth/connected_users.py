@@ -63,6 +63,13 @@ class ConnectedUsers:
         """The names of the users that have a connection, or claim a session."""
         return {name for _, name in self._connections}
 
+    def most_connected(self) -> tuple[str, int]:
+        """The user with the most connections, with the prefix of its tenant, and their number."""
+        if not self._connections:
+            return "", 0
+        tenant, name = max(self._connections, key=self._connections.__getitem__)
+        return prefix_of(tenant) + name, self._connections[tenant, name]
+
     # ---- connections open and close ----
 
     def lacks_room(self, identity: Identity, client_id: bytes) -> str:

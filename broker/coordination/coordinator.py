@@ -40,6 +40,14 @@ class Delayed(NamedTuple):
     size: int  # bytes of the payload
 
 
+class RedisUse(NamedTuple):
+    """How full the cluster's Redis is."""
+
+    sessions: int  # persistent ones of all nodes
+    memory: int | None  # bytes; None: the user may not ask for it
+    max_memory: int | None  # bytes; None: there is no limit, or the user may not ask for it
+
+
 class Coordinator(ABC):
     """Owns journal and store; assigns sessions to connections."""
 
@@ -78,6 +86,11 @@ class Coordinator(ABC):
     def nodes(self) -> int:
         """Number of nodes of the cluster, this one included."""
         return 1
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the node is none of a cluster."""
+        return True
 
     def is_responsible(self, name: str) -> bool:
         """Whether this node, of all nodes, does the work of this name; in a change of nodes none or two may do it."""
@@ -187,6 +200,14 @@ class Coordinator(ABC):
     async def stored_waiting(self, groups: list[bytes]) -> dict[bytes, tuple[int, int]]:
         """Messages and bytes that wait in shared subscriptions and are stored elsewhere, by their names."""
         return {}
+
+    async def redis_use(self) -> RedisUse | None:
+        """How full the cluster's Redis is; None: the node is alone.
+
+        Raises:
+            NotNow: Redis does not reply.
+        """
+        return None
 
     async def purge_group(self, name: bytes) -> int:
         """Drop the messages that wait in a shared subscription; returns their number.

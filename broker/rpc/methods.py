@@ -3,7 +3,7 @@
 from functools import partial
 
 from ..core.calls import RpcMethods
-from . import clients, groups, node, tenants
+from . import clients, groups, limits, node, tenants
 from .node_view import NodeView
 
 
@@ -23,6 +23,7 @@ def methods(view: NodeView) -> RpcMethods:
         "subscriptions": partial(clients.subscriptions, data_plane),
         "groups": partial(groups.find, data_plane, coordinator),
         "group": partial(groups.one, data_plane, coordinator),
+        "limits": partial(limits.find, view),
         "links": lambda arguments: view.links.described(),
         "kick": partial(clients.kick, data_plane),
         "wills": partial(clients.wills, coordinator),

@@ -88,6 +88,11 @@ class LogFiles:
         self._unsynced = False
         self._max_bytes, self._max_seconds = 1 << 62, 1e12
 
+    @property
+    def size(self) -> int:
+        """Bytes of the segments that are kept. From any thread."""
+        return sum(part.size for part in list(self._parts))
+
     def bound(self, max_bytes: int, max_seconds: float) -> None:
         """Bound the log. From any thread."""
         self._max_bytes, self._max_seconds = max_bytes, max_seconds

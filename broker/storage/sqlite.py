@@ -112,6 +112,14 @@ class SqliteStore(LogStore):
         self._max_unlogged = max_waiting
         self._weigh(0)
 
+    @property
+    def log_size(self) -> int:
+        return self.log_files.size
+
+    @property
+    def log_waiting(self) -> int:
+        return self._unlogged
+
     def log(self, entry_id: bytes, block: bytes) -> None:
         self._weigh(len(block))
         self._work.put((entry_id, block))

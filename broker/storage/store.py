@@ -77,6 +77,16 @@ class LogStore(Store):
     def bound_log(self, max_bytes: int, max_seconds: float, max_waiting: int) -> None:
         """Bound the log of messages: bytes and seconds that are kept, bytes that may wait to be stored."""
 
+    @property
+    @abstractmethod
+    def log_size(self) -> int:
+        """Bytes of the log that is kept."""
+
+    @property
+    @abstractmethod
+    def log_waiting(self) -> int:
+        """Bytes of the log that wait to be stored."""
+
     @abstractmethod
     def log(self, entry_id: bytes, block: bytes) -> None:
         """Store an entry of the log that no acknowledgement waits for."""

@@ -45,6 +45,10 @@ class Streams(SessionFollower):
     def __len__(self) -> int:
         return sum(map(len, self._streams.values()))
 
+    def counts(self) -> list[tuple[str, int]]:
+        """The clients that read streams, and how many each reads."""
+        return [(session.client_id.decode(), len(streams)) for session, streams in self._streams.items()]
+
     @property
     def missed(self) -> int:
         """Bytes of logs that were trimmed before streams had read them."""

@@ -202,6 +202,14 @@ class RedisStore(LogStore):
         self._max_unlogged = max_waiting
         self._weigh(0)
 
+    @property
+    def log_size(self) -> int:
+        return self._message_bounds.size
+
+    @property
+    def log_waiting(self) -> int:
+        return self._unlogged
+
     def log(self, entry_id: bytes, block: bytes) -> None:
         if not self._closed:
             self._append(Unconfirmed(0, None, (entry_id, block)))

@@ -43,6 +43,7 @@ LAYERS: dict[str, list[str]] = {
         "listeners",
         "client",
         "links",
+        "limits",
         "rpc",
         "admin",
         "clock lifecycle",

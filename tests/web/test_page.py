@@ -26,6 +26,7 @@ VIEWS = (
     "clients",
     "topics",
     "groups",
+    "limits",
     "links",
     "retained",
     "delayed",

@@ -13,6 +13,7 @@ const VIEWS = [
   ["subscriptions", "Subscriptions", () => import("./view_subscriptions.js"), withTenants],
   ["topics", "Topics", () => import("./view_topics.js"), operators],
   ["groups", "Groups", () => import("./view_groups.js"), all],
+  ["limits", "Limits", () => import("./view_limits.js"), operators],
   ["links", "Links", () => import("./view_links.js"), operators],
   ["retained", "Retained", () => import("./view_retained.js"), all],
   ["wills", "Wills", () => import("./view_wills.js"), withTenants],
