@@ -125,16 +125,39 @@ def test_tenants_and_their_tokens(start_broker: StartBroker, tmp_path: Path) -> 
     files.users("acme-device", "globex-device")
     rules = [{"name": "acme", "user": "acme-*", "max_subscriptions": 2, "max_connections": 10}]
     rules.append({"name": "*", "user": "*-device", "max_connections": 4})
-    broker = start_broker({**files.settings(tenants=json.dumps(rules)), **HTTP})
+    quotas = {"quotas.max_connections_per_user": 8}
+    broker = start_broker({**files.settings(tenants=json.dumps(rules)), **HTTP, **quotas})
     api = HttpClient(broker)
-    with client(broker, "acme", "c", 5) as acme, client(broker, "globex", "c", 5):
+    with client(broker, "acme", "c", 5) as acme, client(broker, "acme", "d", 5), client(broker, "globex", "c", 5):
         assert acme.subscribe(("a", 0), ("b", 0)) == [0, 0]
         publish(acme, "kept", b"", retain=True)
         found = limits(api)
         assert brief(found["tenants.max_subscriptions"]) == (2, 2, 1.0, "acme")
         assert brief(found["tenants.max_connections"]) == (1, 4, 0.25, "globex")  # each has a limit of its own
         assert brief(found["tenants.max_sessions"])[1:3] == (None, None)
+        assert brief(found["quotas.max_connections_per_user"]) == (2, 8, 0.25, "$tenant/acme/acme-device")
         assert acme.subscribe(("c", 0)) == [QUOTA_EXCEEDED]
+
+
+@pytest.mark.parametrize("store", ["sqlite"])
+def test_links_and_logs_and_bans(start_broker: StartBroker) -> None:
+    far = {"url": "mqtt://127.0.0.1:1", "topics": ["t out 1"], "max_queued_messages": 4}
+    settings = {"links": json.dumps({"far": far}), "analytics.topics": "#", "limits.max_streams": 2}
+    broker = start_broker({**HTTP, **settings})
+    api = HttpClient(broker)
+    broker.wait_for_log("link is not connected")
+    with SocketClient(broker.port, "other") as other:
+        fill(other, "t", 3)
+        assert other.subscribe(("$stream/now/t", 0)) == [0]
+        assert api.ask("POST", "/bans", {"kind": "client_id", "value": "x"}).status == 200
+        found = limits(api)
+        assert brief(found["links.max_queued_messages"]) == (3, 4, 0.75, "far")
+        assert found["links.max_queued_bytes"]["limit"] == 16 << 20  # that of all sessions
+        assert found["limits.max_queued_messages"]["used"] == 0
+        assert brief(found["limits.max_streams"]) == (1, 2, 0.5, "other")
+        assert brief(found["bans"])[:2] == (1, 10_000)
+        assert found["analytics.log_bytes"]["used"] > 0 and found["analytics.log_bytes"]["full"] is None
+        assert found["analytics.max_waiting_bytes"]["limit"] == 32 << 20
 
 
 @pytest.mark.parametrize("store", ["memory"])

@@ -17,10 +17,10 @@ function part(limit) {
 }
 
 const COLUMNS = [
-  ["Limit", (limit) => limit.name],
-  ["Full", part, "number"],
-  ["Used", (limit) => amount(limit.used, limit.unit), "number"],
-  ["Of", (limit) => (limit.limit === null ? "no limit" : `${amount(limit.limit, limit.unit)}${limit.unit === "bytes" ? "" : ` ${limit.unit}`}`), "number"],
+  ["Limit", (limit) => limit.name, "tight"],
+  ["Full", part, "number tight"],
+  ["Used", (limit) => amount(limit.used, limit.unit), "number tight"],
+  ["Of", (limit) => (limit.limit === null ? "no limit" : `${amount(limit.limit, limit.unit)}${limit.unit === "bytes" ? "" : ` ${limit.unit}`}`), "number tight"],
   ["Fullest", (limit) => (limit.whose ? `${limit.scope} ${limit.whose}` : "")],
   ["Node", (limit) => limit.node],
   ["When it is reached", (limit) => h("span", {}, limit.when_reached, " ", h("span", { class: "muted" }, limit.change))],
