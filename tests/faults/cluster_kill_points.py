@@ -140,7 +140,7 @@ def install(point: str, count: int) -> None:
 
     def due(point: str) -> Callable[..., None]:
         def passed(reply: Any) -> None:
-            if isinstance(reply, list) and (reply[0] or len(reply) > 1):
+            if isinstance(reply, list) and (reply[0] or reply[1]):
                 killer.here(point)
 
         return passed
@@ -154,7 +154,7 @@ def install(point: str, count: int) -> None:
 
     def given(name: str) -> Callable[..., None]:
         def ends_leases(block: Any, *_: Any) -> None:
-            if block.commit and block.shares and block.ended_leases:
+            if block.commit and block.ended_leases:
                 killer.here(name)
 
         return ends_leases
@@ -175,12 +175,12 @@ def install(point: str, count: int) -> None:
         if releasing:
             killer.here("returned")
 
-    def receives(items: list[Any]) -> None:
-        if items:
+    def receives(leases: list[Any], _: list[Any]) -> None:
+        if leases:
             killer.here("leased")
 
-    def received(items: list[Any]) -> None:
-        if items:
+    def received(leases: list[Any], _: list[Any]) -> None:
+        if leases:
             killer.here("lease-given")
 
     around(Leases, "receive", receives, received)
