@@ -42,13 +42,13 @@ OF_TENANT = "Set {option} in the table of the tenant, [[tenants]], then reload t
 class Use(NamedTuple):
     """How full a limit is: of the fullest one, if there are many."""
 
-    used: int | None  # None: it can't be told
+    used: int | None  # None: it is not known
     limit: int | None  # None: there is no limit
     whose: str = ""  # name of the fullest one
 
     @property
     def full(self) -> float | None:
-        """The part that is used; None: it can't be told, or there is no limit."""
+        """The part that is used; None: it is not known, or there is no limit."""
         return self.used / self.limit if self.used is not None and self.limit else None
 
 

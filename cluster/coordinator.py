@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import blake2b
-from typing import Any
 
 from .._speedups.base.msgpack import pack
 from .._speedups.cluster.journal import ClusterJournal
@@ -52,7 +51,7 @@ from .redis.append_only_file import rewrite_after_restart
 from .redis.clients import RedisAddress
 from .redis.connector import Connector, Refused
 from .redis.durability import inspect
-from .redis.link import DECLARED_DEAD, LinkError, LinkLost, Reply, ignore, is_forbidden
+from .redis.link import DECLARED_DEAD, LinkError, LinkLost, Reply, ignore, info_fields, is_forbidden
 from .redis.log_bounds import LogBounds
 from .redis.store import RedisStore
 from .replication.analytics_results import AnalyticsResults
@@ -531,7 +530,7 @@ class ClusterCoordinator(Coordinator):
         with _away_is_not_now():
             sessions = int(await self._link.ask("ZCARD", self._link.keys.sessions))
             try:
-                found = _fields(await self._link.ask("INFO", "memory"))
+                found = info_fields(await self._link.ask("INFO", "memory"))
             except LinkError as error:
                 if not is_forbidden(str(error)):
                     raise
@@ -615,12 +614,6 @@ def _away_is_not_now() -> Iterator[None]:
         yield
     except (LinkLost, LinkError) as error:
         raise NotNow("Redis is away") from error
-
-
-def _fields(info: Any) -> dict[str, str]:
-    """The fields in a reply of INFO."""
-    text = info.decode() if isinstance(info, bytes) else str(info)
-    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
 def _weight(name: str, node: bytes) -> bytes:

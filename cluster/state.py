@@ -19,7 +19,7 @@ class State(Enum):
     SUSPENDED = "suspended"  # its lease has expired: it serves no client until Redis has confirmed its membership
     CUT_OFF = "cut off"  # its link is lost: it serves clients as far as that needs no other node
     STRANDED = "stranded"  # its link is lost, and it stood still: it serves no client
-    LEAVING = "leaving"  # it has stored all, and tells Redis that it leaves
+    LEAVING = "leaving"  # it has stored all, and reports to Redis that it leaves
     FENCED = "fenced"  # it is no member any more, or its state is not that of the cluster: final
     LEFT = "left"  # it has left, or has given up joining: final
 

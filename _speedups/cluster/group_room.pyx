@@ -57,8 +57,8 @@ cdef class AnnouncedRoom:
         """Send Redis the room of a member that gets messages directly. Returns whether it is no such member.
 
         If the session has no other subscription, Redis finds the room in the length of its queue: it is sent the whole
-        room, once. Then acknowledgements make room there, so those of a quarter of it do not wait for a larger block.
-        For other sessions Redis is sent the room when that has changed.
+        room, once. Then acknowledgements make room there. When they make a quarter of it, they do not wait for a larger
+        block. For other sessions Redis is sent the room when that has changed.
         """
         cdef bint direct = self.is_direct(member)
         cdef Session session = member.session

@@ -161,7 +161,7 @@ cdef int write_packet(uint8_t* p, const Message* m, int64_t clock) except -1:
 
 cdef bytes pack_log(Buffer* b, Pool* pool, const Forward* forwards, Py_ssize_t count, list sessions, bytes header,
                     int64_t clock):
-    """The header of batches, and [peer, its batch; empty = that of the log].
+    """The header of batches, and [peer, its batch; empty = the batch of the log].
 
     Returns the batch of the log, after its header. It is no part of the text: it takes Redis much longer to get a text
     out of another one than to have it as an argument.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, kw_only=True)
 class Terms:
-    """The terms of one connection; the defaults are those of a client below level 5."""
+    """The terms of one connection; the defaults are the terms of a client below level 5."""
 
     # The client's: for packets to it.
     maximum_packet_size: int = 0  # bytes of the largest packet that it takes; 0 = any

@@ -44,7 +44,7 @@ cdef class Assigner:
     # ---- giving ----
 
     cdef int give_new(self, uint64_t place, const Publication* publication, Message* message) except -1:
-        """Give a new message to the next member with room, or to that of its key; else it waits."""
+        """Give a new message to the next member with room, or to the member of its key; else it waits."""
         cdef Key key
         cdef bint given
         if self.backlog.keys is None:
@@ -228,7 +228,7 @@ cdef class Assigner:
         return False
 
     cdef int send_all_keyed(self) except -1:
-        """Give the messages that wait: first those parked for members with room, then those of free keys."""
+        """Give the messages that wait: first messages parked for members with room, then messages of free keys."""
         cdef Key key
         cdef Member member
         cdef Waiting taken

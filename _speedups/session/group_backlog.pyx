@@ -110,7 +110,7 @@ cdef class Backlog:
         if not is_new and age > place:
             return True
         self.queue.replace(at, other, place, message)
-        if self.failures.count(other):            # those of the older one
+        if self.failures.count(other):            # the older message has failed
             self.failures.forget(other)
             self.backing.record_failure(other)
         self.backing.record_queued(other, message)

@@ -155,7 +155,7 @@ cdef class Session(SessionQueue):
                     bint of_group) except -1:
         """Add a message that has queue number `n`; `flags` are EntryFlags. A repeated number is ignored.
 
-        `identifiers` are those of the subscriptions that it matched, as properties. `size`: bytes of the entry in
+        `identifiers`: subscription identifiers of the matching filters, as properties. `size`: bytes of the entry in
         Redis. `of_group`: it is from a shared subscription, whose window is its limit here: dropped, no other member
         would get it.
         """

@@ -16,9 +16,9 @@ EXAMPLES = """\
   flockmq limits --json --url https://broker.example.org:8080 --token-file token
 
 The limits in the order of how full they are: the configuration key, what is used of it, and by whom. A limit of
-each session, group, tenant and so on shows the fullest one. In a cluster each limit is that of the node where it is
-fullest. Limits that are at least 80 % full are explained: what happens when they are reached, and how to change
-them."""
+each session, group, tenant and so on shows the fullest one. In a cluster each limit is shown at the node where
+it is fullest. Limits that are at least 80 % full are explained: what happens when they are reached, and how to
+change them."""
 ALMOST_FULL = 0.8
 HEAD = ("full", "      used", "     limit", "", "name", "fullest", "node")
 

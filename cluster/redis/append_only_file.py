@@ -7,7 +7,7 @@ after it, although its messages were sent again and stored once more. A rewrite 
 """
 
 from ...broker import logs
-from .link import Link, LinkLost, Reply, ReplyError, is_forbidden
+from .link import Link, LinkLost, Reply, ReplyError, info_fields, is_forbidden
 
 log = logs.get("flockmq.cluster")
 
@@ -18,7 +18,7 @@ def rewrite_after_restart(connection: Link) -> None:
     def decide(reply: Reply) -> None:
         if isinstance(reply, ReplyError):
             _report(reply)
-        elif isinstance(reply, bytes | str) and _is_due(reply.decode() if isinstance(reply, bytes) else reply):
+        elif isinstance(reply, bytes | str) and _is_due(info_fields(reply)):
             connection.call(asked, "BGREWRITEAOF")
 
     def asked(reply: Reply) -> None:
@@ -30,8 +30,7 @@ def rewrite_after_restart(connection: Link) -> None:
     connection.call(decide, "INFO", "persistence")
 
 
-def _is_due(info: str) -> bool:
-    fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+def _is_due(fields: dict[str, str]) -> bool:
     return (
         fields.get("aof_enabled") == "1"
         and fields.get("aof_last_rewrite_time_sec") == "-1"

@@ -51,12 +51,35 @@ DAMAGED = Turns({"owner": OneOf(("client", "group", "node", "common")), "name": 
 HANDED_OUT: Mapping[str, Kind] = {"leases": LEASES, "totals": TOTALS, "given": GIVEN, "damaged": DAMAGED}
 WILLS = Turns({"epoch": NUMBER, "will": TEXT})
 
+# The records of a change, by their kinds.
+CHANGES: Mapping[str, Mapping[str, Kind]] = {
+    "subscribed": {
+        "client_id": TEXT,
+        "incarnation": NUMBER,
+        "filter": TEXT,
+        "options": NUMBER,
+        "identifier": NUMBER,
+    },
+    "unsubscribed": {"client_id": TEXT, "incarnation": NUMBER, "filter": TEXT},
+    "ended": {"client_id": TEXT, "incarnation": NUMBER},
+    "route": {"filter": TEXT, "qos": NUMBER, "in_queues": FLAG, "only_persistent": FLAG, "members": NUMBER},
+    "unroute": {"filter": TEXT},
+    "retained": {"topic": TEXT, "message": TEXT},
+    "outdated": {"topic": TEXT},
+    "ready": {"node": TEXT},
+    "left": {"node": TEXT},
+    "group": {"group": TEXT, "settings": TEXT},
+    "mark": {"number": NUMBER},
+}
+# A node also reports topic names whose retained messages have expired. No other node gets such a record.
+RECORDS: Mapping[str, Mapping[str, Kind]] = {**CHANGES, "expired": {"topic": TEXT}}
+
 BLOCK = Fields(
     {
         "pushes": ListOf(Fields({"client_id": TEXT, "incarnation": NUMBER, "messages": Rest(NUMBER)})),
         "batch_header": TEXT,
         "targets": ListOf(Fields({"node": TEXT, "packets": TEXT})),
-        "changes": TEXT,
+        "changes": Packed(ListOf(Outcomes(RECORDS)), or_nothing=True),
         "awaiting": ListOf(
             Fields(
                 {
@@ -126,26 +149,6 @@ SETTLED = Fields(
     }
 )
 
-# The records of a change, by their kinds.
-CHANGES: Mapping[str, Mapping[str, Kind]] = {
-    "subscribed": {
-        "client_id": TEXT,
-        "incarnation": NUMBER,
-        "filter": TEXT,
-        "options": NUMBER,
-        "identifier": NUMBER,
-    },
-    "unsubscribed": {"client_id": TEXT, "incarnation": NUMBER, "filter": TEXT},
-    "ended": {"client_id": TEXT, "incarnation": NUMBER},
-    "route": {"filter": TEXT, "qos": NUMBER, "in_queues": FLAG, "only_persistent": FLAG, "members": NUMBER},
-    "unroute": {"filter": TEXT},
-    "retained": {"topic": TEXT, "message": TEXT},
-    "outdated": {"topic": TEXT},
-    "ready": {"node": TEXT},
-    "left": {"node": TEXT},
-    "group": {"group": TEXT, "settings": TEXT},
-    "mark": {"number": NUMBER},
-}
 # Messages to nodes, by their kinds; batches of packets aside.
 NOTIFICATIONS: Mapping[str, Mapping[str, Kind]] = {
     "changes": {"number": NUMBER, "origin": TEXT, "records": Packed(ListOf(Outcomes(CHANGES)))},

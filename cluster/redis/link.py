@@ -18,7 +18,7 @@ from ..._speedups.cluster.link import LinkLost, RedisConnection, ignore
 from ..._speedups.cluster.resp import ReplyError
 from ..._speedups.net.reactor import Reactor
 
-__all__ = ["Link", "LinkError", "LinkLost", "Reply", "ReplyError", "Then", "ignore", "is_forbidden"]
+__all__ = ["Link", "LinkError", "LinkLost", "Reply", "ReplyError", "Then", "ignore", "info_fields", "is_forbidden"]
 
 Reply = Any
 Then = Callable[[Reply], object]
@@ -166,6 +166,12 @@ async def _encrypt(connected: socket.socket, tls: ssl.SSLContext, host: str) -> 
             each.close()
         raise
     return ours
+
+
+def info_fields(reply: bytes | str) -> dict[str, str]:
+    """The fields in a reply of INFO, by name."""
+    text = reply.decode() if isinstance(reply, bytes) else reply
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
 def is_forbidden(reason: str) -> bool:

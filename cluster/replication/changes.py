@@ -1,20 +1,20 @@
 """Replicated state: every node applies each change, in the order Redis assigns.
 
-A change is an array, its kind first:
+A change is a list of records. A record is an array, its kind first; `CHANGES` (cluster/redis/calls.py) has the fields:
 
 ==============  ====================================================================================================
-subscribed      client id, incarnation, topic filter, options, identifier (0 = none): of a persistent session
-unsubscribed    client id, incarnation, topic filter
-ended           client id, incarnation: a persistent session has ended
-route           topic filter, QoS, in queues, only persistent, members (see routes.py): the origin has clients for it
-unroute         topic filter
-retained        topic name, message (empty = cleared)
-outdated        topic name: in the stream, in place of `retained`; the message is to be read from Redis
-ready           node: it has joined
-left            node: it has left, or was declared dead
-expired         topic name: its retained message has expired; for Redis only, nodes drop it by themselves
-group           name, settings as JSON (empty = no more): a shared subscription is declared
-mark            number: random, the last record of a change
+subscribed      a persistent session has a subscription
+unsubscribed    a persistent session has it no more
+ended           a persistent session has ended
+route           the origin has clients for a topic filter (routes.py)
+unroute         the origin has no clients for it any more
+retained        the retained message of a topic name has changed; an empty one is cleared
+outdated        in the stream, in place of `retained`: the message is to be read from Redis
+ready           a node has joined
+left            a node has left, or was declared dead
+expired         a retained message has expired; for Redis only, nodes drop it by themselves
+group           a shared subscription is declared, or is it no more: the settings are empty
+mark            a random number, the last record of a change
 ==============  ====================================================================================================
 """
 

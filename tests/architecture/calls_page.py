@@ -7,11 +7,11 @@ from flockmq.cluster.redis.calls import (
     ACKS,
     BLOCK,
     CALLS,
-    CHANGES,
     FREES,
     HANDED_OUT,
     NOTIFICATIONS,
     READS,
+    RECORDS,
     SETTLED,
     Call,
 )
@@ -56,6 +56,13 @@ def _reply(kind: Kind) -> str:
     return text.replace(handed_out, "what it hands out")
 
 
+def _short(text: str) -> str:
+    """The kinds of values, without the records of changes."""
+    for records in (BLOCK.fields["changes"], NOTIFICATIONS["changes"]["records"]):
+        text = text.replace(str(records), "packed list of records, below")
+    return text
+
+
 def _shown(kind: Kind) -> str:
     return next((f"`{name}`, below" for name, each in SHARED.items() if each is kind), str(kind))
 
@@ -67,15 +74,12 @@ def _parts() -> str:
     for name, kind in SHARED.items():
         fields = kind.fields if isinstance(kind, Fields) else {}
         lines += ["", f"`{name}`:", ""]
-        lines += [_line(f"- `{each}`: {part}") for each, part in fields.items()]
+        lines += [_line(f"- `{each}`: {_short(str(part))}") for each, part in fields.items()]
         if isinstance(kind, ListOf):
             lines.append(_line(f"- {kind}"))
-    for title, kinds in (("Messages to nodes", NOTIFICATIONS), ("Records of a change", CHANGES)):
+    for title, kinds in (("Messages to nodes", NOTIFICATIONS), ("Records of a change", RECORDS)):
         lines += ["", f"## {title}", "", _line("An array, its kind first."), ""]
-        for name, fields in kinds.items():
-            records = str(NOTIFICATIONS["changes"]["records"])
-            text = str(Fields(fields))[1:-1].replace(records, "packed list of records, below")
-            lines.append(_line(f"- `{name}`: {text}"))
+        lines += [_line(f"- `{name}`: {_short(str(Fields(fields))[1:-1])}") for name, fields in kinds.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,9 +10,8 @@ import redis
 
 from flockmq._speedups.base.msgpack import pack, unpack
 from flockmq._speedups.cluster.message_codec import encode_entry, encode_message
-from flockmq.cluster.redis.connector import function_library
 from tests.harness.commits import commit_arguments
-from tests.harness.function_nodes import call_function
+from tests.harness.function_nodes import NODES, FunctionNodes
 from tests.harness.redis_process import RedisProcess
 
 GROUP = b"$share/g/t"
@@ -19,19 +19,13 @@ KEY, OTHER = b"\1\0\0\0", b"\2\0\0\0"
 SETTINGS = {"strategy": "topic", "max_queued_messages": 4}
 
 
-class Nodes:
-    """Nodes `n1` and `n2`, which are no more than their calls; each has announced room for the group."""
+class Nodes(FunctionNodes):
+    """Each has announced room for the group."""
 
     def __init__(self, port: int) -> None:
-        self.redis = redis.Redis(port=port)
-        self.redis.function_load(function_library(), replace=True)
-        self.sequence = {b"n1": 0, b"n2": 0}
-        for node in self.sequence:
-            self.call("join", node, 1, [])
+        super().__init__(port)
+        self.sequence = dict.fromkeys(NODES, 0)
         self.call("declare_group", b"n1", GROUP, json.dumps(SETTINGS))
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        return call_function(self.redis, name, *arguments)
 
     def commit(
         self,
@@ -61,7 +55,7 @@ class Nodes:
         ended = [part for place in done for part in (GROUP, place)]
         self.call("acks", node, [], [ended, [], [GROUP, KEY, number], []])
 
-    def claim(self, node: bytes, client_id: bytes) -> tuple[int, int]:
+    def connect(self, node: bytes, client_id: bytes) -> tuple[int, int]:
         """A client with a persistent session connects: epoch and incarnation."""
         epoch, _, incarnation, *_ = self.call("claim", node, client_id, 1, 4, b"", 100, b"", 0, 3600, 0)
         return epoch, incarnation
@@ -77,7 +71,7 @@ class Nodes:
         """The connection ends, the messages from the number `sent` on were not sent; the node asks for KEY."""
         self.commit(node, [], [], [], releases=[[client_id, epoch, sent]], checked_keys=[GROUP, KEY, 1])
 
-    def close(self, node: bytes, number: int) -> None:
+    def give_up(self, node: bytes, number: int) -> None:
         self.commit(node, [], [], [], closed_keys=[GROUP, KEY, number])
 
     def leases(self, node: bytes) -> dict[int, int]:
@@ -96,10 +90,11 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(redis_server: RedisProcess) -> Nodes:
+def nodes(redis_server: RedisProcess) -> Iterator[Nodes]:
     made = Nodes(redis_server.port)
     made.room(b"n1", 1)
-    return made
+    yield made
+    made.close()
 
 
 def test_a_key_stays_with_its_node_and_others_wait_for_room(nodes: Nodes) -> None:
@@ -132,14 +127,14 @@ def test_a_node_gives_a_key_up_when_it_has_all_its_leases(nodes: Nodes) -> None:
     nodes.share(KEY, KEY)
     nodes.room(b"n1", 0)
     nodes.room(b"n2", 9)
-    nodes.close(b"n1", 1)  # the second is under way
+    nodes.give_up(b"n1", 1)  # the second is under way
     assert nodes.leases(b"n1") == {1: 1, 2: 2}
     nodes.share(KEY, OTHER)
     assert (nodes.leases(b"n2"), nodes.waiting) == ({}, 2), "they must not pass it"
-    nodes.close(b"n1", 2)
+    nodes.give_up(b"n1", 2)
     assert nodes.leases(b"n1") == {}
     assert nodes.leases(b"n2") == {1: 3, 2: 4, 3: 5, 4: 6}
-    nodes.close(b"n1", 2)  # sent again
+    nodes.give_up(b"n1", 2)  # sent again
     assert (nodes.leases(b"n1"), len(nodes.leases(b"n2"))) == ({}, 4)
 
 
@@ -164,7 +159,7 @@ def test_a_message_that_comes_back_reaches_the_node_of_its_key_before_the_key_is
     nodes.room(b"n2", 1)
     nodes.share(OTHER)
     nodes.room(b"n1", 1)
-    epoch, incarnation = nodes.claim(b"n1", b"w")
+    epoch, incarnation = nodes.connect(b"n1", b"w")
     nodes.share(KEY, KEY, KEY, KEY)
     nodes.give(b"n1", b"w", incarnation, 2, 3, 4)
     nodes.share(KEY, KEY, KEY)

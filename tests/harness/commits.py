@@ -5,7 +5,7 @@ from typing import Any
 
 from flockmq._speedups.base.msgpack import pack
 from flockmq.cluster.redis.calls import BLOCK, CALLS
-from flockmq.cluster.redis.kinds import TEXT
+from flockmq.cluster.redis.kinds import Packed, Text
 
 FIRST_MESSAGE = 3 + len(CALLS["commit"].arguments)  # place of the first message among the arguments in Lua
 
@@ -37,11 +37,10 @@ def commit_arguments(
     parts["shares"] = [part if n % 2 == 0 else list(map(_at, part)) for n, part in enumerate(parts.get("shares", ()))]
     parts["delayed"] = [_at(part) if n % 3 == 0 else part for n, part in enumerate(parts.get("delayed", ()))]
     parts["releases"] = [[*release, *[b""] * (5 - len(release))] for release in parts.get("releases", ())]
-    block = [parts.pop(name, b"" if kind == TEXT else []) for name, kind in BLOCK.fields.items()]
+    block = [parts.pop(name, b"" if isinstance(kind, (Text, Packed)) else []) for name, kind in BLOCK.fields.items()]
     assert not parts, f"a block has no {', '.join(parts)}"
-    most, most_bytes, drops_oldest = limits
-    batches = block[1] + batch if batch else b""
-    return [sequence, pack(block), most, most_bytes, int(drops_oldest), "0-0", *entry, batches, *messages]
+    header = block[list(BLOCK.fields).index("batch_header")]
+    return [sequence, pack(block), *map(int, limits), "0-0", *entry, batch and header + batch, *messages]
 
 
 def _at(number: int) -> int:

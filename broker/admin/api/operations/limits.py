@@ -17,7 +17,7 @@ LIMIT = record(
         "scope": text("whether it limits a node, the cluster, or each session, connection, ...", enum=list(SCOPES)),
         "unit": text(enum=list(UNITS)),
         "limit": nullable(integer("null: there is none")),
-        "used": nullable(integer("by the fullest one; null: it can't be told")),
+        "used": nullable(integer("by the fullest one; null: it is not known")),
         "full": nullable(number("used / limit; null: there is no limit, or it is full in normal operation")),
         "whose": text("name of the fullest session, group, tenant, ..."),
         "node": text("id of the node where it is fullest"),
@@ -28,7 +28,7 @@ LIMIT = record(
 
 
 async def limits(request: Request) -> dict[str, Any]:
-    """The limits, fullest first: those of a node, or each at the node where it is fullest."""
+    """The limits, fullest first: the limits of a node, or each limit at the node where it is fullest."""
     answers = await call(request.node, "limits")
     wanted = request.arguments["node"]
     found = {node: items for node, items in values(answers).items() if wanted in ("", node)}
