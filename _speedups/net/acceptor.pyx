@@ -8,6 +8,7 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from ..base.rate_limit cimport charge_rate, has_rate
+from .address cimport address_set
 from .posix cimport (
     AF_UNIX, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN, SO_PEERCRED, SOCK_CLOEXEC, SOCK_NONBLOCK, SOL_SOCKET, accept4,
     close, epoll_ctl, epoll_event, getsockopt, now, sockaddr,
@@ -107,7 +108,7 @@ cdef class Acceptor(Loop):
         if c is not None and address:
             host, _, port = address.rpartition(":")
             at = ip_address(host.strip("[]"))
-            c.set_client_address(socket.AF_INET if at.version == 4 else socket.AF_INET6, at.packed, int(port))
+            address_set(&c.peer, socket.AF_INET if at.version == 4 else socket.AF_INET6, at.packed, int(port))
         return c
 
     def stop_listening(self):
@@ -196,11 +197,11 @@ cdef class Acceptor(Loop):
         c.loop = self
         c.fd = fd
         c.endpoint = endpoint
-        memcpy(c.peer, peer, min(size, sizeof(c.peer)))
-        if c.peer[0] == AF_UNIX:
+        memcpy(c.peer.bytes, peer, min(size, sizeof(c.peer.bytes)))
+        if c.peer.bytes[0] == AF_UNIX:
             size = sizeof(credentials)
             getsockopt(fd, SOL_SOCKET, SO_PEERCRED, credentials, &size)
-            memcpy(c.peer + 4, &credentials[1], 4)
+            memcpy(c.peer.bytes + 4, &credentials[1], 4)
         event.events = c.interest = EPOLLIN
         event.data.u64 = <uint64_t><uintptr_t><void*>c
         c.is_pending = True

@@ -6,6 +6,7 @@ from ..base.buffers cimport Buffer
 from ..base.flag cimport flag
 from ..base.rate_limit cimport RateLimit
 from ..base.timer_wheel cimport Timer
+from .address cimport Address
 from .listener cimport Endpoint
 from .loop cimport Loop
 from .tls cimport Tls
@@ -31,7 +32,7 @@ cdef class Connection(Channel):
     cdef flag tls_wants_write          # TLS must write before it can read on
     cdef flag reads_again              # is in loop.read_again
     cdef flag reads_last               # gives way, and reads what has arrived once more
-    cdef uint8_t peer[24]              # of struct sockaddr_in or sockaddr_in6 up to the address, or only the family
+    cdef Address peer
     cdef public uint32_t connect_number # of its CONNECT: see `is_newer_than`
     cdef Loop loop
     cdef Buffer incoming               # bytes of an incomplete packet, or of packets that may not be handled yet
@@ -40,16 +41,12 @@ cdef class Connection(Channel):
     cdef list giving_way               # reason for which it ends when all that has arrived is handled, then what is
                                        # called after that; None: it stays
     cdef readonly str certificate      # subject of the client's certificate, as configured, or None
-    cdef RateLimit* rates              # recent messages, and bytes; NULL while it is not metered
+    cdef RateLimit* rates              # METERS of them; NULL while it is not metered
 
     cdef bint transmit(self) except -1
-    cdef Py_ssize_t push(self, const uint8_t* p, Py_ssize_t size) except -4
-    cdef Py_ssize_t push_frame(self, const uint8_t* p, Py_ssize_t size) except -4
     cdef int send_close_notices(self) except -1
-    cdef int set_client_address(self, int family, bytes address, int port) except -1
     cdef int set_interest(self, uint32_t interest) except -1
     cdef int admitted(self) except -1
-    cdef bytes origin(self)
     cdef bint count_address(self) except -1
     cdef int uncount_address(self) except -1
     cdef int meter(self) except -1

@@ -11,23 +11,24 @@ from cpython.ref cimport Py_INCREF
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy, memset, strerror
+from libc.string cimport strerror
 
 from ..base.buffers cimport buffer_free, buffer_size, pointers_push
-from ..base.rate_limit cimport RateLimit, charge_rate, has_rate
+from ..base.rate_limit cimport RateLimit
 from ..base.timer_wheel cimport timer_start, timer_stop
 from ..codec.packets cimport Connack, Disconnect
 from ..codec.encode cimport encode
 from ..codec.tables cimport (
     CODE_PACKETS, CODE_SERVER_SHUTTING_DOWN, CODE_SERVER_UNAVAILABLE, CODE_UNSPECIFIED, CONNACK, DISCONNECT,
 )
-from .listener cimport Listener
+from .address cimport address_origin, address_text
+from .layers cimport push
+from .listener cimport METERS, Listener
 from .posix cimport (
-    AF_INET, AF_INET6, AF_UNIX, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, MSG_DONTWAIT,
-    MSG_NOSIGNAL, MSG_PEEK, SHUT_WR, SO_LINGER, SOL_SOCKET, close, epoll_ctl, epoll_event, iovec, linger, msghdr, recv,
-    send, sendmsg, setsockopt, shutdown,
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, SHUT_WR,
+    SO_LINGER, SOL_SOCKET, close, epoll_ctl, epoll_event, linger, recv, send, setsockopt, shutdown,
 )
-from .tls cimport FAILED, RECORD_MAX, WANTS_WRITE
+from .tls cimport FAILED, WANTS_WRITE
 from .websocket cimport NORMAL, PROTOCOL_ERROR
 from ..protocol.channel cimport AUTHENTICATING, ENDED, EXPECTING, OPEN
 from ..protocol.read_gate cimport (
@@ -38,16 +39,12 @@ from ..session.counters cimport (
 )
 from ..session.session cimport Session
 
-import socket
 from ..protocol import close_reasons
 
 cdef enum:
     LINGER_TICKS = 8           # how long a refused client may take to read the refusal
     GIVE_WAY_TICKS = 120       # how long a connection that gives way may take to handle its packets
-    MESSAGES = 0               # place in `rates`
-    VOLUME = 1
 
-cdef const uint8_t* MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"  # prefix of an IPv4 address in IPv6 form
 cdef Py_ssize_t TIMER_OFFSET           # of `timer` in a Connection
 
 
@@ -102,23 +99,7 @@ cdef class Connection(Channel):
     @property
     def address(self):
         """The client's address and port, as text; for a Unix socket, "unix:" and the client's user id."""
-        cdef int family = self.peer[0] | self.peer[1] << 8
-        if family == AF_UNIX:
-            return f"unix:{int.from_bytes(self.peer[4:8], 'little')}"
-        port = self.peer[2] << 8 | self.peer[3]
-        if family == AF_INET:
-            return f"{socket.inet_ntop(family, self.peer[4:8])}:{port}"
-        return f"[{socket.inet_ntop(socket.AF_INET6, self.peer[8:24])}]:{port}"
-
-    cdef int set_client_address(self, int family, bytes address, int port) except -1:
-        """Replace the connection's address with the client's address from its proxy."""
-        cdef int at = 4 if family == AF_INET else 8
-        self.peer[0] = family & 0xFF
-        self.peer[1] = family >> 8
-        self.peer[2] = port >> 8
-        self.peer[3] = port & 0xFF
-        memcpy(self.peer + at, <const uint8_t*>address, min(len(address), <Py_ssize_t>sizeof(self.peer) - at))
-        return 0
+        return address_text(&self.peer)
 
     cdef int set_interest(self, uint32_t interest) except -1:
         """Request these events from epoll."""
@@ -146,19 +127,10 @@ cdef class Connection(Channel):
             return self.close_soon(close_reasons.EPOLL_FAILED)
         return 0
 
-    cdef bytes origin(self):
-        """The address for its limit: an IPv4 address or an IPv6 network; empty for a Unix socket."""
-        cdef int family = self.peer[0] | self.peer[1] << 8
-        if family == AF_INET:
-            return self.peer[4:8]
-        if family == AF_INET6 and memcmp(self.peer + 8, MAPPED, 12) == 0:
-            return self.peer[20:24]                # an IPv4 address in IPv6 form, as some proxies send it
-        return self.peer[8:16] if family == AF_INET6 else b""
-
     cdef bint count_address(self) except -1:
         """Count the connection among those of its address; False if there are too many: it is then refused."""
         cdef uint32_t limit = self.endpoint.listener.max_per_address
-        cdef bytes origin = self.origin() if limit else b""
+        cdef bytes origin = address_origin(&self.peer) if limit else b""
         if not origin:
             return True
         known = self.loop.addresses.get(origin, 0)
@@ -174,7 +146,7 @@ cdef class Connection(Channel):
     cdef int uncount_address(self) except -1:
         if self.counted:
             self.counted = False
-            origin = self.origin()
+            origin = address_origin(&self.peer)
             self.loop.addresses[origin] -= 1
             if self.loop.addresses[origin] == 0:
                 del self.loop.addresses[origin]
@@ -188,7 +160,7 @@ cdef class Connection(Channel):
         self.metered = self.endpoint.listener.metered() or (
             self.session is not None and self.session.tenant is not None and self.session.tenant.metered())
         if self.metered and self.rates == NULL:
-            self.rates = <RateLimit*>calloc(2, sizeof(RateLimit))
+            self.rates = <RateLimit*>calloc(METERS, sizeof(RateLimit))
             if self.rates == NULL:
                 raise MemoryError
         return 0
@@ -196,10 +168,7 @@ cdef class Connection(Channel):
     cdef int charge(self, bint is_publish, Py_ssize_t size) except -1:
         cdef Listener listener = self.endpoint.listener
         cdef uint32_t tick = self.turn.tick
-        charge_rate(&self.rates[MESSAGES], listener.client_messages, is_publish, tick)
-        charge_rate(&self.rates[VOLUME], listener.client_bytes, size, tick)
-        charge_rate(&listener.messages, listener.total_messages, is_publish, tick)
-        charge_rate(&listener.volume, listener.total_bytes, size, tick)
+        listener.charge(self.rates, is_publish, size, tick)
         if self.session is not None and self.session.tenant is not None:
             self.session.tenant.charge(is_publish, size, tick)
         return self.apply_rate_limit()
@@ -224,10 +193,7 @@ cdef class Connection(Channel):
         """Whether its rates, those of its listener and of its tenant allow a metered connection another packet."""
         cdef Listener listener = self.endpoint.listener
         cdef uint32_t tick = self.turn.tick
-        return (has_rate(&self.rates[MESSAGES], listener.client_messages, tick)
-                and has_rate(&self.rates[VOLUME], listener.client_bytes, tick)
-                and has_rate(&listener.messages, listener.total_messages, tick)
-                and has_rate(&listener.volume, listener.total_bytes, tick)
+        return (listener.within_rate(self.rates, tick)
                 and (self.session is None or self.session.tenant is None or self.session.tenant.within_rate(tick)))
 
     cdef int flush(self) except -1:
@@ -277,61 +243,20 @@ cdef class Connection(Channel):
         while size > 0 or (self.websocket is not None and self.websocket.owes()):
             if self.closed:
                 return False
-            sent = self.push(self.out.data + self.out.start, size)
+            sent = push(self.tls, self.websocket, self.fd, self.loop.record, self.out.data + self.out.start, size)
             if sent == WANTS_WRITE:
                 self.blocked = True
                 self.set_interest(self.interest | EPOLLOUT)
                 return False
             if sent < 0:
+                self.close_soon(strerror(errno).decode() if self.tls is None
+                                else self.tls.fault if sent == FAILED else close_reasons.CLOSED_BY_CLIENT)
                 return False
             self.turn.counters[BYTES_SENT] += sent
             self.endpoint.listener.bytes_sent += sent
             self.out.start += sent
             size -= sent
         return True
-
-    cdef Py_ssize_t push(self, const uint8_t* p, Py_ssize_t size) except -4:
-        """Send some of these bytes of MQTT, in a frame, in a record; returns how many, or WANTS_WRITE or FAILED."""
-        cdef WebSocket frames = self.websocket
-        cdef Py_ssize_t sent
-        if frames is None:
-            sent = self.tls.write(p, size)
-        else:
-            frames.frame(size)
-            # The head covers less than the whole output, if output was added since the frame began.
-            sent = self.push_frame(p, frames.framed)
-        if sent > 0:
-            return sent if frames is None else frames.sent(sent)
-        if sent == WANTS_WRITE:
-            return sent
-        if self.tls is None:
-            self.close_soon(strerror(errno).decode())
-        else:
-            self.close_soon(self.tls.fault if sent == FAILED else close_reasons.CLOSED_BY_CLIENT)
-        return FAILED
-
-    cdef Py_ssize_t push_frame(self, const uint8_t* p, Py_ssize_t size) except -4:
-        """Send some of the prefix and of the payload with one call; returns the bytes sent of both."""
-        cdef WebSocket frames = self.websocket
-        cdef uint8_t* prefix = frames.prefix + frames.prefix_start
-        cdef Py_ssize_t head = frames.prefix_end - frames.prefix_start, sent
-        cdef iovec parts[2]
-        cdef msghdr message
-        if self.tls is not None:
-            # A blocked write is retried with the same bytes: they depend only on the frame.
-            size = min(size, RECORD_MAX - head)
-            memcpy(self.loop.record, prefix, head)
-            if size:
-                memcpy(self.loop.record + head, p, size)
-            return self.tls.write(self.loop.record, head + size)
-        memset(&message, 0, sizeof(message))
-        parts[0].iov_base, parts[0].iov_len = prefix, head
-        parts[1].iov_base, parts[1].iov_len = <void*>p, size
-        message.msg_iov, message.msg_iovlen = parts, 2
-        sent = sendmsg(self.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
-        if sent < 0:
-            return WANTS_WRITE if errno == EAGAIN or errno == EINTR else FAILED
-        return sent
 
     cdef int send_close_notices(self) except -1:
         """Send the close notice of each layer, as far as there is room for it."""

@@ -5,6 +5,11 @@ from libc.stdint cimport uint32_t, uint64_t
 from ..base.rate_limit cimport RateLimit
 from .tls cimport TlsContext
 
+cdef enum:                     # places of the limits of one client
+    MESSAGES = 0
+    VOLUME = 1                 # bytes
+    METERS = 2
+
 
 cdef class Listener:
     cdef readonly str name
@@ -25,6 +30,8 @@ cdef class Listener:
     cdef readonly uint64_t bytes_sent
 
     cdef bint metered(self) noexcept
+    cdef int charge(self, RateLimit* client, bint is_publish, Py_ssize_t size, uint32_t tick) noexcept
+    cdef bint within_rate(self, RateLimit* client, uint32_t tick) noexcept
 
 
 cdef class Endpoint:

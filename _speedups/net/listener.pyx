@@ -1,5 +1,7 @@
 """Listeners and endpoints: a listener has a name, limits and counters; each of its addresses is an endpoint."""
 
+from ..base.rate_limit cimport charge_rate, has_rate
+
 
 cdef class Listener:
     """The settings and counters that the connections to one listener share.
@@ -46,6 +48,21 @@ cdef class Listener:
     cdef bint metered(self) noexcept:
         """Whether its clients have a rate limit."""
         return (self.client_messages > 0 or self.client_bytes > 0 or self.total_messages > 0 or self.total_bytes > 0)
+
+    cdef int charge(self, RateLimit* client, bint is_publish, Py_ssize_t size, uint32_t tick) noexcept:
+        """Charge a handled packet to the limits of its client, and to those of all clients."""
+        charge_rate(&client[MESSAGES], self.client_messages, is_publish, tick)
+        charge_rate(&client[VOLUME], self.client_bytes, size, tick)
+        charge_rate(&self.messages, self.total_messages, is_publish, tick)
+        charge_rate(&self.volume, self.total_bytes, size, tick)
+        return 0
+
+    cdef bint within_rate(self, RateLimit* client, uint32_t tick) noexcept:
+        """Whether these limits allow the client another packet."""
+        return (has_rate(&client[MESSAGES], self.client_messages, tick)
+                and has_rate(&client[VOLUME], self.client_bytes, tick)
+                and has_rate(&self.messages, self.total_messages, tick)
+                and has_rate(&self.volume, self.total_bytes, tick))
 
 
 cdef class Endpoint:

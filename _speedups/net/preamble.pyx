@@ -4,6 +4,7 @@ from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
 
 from ..base.buffers cimport buffer_append, buffer_free, buffer_size
+from .address cimport address_set
 from .connection cimport Connection
 from .posix cimport MSG_DONTWAIT, MSG_PEEK, memmem, recv
 from .tls cimport FAILED, Tls
@@ -54,7 +55,7 @@ cdef bint read_proxy_header(Connection c) except -1:
     c.in_proxy_header = False
     if client is not None:
         family, address, port = client
-        c.set_client_address(family, address, port)
+        address_set(&c.peer, family, address, port)
     if not c.count_address():
         c.update_interest()
         return False
@@ -91,7 +92,7 @@ cdef Py_ssize_t upgrade_websocket(Connection c, Py_ssize_t n) except -1:
     answer, fault, client = c.endpoint.upgrade(shared[:size], c.tls is not None, c.address)
     if client is not None:
         c.uncount_address()
-        c.set_client_address(client[0], client[1], 0)
+        address_set(&c.peer, client[0], client[1], 0)
         if not c.count_address():
             return 0
     c.send(answer)
