@@ -42,7 +42,8 @@ cdef class Connect(ControlPacket):
     """A client's request to connect. `will_topic` None means no will; `keep_alive` is in seconds. Section 3.1.
 
     `bridge`: the client is a bridge, which Mosquitto marks in the protocol level. It gets no message back that it has
-    published, and messages with the RETAIN flag of their publisher.
+    published, and messages with the RETAIN flag of their publisher. The constructor has all 13 fields of the packet, as
+    the constructors of the other packets have: tables of cases and both ends build packets by the names of the fields.
     """
 
     packet_type = CONNECT

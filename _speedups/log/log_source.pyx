@@ -15,6 +15,7 @@ from .message_log cimport HAS_PROPERTIES, HEADER, LAYOUT, padded
 from ..codec.publish cimport (
     EXPIRY_SIZE, FLAG_RETAIN, MESSAGE_EXPIRY_INTERVAL, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER,
 )
+from ..routing.plans cimport KEEPS_RETAIN, MAXIMUM_QOS
 from ..session.counters cimport EXPIRED
 from ..session.message cimport (
     Message, Publication, expiry_after, message_new, message_release, message_size, publication_of,
@@ -69,11 +70,9 @@ cdef class LogSource(MessageSource):
         turn: of the node.
         blocks: that `check` has accepted: a list of (block, rows to pass over, place, bytes missing before it). `place`
             is the position of its messages as clients get it, but for the number of the row, which follows.
-        wanted: whether a topic name, as bytes, matches.
-        since: microseconds since 1970: earlier messages are passed over.
+        selection: whether a topic name, as bytes, matches; microseconds since 1970: earlier messages are passed over.
         now: the present in microseconds since 1970, for messages that expire.
-        qos: granted.
-        keeps_retain: whether RETAIN is as published.
+        options: of the subscription: the granted QoS, and whether RETAIN is as published.
         identifier: of the subscription; 0 = none.
         on_progress: called before the records of the messages that were pulled are sealed in a block.
         on_end: called when all blocks have been pulled.
@@ -95,16 +94,15 @@ cdef class LogSource(MessageSource):
     cdef readonly int64_t row, sent
     cdef int64_t missed                # bytes missing before the next message, as its user property says
 
-    def __init__(self, Turn turn not None, list blocks not None, *, wanted, int64_t since, int64_t now, int qos,
-                 bint keeps_retain, uint32_t identifier, on_progress, on_end):
+    def __init__(self, Turn turn not None, list blocks not None, tuple selection not None, *, int64_t now,
+                 int options, uint32_t identifier, on_progress, on_end):
         cdef uint8_t data[5]
         self.turn = turn
         self.blocks = blocks
-        self.wanted = wanted
-        self.since = since
+        self.wanted, self.since = selection
         self.now = now
-        self.qos = <uint8_t>qos
-        self.keeps_retain = keeps_retain
+        self.qos = options & MAXIMUM_QOS
+        self.keeps_retain = options & KEEPS_RETAIN != 0
         self.on_progress = on_progress
         self.on_end = on_end
         self.identifiers = b""

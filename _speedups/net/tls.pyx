@@ -88,6 +88,8 @@ cdef bytes session_scope(str name, bint required, paths):
 cdef class TlsContext:
     """The TLS settings of a listener: its certificates, and its requirements for client certificates.
 
+    It has as many arguments as a listener has settings of TLS: each is named at the one place that makes contexts.
+
     Args:
         certificate: PEM file with the certificate and its chain.
         key: PEM file with its private key.

@@ -332,9 +332,7 @@ cdef class Channel(Outlet):
                 return refuse_publish(self, self.session, publication, incoming.packet_id, NOT_REWRITABLE)
             name, length = renamed, len(renamed)
         if self.turn.tracer is not None:
-            self.turn.tracer.received(self, self.session.client_id, publication.topic, publication.topic_length,
-                                      publication.payload, publication.payload_length, publication.qos,
-                                      incoming.packet_id, publication.dup != 0)
+            self.turn.tracer.received(self, self.session.client_id, publication, incoming.packet_id)
         why = NO_REASON
         if name[0] == c'$':
             why = reserved_refusal(self.router, self.session, publication, name, length)

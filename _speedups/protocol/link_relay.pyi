@@ -2,6 +2,7 @@ from collections.abc import Iterable
 from typing import final
 
 from ..codec.packets import Packet
+from .link_ends import LinkMarks, LinkSource, LinkTarget
 
 class QuotaExceeded(Exception): ...
 
@@ -32,23 +33,14 @@ class LinkRelay:
     last_refusal: int
     def __init__(
         self,
-        source_level: int,
-        target_level: int,
+        source: LinkSource,
+        target: LinkTarget,
         rules: Iterable[TopicRule],
         *,
-        max_packet_size: int,
-        target_max_packet_size: int = ...,
-        max_topic_levels: int = ...,
-        control_characters: bool = ...,
-        retain_available: bool = ...,
-        maximum_qos: int = ...,
+        marks: LinkMarks = ...,
         lowered: set[int] | None = ...,
-        mark: tuple[bytes, bytes] | None = ...,
-        refused_marks: Iterable[tuple[bytes, bytes]] = ...,
         to_remember: Echoes | None = ...,
         remembered: Echoes | None = ...,
-        notices: bytes = ...,
-        keeps_refused: bool = ...,
     ) -> None: ...
     def feed(self, data: bytes) -> list[Packet]: ...
     def begin(self, *marks: tuple[bytes, bytes]) -> list[Packet]: ...

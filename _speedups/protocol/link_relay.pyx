@@ -23,6 +23,7 @@ from ..codec.tables cimport CODE_QUOTA_EXCEEDED, CONNACK, PUBACK, PUBCOMP, PUBLI
 from ..codec.topics cimport TOPIC_BYTES_MAX, check_topic_name, holds_control_character, match_topic
 
 from ..codec.errors import MalformedPacket
+from .link_ends import LinkMarks
 
 cdef enum:
     REFUSED = 0x80             # reason codes from this one on are refusals
@@ -86,24 +87,29 @@ cdef class Echoes:
         self.sent = {}
 
 
+cdef object NO_MARKS = LinkMarks()
+
+# The parts of a PUBLISH that goes on to the target.
+cdef struct Parts:
+    uint8_t first_byte
+    uint16_t packet_id
+    const uint8_t* topic
+    Py_ssize_t topic_length
+    const uint8_t* properties
+    Py_ssize_t properties_length
+    const uint8_t* payload
+    Py_ssize_t payload_length
+
+
 cdef class LinkRelay:
     """One direction of a link.
 
     Args:
-        source_level, target_level: protocol levels of the two connections.
+        source, target: the LinkSource and the LinkTarget.
         rules: the TopicRules of the topics that may pass; the first that matches decides.
-        max_packet_size: bytes of the largest packet that the source may send.
-        target_max_packet_size: bytes of the largest packet that the target takes.
-        max_topic_levels: levels of a topic name at the target.
-        control_characters: whether the target takes them in topic names.
-        retain_available: whether the target takes retained messages; else they lose the flag.
-        maximum_qos: of the messages that the target takes; those above cross with this one.
+        marks: the LinkMarks.
         lowered: packet identifiers of messages that cross with QoS 1 instead of 2; both directions of a link have it.
-        mark: name and value of a user property that messages get if the target speaks level 5; None: none.
-        refused_marks: messages with one of these user properties have been at the target, and end here.
         to_remember: notes what is sent; `remembered`: knows what the source may send back. None: no echoes occur.
-        notices: topic name of messages that are for the link itself; `feed` returns them. Empty: there are none.
-        keeps_refused: whether messages that the source refuses for its quota are to be sent again.
 
     Attributes:
         relayed, relayed_bytes: messages that went on, and bytes of their packets.
@@ -145,27 +151,24 @@ cdef class LinkRelay:
     cdef readonly uint64_t refused
     cdef readonly int last_refusal
 
-    def __init__(self, int source_level, int target_level, rules not None, *, uint32_t max_packet_size,
-                 uint32_t target_max_packet_size=<uint32_t>-1, int max_topic_levels=TOPIC_BYTES_MAX,
-                 bint control_characters=True, bint retain_available=True, uint8_t maximum_qos=2,
-                 set lowered=None, tuple mark=None, refused_marks=(), Echoes to_remember=None,
-                 Echoes remembered=None, bytes notices=b"", bint keeps_refused=False):
-        self.source_level = source_level
-        self.target_level = target_level
+    def __init__(self, source not None, target not None, rules not None, *, marks=NO_MARKS, set lowered=None,
+                 Echoes to_remember=None, Echoes remembered=None):
+        self.source_level = source.level
+        self.target_level = target.level
         self.rules = list(rules)
-        self.max_packet_size = max_packet_size
-        self.target_max_packet_size = target_max_packet_size
-        self.max_topic_levels = max_topic_levels
-        self.control_characters = control_characters
-        self.retain_available = retain_available
-        self.maximum_qos = maximum_qos
+        self.max_packet_size = source.max_packet_size
+        self.target_max_packet_size = target.max_packet_size
+        self.max_topic_levels = target.max_topic_levels
+        self.control_characters = target.control_characters
+        self.retain_available = target.retain_available
+        self.maximum_qos = target.maximum_qos
         self.lowered = lowered if lowered is not None else set()
-        self.mark = user_property(mark) if mark is not None and target_level == 5 else b""
-        self.refused_marks = [user_property(each) for each in refused_marks] if source_level == 5 else []
+        self.mark = user_property(marks.added) if marks.added is not None and target.level == 5 else b""
+        self.refused_marks = [user_property(each) for each in marks.refused] if source.level == 5 else []
         self.to_remember = to_remember
         self.remembered = remembered
-        self.notices = notices
-        self.keeps_refused = keeps_refused
+        self.notices = source.notices
+        self.keeps_refused = source.keeps_refused
         self.ended = set()
         self.released = set()
 
@@ -253,19 +256,19 @@ cdef class LinkRelay:
     cdef int relay_publish(self, uint8_t first_byte, Cursor* at) except -1:
         cdef uint8_t qos = first_byte >> 1 & 3
         cdef const uint8_t* topic = NULL
-        cdef const uint8_t* properties
         cdef Py_ssize_t topic_length = 0
         cdef uint32_t properties_length = 0
         cdef uint16_t packet_id = 0
+        cdef Parts parts
         cdef TopicRule rule
         if read_field(at, &topic, &topic_length) < 0 or (qos and read_u16(at, &packet_id) < 0) or qos == 3:
             raise MalformedPacket("a PUBLISH that is too short, or of QoS 3")
         if self.source_level == 5 and (read_varint(at, &properties_length) < 0
                                        or at.end - at.p < <Py_ssize_t>properties_length):
             raise MalformedPacket("a PUBLISH whose properties end too late")
-        properties = at.p
+        parts.properties = at.p
         at.p += properties_length
-        if properties_length and self.was_there(properties, properties_length):
+        if properties_length and self.was_there(parts.properties, properties_length):
             self.looped += 1
             return self.end(qos, packet_id)
         if self.remembered is not None and self.remembered.take(
@@ -279,12 +282,12 @@ cdef class LinkRelay:
         else:
             self.unmatched += 1
             return self.end(qos, packet_id)
-        if self.target_level < 5:
-            properties_length = 0
-        if not self.retain_available:
-            first_byte &= ~FLAG_RETAIN
-        return self.write_publish(rule, first_byte, topic, topic_length, packet_id, properties, properties_length,
-                                  at.p, at.end - at.p)
+        parts.first_byte = first_byte if self.retain_available else first_byte & ~FLAG_RETAIN
+        parts.packet_id = packet_id
+        parts.topic, parts.topic_length = topic, topic_length
+        parts.properties_length = properties_length if self.target_level == 5 else 0
+        parts.payload, parts.payload_length = at.p, at.end - at.p
+        return self.write_publish(rule, &parts)
 
     cdef bint was_there(self, const uint8_t* properties, Py_ssize_t n) except -1:
         """Whether a message with these properties has been at the target."""
@@ -294,13 +297,13 @@ cdef class LinkRelay:
                 return True
         return False
 
-    cdef int write_publish(self, TopicRule rule, uint8_t first_byte, const uint8_t* topic, Py_ssize_t topic_length,
-                           uint16_t packet_id, const uint8_t* properties, Py_ssize_t properties_length,
-                           const uint8_t* payload, Py_ssize_t payload_length) except -1:
+    cdef int write_publish(self, TopicRule rule, const Parts* parts) except -1:
+        cdef uint8_t first_byte = parts.first_byte
+        cdef uint16_t packet_id = parts.packet_id
         cdef uint8_t qos = first_byte >> 1 & 3, target_qos = min(qos, self.maximum_qos)
-        cdef Py_ssize_t added = len(rule.added), kept = topic_length - len(rule.removed)
-        cdef Py_ssize_t block = properties_length + len(self.mark)
-        cdef Py_ssize_t remaining = 2 + added + kept + 2 * (target_qos > 0) + payload_length
+        cdef Py_ssize_t added = len(rule.added), kept = parts.topic_length - len(rule.removed)
+        cdef Py_ssize_t block = parts.properties_length + len(self.mark)
+        cdef Py_ssize_t remaining = 2 + added + kept + 2 * (target_qos > 0) + parts.payload_length
         cdef uint8_t* start
         cdef uint8_t* p
         cdef uint8_t* name
@@ -318,7 +321,7 @@ cdef class LinkRelay:
         write_u16(p, <uint16_t>(added + kept))
         name = p + 2
         memcpy(name, <const uint8_t*>rule.added, added)
-        memcpy(name + added, topic + len(rule.removed), kept)
+        memcpy(name + added, parts.topic + len(rule.removed), kept)
         if check_topic_name(name, added + kept, 5, self.max_topic_levels) or is_reserved(name, added + kept) or (
                 not self.control_characters and holds_control_character(name, added + kept)):
             self.invalid += 1
@@ -329,15 +332,15 @@ cdef class LinkRelay:
             p += 2
         if self.target_level == 5:
             p += write_varint(p, <uint32_t>block)
-            memcpy(p, properties, properties_length)
-            memcpy(p + properties_length, <const uint8_t*>self.mark, len(self.mark))
+            memcpy(p, parts.properties, parts.properties_length)
+            memcpy(p + parts.properties_length, <const uint8_t*>self.mark, len(self.mark))
             p += block
-        memcpy(p, payload, payload_length)
+        memcpy(p, parts.payload, parts.payload_length)
         if self.to_remember is not None:
-            self.to_remember.note((name[:added + kept], payload[:payload_length]))
-        self.out.end += p + payload_length - start
+            self.to_remember.note((name[:added + kept], parts.payload[:parts.payload_length]))
+        self.out.end += p + parts.payload_length - start
         self.relayed += 1
-        self.relayed_bytes += p + payload_length - start
+        self.relayed_bytes += p + parts.payload_length - start
         if target_qos == qos:
             return 0
         if target_qos == 1:

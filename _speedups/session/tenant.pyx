@@ -34,34 +34,26 @@ cdef class Tenant:
         """Bytes of messages in the queues of its sessions and shared subscriptions, in a cluster at all nodes."""
         return self.queued_here + self.queued_elsewhere
 
-    def set_limits(self, *, int64_t max_connections=0, int64_t max_sessions=0, int64_t max_subscriptions=0,
-                   int64_t max_subscription_bytes=0, int64_t max_retained_messages=0, int64_t max_retained_bytes=0,
-                   int64_t max_delayed_messages=0, int64_t max_queued_bytes=0, double messages_per_second=0,
-                   double bytes_per_second=0):
-        """Set its limits at this node; 0 = none.
+    def set_limits(self, dict limits not None):
+        """Set its limits at this node; 0, or missing = none.
 
         Args:
-            max_connections: open at a time.
-            max_sessions: whether their clients are connected or not.
-            max_subscriptions: of all its sessions.
-            max_subscription_bytes: that these take.
-            max_retained_messages: that are kept.
-            max_retained_bytes: that these take.
-            max_delayed_messages: that wait.
-            max_queued_bytes: of messages in the queues of its sessions and shared subscriptions.
-            messages_per_second: PUBLISH packets from all its clients.
-            bytes_per_second: of packets from all its clients.
+            limits: max_connections: open at a time; max_sessions: whether their clients are connected or not;
+                max_subscriptions: of all its sessions; max_subscription_bytes: that these take; max_retained_messages:
+                that are kept; max_retained_bytes: that these take; max_delayed_messages: that wait; max_queued_bytes:
+                of messages in the queues of its sessions and shared subscriptions; messages_per_second: PUBLISH packets
+                from all its clients; bytes_per_second: of packets from all its clients.
         """
-        self.max_connections = max_connections
-        self.max_sessions = max_sessions
-        self.max_subscriptions = max_subscriptions
-        self.max_subscription_bytes = max_subscription_bytes
-        self.max_retained = max_retained_messages
-        self.max_retained_bytes = max_retained_bytes
-        self.max_delayed = max_delayed_messages
-        self.max_queued_bytes = max_queued_bytes
-        self.messages_per_second = messages_per_second
-        self.bytes_per_second = bytes_per_second
+        self.max_connections = limits.get("max_connections", 0)
+        self.max_sessions = limits.get("max_sessions", 0)
+        self.max_subscriptions = limits.get("max_subscriptions", 0)
+        self.max_subscription_bytes = limits.get("max_subscription_bytes", 0)
+        self.max_retained = limits.get("max_retained_messages", 0)
+        self.max_retained_bytes = limits.get("max_retained_bytes", 0)
+        self.max_delayed = limits.get("max_delayed_messages", 0)
+        self.max_queued_bytes = limits.get("max_queued_bytes", 0)
+        self.messages_per_second = limits.get("messages_per_second", 0)
+        self.bytes_per_second = limits.get("bytes_per_second", 0)
 
     cdef bint metered(self) noexcept:
         """Whether its clients have a rate limit."""
@@ -108,11 +100,11 @@ cdef class Tenants:
         """Set the limits of all tenants, and of those that follow.
 
         Args:
-            limits_of: called with a prefix; returns the arguments of `Tenant.set_limits`.
+            limits_of: called with a prefix; returns the argument of `Tenant.set_limits`.
         """
         self.limits_of = limits_of
         for tenant in self.known.values():
-            tenant.set_limits(**limits_of(tenant.prefix))
+            tenant.set_limits(limits_of(tenant.prefix))
 
     cdef Tenant of(self, const uint8_t* name, Py_ssize_t n):
         """The tenant of a topic name, topic filter or client identifier; None: it has none."""
@@ -128,5 +120,5 @@ cdef class Tenants:
                 self.known = {each.prefix: each for each in self.known.values() if not (<Tenant>each).is_idle()}
             tenant = self.known[prefix] = Tenant(prefix)
             if self.limits_of is not None:
-                tenant.set_limits(**self.limits_of(prefix))
+                tenant.set_limits(self.limits_of(prefix))
         return tenant

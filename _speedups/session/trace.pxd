@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
-from .message cimport Message
+from .message cimport Message, Publication
 
 
 cdef class Tracer:
@@ -16,7 +16,7 @@ cdef class Tracer:
     cdef int note(self, str step, object client_id, const uint8_t* topic, Py_ssize_t n, const uint8_t* payload,
                   Py_ssize_t size, int qos, str detail) except -1
     cdef int note_message(self, str step, object client_id, const Message* m, int qos, str detail) except -1
-    cdef int received(self, object outlet, object client_id, const uint8_t* topic, Py_ssize_t n,
-                      const uint8_t* payload, Py_ssize_t size, int qos, uint16_t packet_id, bint dup) except -1
+    cdef int received(self, object outlet, object client_id, const Publication* publication,
+                      uint16_t packet_id) except -1
     cdef int answered(self, object outlet, uint8_t first_byte, uint16_t packet_id, bint was_stored) except -1
     cdef bint has_room(self, const uint8_t* topic, Py_ssize_t n, int steps) except -1

@@ -83,10 +83,12 @@ cdef class Tracer:
     cdef int note_message(self, str step, object client_id, const Message* m, int qos, str detail) except -1:
         return self.note(step, client_id, m.data, m.topic_length, message_payload(m), m.payload_length, qos, detail)
 
-    cdef int received(self, object outlet, object client_id, const uint8_t* topic, Py_ssize_t n,
-                      const uint8_t* payload, Py_ssize_t size, int qos, uint16_t packet_id, bint dup) except -1:
+    cdef int received(self, object outlet, object client_id, const Publication* publication,
+                      uint16_t packet_id) except -1:
         """Record a received PUBLISH and remember it until it is answered, if QoS is not 0."""
-        if (self.note("received", client_id, topic, n, payload, size, qos, "DUP" if dup else "")
+        cdef int qos = publication.qos
+        if (self.note("received", client_id, publication.topic, publication.topic_length, publication.payload,
+                      publication.payload_length, qos, "DUP" if publication.dup else "")
                 and qos and len(self.unanswered) < UNANSWERED_MAX):
             self.unanswered[id(outlet), packet_id] = self.events[len(self.events) - 1]
         elif qos:                                  # the entry may be of an earlier connection at the same address

@@ -7,6 +7,7 @@ from .group_settings import GroupSettings
 from .journal import Journal
 from .tenant import Tenants
 from .trace import Tracer
+from .turn_limits import TurnLimits
 
 COUNTERS: tuple[str, ...]
 ACK_REASONS: dict[int, str]
@@ -60,23 +61,7 @@ class Turn:
         store: Callable[[bytes], object] | None = None,
         report: Callable[[Exception], object] | None = None,
     ) -> None: ...
-    def set_limits(
-        self,
-        *,
-        max_packet_size: int,
-        max_topic_levels: int,
-        max_inflight: int,
-        max_queued_messages: int,
-        max_queued_bytes: int,
-        drop_oldest: bool,
-        max_awaiting_release: int,
-        max_outgoing_bytes: int,
-        max_uncommitted_bytes: int,
-        control_characters: bool = False,
-        validate_payload: bool = False,
-        receive_maximum: int = 65535,
-        topic_alias_maximum: int = 0,
-    ) -> None: ...
+    def set_limits(self, limits: TurnLimits) -> None: ...
     def limit_queue(self, client_id: bytes, limits: tuple[int, int, bool] | None) -> None: ...
     def set_hooks(
         self, has_publish_hook: bool, deliver_hook: Callable[[Any, bytes, bytes, int, bool, bytes], bool] | None

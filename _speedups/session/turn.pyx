@@ -229,16 +229,13 @@ cdef class Turn:
         self.commits.clear()
         self.release_waiters()
 
-    def set_limits(self, *, uint32_t max_packet_size, int max_topic_levels, uint32_t max_inflight,
-                   uint32_t max_queued_messages, uint64_t max_queued_bytes, bint drop_oldest,
-                   uint32_t max_awaiting_release, Py_ssize_t max_outgoing_bytes, Py_ssize_t max_uncommitted_bytes,
-                   bint control_characters=False, bint validate_payload=False, uint32_t receive_maximum=65535,
-                   uint32_t topic_alias_maximum=0):
-        """Set the limits, in bytes and counts; the configuration describes them."""
+    def set_limits(self, limits not None):
+        """Set the TurnLimits."""
         self.limits = Limits(
-            max_packet_size, max_topic_levels, min(max_inflight, 65535), max_queued_messages, max_queued_bytes,
-            drop_oldest, max_awaiting_release, max_outgoing_bytes, control_characters, validate_payload,
-            receive_maximum, min(topic_alias_maximum, <uint32_t>ALIASES_MAX), max_uncommitted_bytes)
+            limits.max_packet_size, limits.max_topic_levels, min(limits.max_inflight, 65535),
+            limits.max_queued_messages, limits.max_queued_bytes, limits.drop_oldest, limits.max_awaiting_release,
+            limits.max_outgoing_bytes, limits.control_characters, limits.validate_payload, limits.receive_maximum,
+            min(limits.topic_alias_maximum, ALIASES_MAX), limits.max_uncommitted_bytes)
 
     def limit_queue(self, bytes client_id not None, limits):
         """Give the queue of a session limits of its own: (messages, bytes, drop the oldest); None: no more."""

@@ -16,6 +16,7 @@ from ..._speedups.routing.router import Router
 from ..._speedups.session.journal import Journal
 from ..._speedups.session.session import Session
 from ..._speedups.session.turn import Turn
+from ..._speedups.session.turn_limits import TurnLimits
 from .. import logs
 from ..config.schema import Config
 from ..config.tenants import limits_of
@@ -63,19 +64,21 @@ class DataPlane:
         renames = self.rewriter is not None and self.rewriter.renames_messages
         self.turn.set_rewrite(self.rewriter.on_publish if self.rewriter is not None and renames else None)
         self.turn.set_limits(
-            max_packet_size=limits.max_packet_size,
-            max_topic_levels=limits.max_topic_levels,
-            max_inflight=limits.max_inflight,
-            max_queued_messages=limits.max_queued_messages,
-            max_queued_bytes=limits.max_queued_bytes,
-            drop_oldest=limits.queue_policy == "drop-old",
-            max_awaiting_release=limits.max_awaiting_release,
-            max_outgoing_bytes=limits.max_outgoing_bytes,
-            control_characters=config.mqtt.control_characters,
-            validate_payload=config.mqtt.validate_payload,
-            receive_maximum=limits.receive_maximum,
-            topic_alias_maximum=config.mqtt.topic_alias_maximum,
-            max_uncommitted_bytes=limits.max_uncommitted_bytes,
+            TurnLimits(
+                max_packet_size=limits.max_packet_size,
+                max_topic_levels=limits.max_topic_levels,
+                max_inflight=limits.max_inflight,
+                max_queued_messages=limits.max_queued_messages,
+                max_queued_bytes=limits.max_queued_bytes,
+                drop_oldest=limits.queue_policy == "drop-old",
+                max_awaiting_release=limits.max_awaiting_release,
+                max_outgoing_bytes=limits.max_outgoing_bytes,
+                control_characters=config.mqtt.control_characters,
+                validate_payload=config.mqtt.validate_payload,
+                receive_maximum=limits.receive_maximum,
+                topic_alias_maximum=config.mqtt.topic_alias_maximum,
+                max_uncommitted_bytes=limits.max_uncommitted_bytes,
+            )
         )
         self.turn.shared.set(
             window=config.shared.window,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..._speedups.codec.encode import encode
 from ..._speedups.codec.packets import Connack, Subscribe, Unsubscribe
+from ..._speedups.protocol.link_ends import LinkMarks, LinkSource, LinkTarget
 from ..._speedups.protocol.link_relay import Echoes, LinkRelay, TopicRule
 from ..._speedups.session import session_view
 from ..._speedups.session.session import Session
@@ -267,33 +268,37 @@ class Link:
     def _make_in(self, plane: DataPlane, own: str, echoes: Echoes | None) -> LinkRelay:
         limits = plane.config.limits
         return LinkRelay(
-            self.config.level,
-            LOCAL_LEVEL,
+            LinkSource(
+                self.config.level,
+                MAX_PACKET_SIZE,  # a larger one than the node takes must end here, or it comes again
+                notices=NOTICE.encode() if self.config.wanted_only else b"",
+                keeps_refused=True,
+            ),
+            LinkTarget(
+                LOCAL_LEVEL,
+                limits.max_packet_size,
+                limits.max_topic_levels,
+                control_characters=plane.config.mqtt.control_characters,
+            ),
             _topic_rules((rule, rule.remote_prefix, rule.local_prefix) for rule in self.config.topics if rule.is_in),
-            max_packet_size=MAX_PACKET_SIZE,  # a larger one than the node takes must end here, or it comes again
-            target_max_packet_size=limits.max_packet_size,
-            max_topic_levels=limits.max_topic_levels,
-            control_characters=plane.config.mqtt.control_characters,
-            refused_marks=[_mark(own)],
-            remembered=echoes,
-            notices=NOTICE.encode() if self.config.wanted_only else b"",
-            keeps_refused=True,
+            marks=LinkMarks(refused=[_mark(own)]),
             lowered=self._lowered,
+            remembered=echoes,
         )
 
     def _make_out(self, own: str, connack: Connack, echoes: Echoes | None) -> LinkRelay:
         properties = connack.properties
         return LinkRelay(
-            LOCAL_LEVEL,
-            self.config.level,
+            LinkSource(LOCAL_LEVEL, MAX_PACKET_SIZE),
+            LinkTarget(
+                self.config.level,
+                properties.get("maximum_packet_size", MAX_PACKET_SIZE),
+                retain_available=bool(properties.get("retain_available", 1)),
+                maximum_qos=properties.get("maximum_qos", 2),
+            ),
             _topic_rules((rule, rule.local_prefix, rule.remote_prefix) for rule in self.config.topics if rule.is_out),
-            max_packet_size=MAX_PACKET_SIZE,
-            target_max_packet_size=properties.get("maximum_packet_size", MAX_PACKET_SIZE),
-            retain_available=bool(properties.get("retain_available", 1)),
-            maximum_qos=properties.get("maximum_qos", 2),
+            marks=LinkMarks(_mark(own), [_mark(own), *_marks_of(connack)]),
             lowered=self._lowered,
-            mark=_mark(own),
-            refused_marks=[_mark(own), *_marks_of(connack)],
             to_remember=echoes,
         )
 

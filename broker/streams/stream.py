@@ -9,7 +9,6 @@ from ..._speedups.log.log_source import DamagedLog, LogSource, check
 from ..._speedups.session.session import Session
 from .. import logs
 from ..core.data_plane import DataPlane, report
-from ..core.subscription_options import MAXIMUM_QOS, RETAIN_AS_PUBLISHED
 from .merge import Merge
 from .message_log import Entry, LogAway, MessageLog
 from .since import Place, Start
@@ -114,11 +113,9 @@ class Stream:
         self._source = LogSource(
             self._plane.turn,
             blocks,
-            wanted=self._wants,
-            since=self._since,
+            (self._wants, self._since),
             now=time.time_ns() // 1000,
-            qos=self._options & MAXIMUM_QOS,
-            keeps_retain=bool(self._options & RETAIN_AS_PUBLISHED),
+            options=self._options,
             identifier=self._identifier,
             on_progress=self._on_progress,
             on_end=self._done.set,

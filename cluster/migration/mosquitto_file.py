@@ -271,7 +271,8 @@ def _delivery(fields: _Fields, _: int) -> Iterator[Chunk]:
     seen = _check(properties)
     if seen - {SUBSCRIPTION_IDENTIFIER}:
         raise _Fault("a delivery has properties of a message")
-    yield _checked_delivery(client_id, store_id, packet_id, qos, state, flags >> 4, flags & 15, direction, properties)
+    retain, dup, is_out = bool(flags >> 4), bool(flags & 15), _is_outgoing(direction)
+    yield _checked_delivery(Delivery(client_id, store_id, packet_id, qos, state, retain, dup, is_out, properties))
 
 
 def _subscription(fields: _Fields, _: int) -> Iterator[Chunk]:
@@ -313,7 +314,8 @@ def _old_client(fields: _Fields, _: int) -> Iterator[Chunk]:
 def _old_delivery(fields: _Fields, _: int) -> Iterator[Chunk]:
     client_id, store_id = _text(fields.prefixed()), fields.number(ID)
     packet_id, qos, retain, direction, state, dup = fields.read(Struct(">HBBBBB"))
-    yield _checked_delivery(client_id, store_id, packet_id, qos, state, retain, dup, direction, b"")
+    is_out = _is_outgoing(direction)
+    yield _checked_delivery(Delivery(client_id, store_id, packet_id, qos, state, bool(retain), bool(dup), is_out, b""))
 
 
 def _old_subscription(fields: _Fields, _: int) -> Iterator[Chunk]:
@@ -374,21 +376,17 @@ def _checked_message(
     return StoredMessage(store_id, topic, payload, qos, bool(retain), properties, expires)
 
 
-def _checked_delivery(
-    client_id: bytes,
-    store_id: int,
-    packet_id: int,
-    qos: int,
-    state: int,
-    retain: int,
-    dup: int,
-    direction: int,
-    identifiers: bytes,
-) -> Delivery:
-    _check_qos(qos)
-    if state > QUEUED or direction > OUT or (qos and not packet_id):
-        raise _Fault("a delivery has a state, a direction or a packet identifier that is none")
-    return Delivery(client_id, store_id, packet_id, qos, state, bool(retain), bool(dup), direction == OUT, identifiers)
+def _checked_delivery(delivery: Delivery) -> Delivery:
+    _check_qos(delivery.qos)
+    if delivery.state > QUEUED or (delivery.qos and not delivery.packet_id):
+        raise _Fault("a delivery has a state or a packet identifier that is none")
+    return delivery
+
+
+def _is_outgoing(direction: int) -> bool:
+    if direction > OUT:
+        raise _Fault("a delivery has a direction that is none")
+    return direction == OUT
 
 
 def _checked_subscription(

@@ -94,7 +94,7 @@ def _router() -> Any:
     turn = import_module("flockmq._speedups.session.turn").Turn(
         import_module("flockmq._speedups.session.journal").Journal()
     )
-    turn.set_limits(
+    limits = import_module("flockmq._speedups.session.turn_limits").TurnLimits(
         max_packet_size=1 << 20,
         max_topic_levels=200,
         max_inflight=100,
@@ -105,6 +105,7 @@ def _router() -> Any:
         max_outgoing_bytes=1 << 22,
         max_uncommitted_bytes=1 << 25,
     )
+    turn.set_limits(limits)
     return import_module("flockmq._speedups.routing.router").Router(turn)
 
 

@@ -143,21 +143,29 @@ cdef inline uint8_t* put_subscribe(
     return put_bytes(p, body, <size_t>(end - body))
 
 
-cdef inline uint8_t* put_message(
-    uint8_t* p, const Shape* shape, const PayloadHeader* header, int qos, uint16_t packet_id, const uint8_t* filler,
-    uint32_t payload, const uint8_t* properties, uint32_t properties_size, bint has_alias
-) noexcept nogil:
-    """A PUBLISH whose payload is `filler` behind the header; `properties` is a block with its length, at level 5.
+# The common form of all messages of a run.
+cdef struct MessageForm:
+    const Shape* shape          # borrowed
+    int qos
+    uint32_t payload            # bytes
+    uint8_t* filler             # payload bytes; owned by the generator
+    uint8_t* properties         # property block with its length; NULL below level 5; owned by the generator
+    uint32_t properties_size    # bytes of both
+    bint has_alias              # the block ends with the topic's alias: only a first message has the topic name
 
-    `has_alias`: it has the topic's alias, so that only a publisher's first message has the topic name.
-    """
+
+cdef inline uint8_t* put_message(
+    uint8_t* p, const MessageForm* form, const PayloadHeader* header, uint16_t packet_id
+) noexcept nogil:
+    """A PUBLISH whose payload is the filler behind the header."""
     cdef uint8_t[TOPIC_SIZE] topic
     cdef Py_ssize_t size = 0
-    if not has_alias or header.sequence == 1:
-        size = put_topic(shape, header.topic, topic) - topic
+    if not form.has_alias or header.sequence == 1:
+        size = put_topic(form.shape, header.topic, topic) - topic
     p = write_publish(
-        p, <uint8_t>(PUBLISH_QOS_0 | qos << 1), publish_remaining(size, payload, qos) + properties_size, topic, size,
-        packet_id, filler, payload)
-    p = put_bytes(p, properties, properties_size)
+        p, <uint8_t>(PUBLISH_QOS_0 | form.qos << 1),
+        publish_remaining(size, form.payload, form.qos) + form.properties_size, topic, size, packet_id, form.filler,
+        form.payload)
+    p = put_bytes(p, form.properties, form.properties_size)
     memcpy(p, header, sizeof(PayloadHeader))
-    return p + payload
+    return p + form.payload

@@ -213,8 +213,8 @@ cdef object set_shape(Shape* shape, object load):
 
 
 cdef object set_publishing(Publishing* publishing, const Shape* shape, object load):
-    publishing.shape = shape
-    publishing.qos, publishing.payload, publishing.batch = load.qos, load.payload, load.batch
+    publishing.form.shape = shape
+    publishing.form.qos, publishing.form.payload, publishing.batch = load.qos, load.payload, load.batch
     publishing.window, publishing.backlog = load.window, load.backlog
     publishing.count, publishing.rate = load.count, load.rate
     return None
@@ -226,22 +226,22 @@ cdef object set_properties(Publishing* publishing, Receiving* receiving, object 
     cdef uint8_t* p
     receiving.level, receiving.with_identifiers = settings.target.level, settings.workload.ids
     receiving.with_aliases = settings.workload.alias in ("out", "both")
-    publishing.has_alias = settings.workload.alias in ("in", "both")
+    publishing.form.has_alias = settings.workload.alias in ("in", "both")
     receiving.properties = bytes_
     if settings.target.level < 5:
         return None
-    publishing.properties = <uint8_t*>malloc(4 + bytes_ + ALIAS_SIZE)
-    if publishing.properties == NULL:
+    publishing.form.properties = <uint8_t*>malloc(4 + bytes_ + ALIAS_SIZE)
+    if publishing.form.properties == NULL:
         raise MemoryError
-    p = put_length(publishing.properties, bytes_ + (ALIAS_SIZE if publishing.has_alias else 0))
+    p = put_length(publishing.form.properties, bytes_ + (ALIAS_SIZE if publishing.form.has_alias else 0))
     if bytes_:
         p = put_uint16(put_bytes(p, b"\x26\x00\x04load", 7), bytes_ - 9)
         memset(p, c"x", bytes_ - 9)
         p += bytes_ - 9
-    if publishing.has_alias:
+    if publishing.form.has_alias:
         p[0] = TOPIC_ALIAS
         p = put_uint16(p + 1, 1)
-    publishing.properties_size = <uint32_t>(p - publishing.properties)
+    publishing.form.properties_size = <uint32_t>(p - publishing.form.properties)
     return None
 
 
@@ -327,16 +327,16 @@ cdef class Generator:
         self.incoming = <uint8_t*>malloc(READ_SIZE + self.longest + SLACK)
         self.receiving.replies = <uint8_t*>malloc(READ_SIZE + self.longest + SLACK)  # no reply is longer than its cause
         load.outgoing = <uint8_t*>malloc(<size_t>load.batch * (self.longest + PUBLISH_OVERHEAD))
-        load.filler = <uint8_t*>malloc(load.payload)
+        load.form.filler = <uint8_t*>malloc(load.form.payload)
         self.receiving.histogram = <uint64_t*>calloc(BUCKETS, sizeof(uint64_t))
         load.active = <Connection**>calloc(self.shape.publishers + 1, sizeof(void*))
         if (
-            self.incoming == NULL or self.receiving.replies == NULL or load.outgoing == NULL or load.filler == NULL
+            self.incoming == NULL or self.receiving.replies == NULL or load.outgoing == NULL or load.form.filler == NULL
             or self.receiving.histogram == NULL or load.active == NULL
         ):
             raise MemoryError
-        for i in range(load.payload):
-            load.filler[i] = <uint8_t>(97 + i % 26)
+        for i in range(load.form.payload):
+            load.form.filler[i] = <uint8_t>(97 + i % 26)
         return None
 
     cdef object make_connections(self, uint32_t idle, uint32_t take_over):
@@ -397,8 +397,8 @@ cdef class Generator:
         free(self.incoming)
         free(self.publishing.outgoing)
         free(self.receiving.replies)
-        free(self.publishing.filler)
-        free(self.publishing.properties)
+        free(self.publishing.form.filler)
+        free(self.publishing.form.properties)
         free(self.receiving.histogram)
         free(self.network.framed)
         SSL_CTX_free(self.network.tls)

@@ -3,9 +3,9 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc
 
-from .client_packets cimport PayloadHeader, put_message
+from .client_packets cimport MessageForm, PayloadHeader, put_message
 from .connection cimport READY, Connection, Network, write
-from .shapes cimport Shape, deliveries, pick_topic
+from .shapes cimport deliveries, pick_topic
 from .wire cimport monotonic_ns
 
 cdef enum:
@@ -13,13 +13,11 @@ cdef enum:
     WRITE_OFF = 1000 * 1000000  # ns without a delivery, after which outstanding ones no longer hold publishers back
 
 cdef struct Publishing:
-    const Shape* shape          # borrowed
+    MessageForm form
     Connection* publishers      # borrowed
     Connection** active         # publishers that may be able to send now (rate 0)
     uint32_t active_count
     uint32_t turn               # in `active`, or the publisher of the last message (rate)
-    int qos
-    uint32_t payload            # bytes
     uint32_t batch              # messages per write
     uint32_t window             # unacknowledged messages per publisher
     uint64_t backlog            # outstanding deliveries at which publishers pause; 0 = no limit
@@ -29,10 +27,6 @@ cdef struct Publishing:
     uint64_t issued             # messages sent since then (rate)
     uint64_t last_delivery      # ns
     uint8_t* outgoing           # one write of a publisher; owned by the generator
-    uint8_t* filler             # payload bytes; owned by the generator
-    uint8_t* properties         # property block with its length; NULL below level 5; owned by the generator
-    uint32_t properties_size    # bytes of both
-    bint has_alias              # the block ends with a topic alias
 
 
 cdef inline int prepare_publisher(const Publishing* load, Connection* connection) noexcept nogil:
@@ -40,10 +34,10 @@ cdef inline int prepare_publisher(const Publishing* load, Connection* connection
     cdef uint32_t i
     connection.quota = <uint64_t>-1
     if load.count:
-        connection.quota = load.count // load.shape.publishers
-        connection.quota += connection.index < load.count % load.shape.publishers
+        connection.quota = load.count // load.form.shape.publishers
+        connection.quota += connection.index < load.count % load.form.shape.publishers
     connection.random = (<uint64_t>connection.index + 1) * <uint64_t>0x9E3779B97F4A7C15
-    if load.qos == 0:
+    if load.form.qos == 0:
         return 0
     connection.in_flight = <uint64_t*>calloc(load.window + 1, sizeof(uint64_t))
     connection.free_ids = <uint16_t*>calloc(load.window, sizeof(uint16_t))
@@ -60,7 +54,7 @@ cdef inline uint64_t outstanding(const Network* network, const Publishing* load)
     cdef uint64_t done = network.counters.received + network.counters.written_off
     cdef uint64_t expected = network.counters.expected
     cdef uint64_t left = expected - done if expected > done else 0
-    if load.qos:
+    if load.form.qos:
         left += network.counters.published - network.counters.acknowledged
     return left
 
@@ -96,15 +90,14 @@ cdef inline uint8_t* put_next_message(
     cdef uint16_t packet_id = 0
     connection.sequence += 1
     header.run, header.publisher, header.unused = network.run_id, connection.index, 0
-    header.topic = pick_topic(load.shape, connection.index, &connection.random)
+    header.topic = pick_topic(load.form.shape, connection.index, &connection.random)
     header.sequence, header.sent = connection.sequence, now
-    network.counters.expected += deliveries(load.shape, header.topic)
-    if load.qos:
+    network.counters.expected += deliveries(load.form.shape, header.topic)
+    if load.form.qos:
         connection.free_count -= 1
         packet_id = connection.free_ids[connection.free_count]
         connection.in_flight[packet_id] = now
-    return put_message(p, load.shape, &header, load.qos, packet_id, load.filler, load.payload,
-                       load.properties, load.properties_size, load.has_alias)
+    return put_message(p, &load.form, &header, packet_id)
 
 
 cdef inline uint32_t send_messages(
@@ -117,7 +110,7 @@ cdef inline uint32_t send_messages(
     cdef uint32_t i
     if connection.state != READY or connection.out_size:
         return 0
-    if load.qos and count > connection.free_count:
+    if load.form.qos and count > connection.free_count:
         count = connection.free_count
     if count > left:
         count = <uint32_t>left
@@ -135,8 +128,8 @@ cdef inline uint64_t publish_on_time(Network* network, Publishing* load, uint64_
     cdef uint64_t due = <uint64_t>(<double>(now - load.started) * load.rate / 1e9) + 1
     cdef uint64_t at
     cdef uint32_t skipped = 0, sent
-    while load.issued < due and skipped < load.shape.publishers:
-        load.turn = (load.turn + 1) % load.shape.publishers
+    while load.issued < due and skipped < load.form.shape.publishers:
+        load.turn = (load.turn + 1) % load.form.shape.publishers
         at = due - load.issued
         sent = send_messages(
             network, load, &load.publishers[load.turn],

@@ -47,7 +47,7 @@ class Jobs:
 @pytest.fixture
 def jobs(start_cluster: StartCluster, tmp_path: Path) -> Iterator[Jobs]:
     """Of a cluster that is not started."""
-    cluster = start_cluster({**CLUSTER_SETTINGS}, running=False, keeps="always", proxies=True)
+    cluster = start_cluster({**CLUSTER_SETTINGS}, running=False, redis="always", proxies=True)
     jobs = Jobs(cluster, tmp_path)
     yield jobs
     if jobs.running is not None:

@@ -130,7 +130,7 @@ def test_a_node_leaves_while_it_publishes(cluster: ClusterProcess) -> None:
 
 
 def test_redis_is_killed_and_everything_restarts(start_cluster: StartCluster) -> None:
-    cluster = start_cluster({"cluster.lease": LEASE, "cluster.timeout": 0.7}, keeps="always")
+    cluster = start_cluster({"cluster.lease": LEASE, "cluster.timeout": 0.7}, redis="always")
     subscribe(cluster["a"].port)
     began = time.monotonic()
     publish(cluster["a"].port, 100, 3)

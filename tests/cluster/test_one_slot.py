@@ -16,7 +16,7 @@ from flockmq.cluster.analytics.log.log import Logs
 from flockmq.cluster.redis.clients import RedisAddress
 from tests.conftest import StartCluster, StartRedis
 from tests.harness.broker_process import until
-from tests.harness.cluster_process import ClusterProcess
+from tests.harness.cluster_process import ClusterProcess, GivenRedis
 from tests.harness.ports import free_port
 from tests.harness.redis_cluster import RedisCluster
 from tests.harness.redis_process import RedisProcess
@@ -62,7 +62,7 @@ def tell(
 
 
 def start(start_cluster: StartCluster, servers: RedisCluster, url: str = "", **more: object) -> ClusterProcess:
-    return start_cluster(more, nodes="ab", redis=servers.owner, redis_url=url or servers.url)
+    return start_cluster(more, nodes="ab", redis=GivenRedis(servers.owner, url or servers.url))
 
 
 def test_commands(start_cluster: StartCluster, servers: RedisCluster, tell: Callable[..., str], tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_user_who_may_not_ask_for_the_owner(start_cluster: StartCluster, serve
     for server in servers.servers:
         server.client().execute_command("ACL", "SETUSER", "blind", "on", ">sesame", "~*", "&*", "+@all", "-cluster")
     cluster = start_cluster(
-        nodes="a", redis=servers.owner, redis_url=servers.url.replace("//", "//blind:sesame@"), running=False
+        nodes="a", redis=GivenRedis(servers.owner, servers.url.replace("//", "//blind:sesame@")), running=False
     )
     cluster["a"].spawn()
     assert cluster["a"].wait() == 2
@@ -161,7 +161,7 @@ def test_a_user_who_may_not_ask_for_the_owner(start_cluster: StartCluster, serve
 def test_a_redis_that_is_no_cluster(start_cluster: StartCluster, start_redis: StartRedis) -> None:
     server: RedisProcess = start_redis()
     cluster = start_cluster(
-        nodes="a", redis=server, redis_url=f"redis+cluster://127.0.0.1:{server.port}", running=False
+        nodes="a", redis=GivenRedis(server, f"redis+cluster://127.0.0.1:{server.port}"), running=False
     )
     cluster["a"].spawn()
     assert cluster["a"].wait() == 2
@@ -170,7 +170,7 @@ def test_a_redis_that_is_no_cluster(start_cluster: StartCluster, start_redis: St
 
 def test_a_wrong_password(start_cluster: StartCluster, servers: RedisCluster) -> None:
     url = servers.url.replace("//", "//nobody:wrong-sesame@")
-    cluster = start_cluster(nodes="a", redis=servers.owner, redis_url=url, running=False)
+    cluster = start_cluster(nodes="a", redis=GivenRedis(servers.owner, url), running=False)
     cluster["a"].spawn()
     assert cluster["a"].wait() == 2
     assert "check user and password" in cluster["a"].log_text()

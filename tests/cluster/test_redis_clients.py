@@ -19,7 +19,7 @@ from flockmq.broker.streams.message_log import LogAway
 from flockmq.cluster.redis.clients import RedisAddress
 from flockmq.cluster.streams.redis_log import RedisLog
 from tests.harness.broker_process import until
-from tests.harness.cluster_process import ClusterProcess
+from tests.harness.cluster_process import ClusterProcess, GivenRedis
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 from tests.harness.redis_process import RedisProcess
@@ -298,7 +298,7 @@ def exchange(cluster: ClusterProcess) -> None:
 def test_nodes_over_tls(start_redis: StartRedis, start_cluster: StartCluster, certificates: Path) -> None:
     server = tls_server(start_redis, certificates, "server")
     url = f"rediss://127.0.0.1:{server.port}?ca_file={certificates}/ca.crt"
-    cluster = start_cluster(redis=server, redis_url=url, nodes="ab")
+    cluster = start_cluster(redis=GivenRedis(server, url), nodes="ab")
     exchange(cluster)
     server.client().execute_command("CLIENT", "KILL", "TYPE", "pubsub")
     for node in cluster.nodes:
@@ -308,7 +308,7 @@ def test_nodes_over_tls(start_redis: StartRedis, start_cluster: StartCluster, ce
 
 def test_nodes_over_a_unix_socket(start_redis: StartRedis, start_cluster: StartCluster, tmp_path: Path) -> None:
     server = start_redis(["--unixsocket", str(tmp_path / "r.sock")])
-    exchange(start_cluster(redis=server, redis_url=f"unix://{tmp_path}/r.sock", nodes="ab"))
+    exchange(start_cluster(redis=GivenRedis(server, f"unix://{tmp_path}/r.sock"), nodes="ab"))
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -318,7 +318,7 @@ def test_redis_replies_to_publish_only_if_it_must(
     rights = ["+@all"] if allowed else ["+@all", "-client|reply"]
     redis_server.client().execute_command("ACL", "SETUSER", "node", "on", ">sesame", "~*", "&*", *rights)
     url = f"redis://node:sesame@127.0.0.1:{redis_server.port}/0"
-    exchange(start_cluster(redis=redis_server, redis_url=url, nodes="ab"))
+    exchange(start_cluster(redis=GivenRedis(redis_server, url), nodes="ab"))
     calls = redis_server.client().info("commandstats").get("cmdstat_client|reply", {"calls": 0})["calls"]
     assert calls >= 2 + 5 if allowed else calls == 0
 

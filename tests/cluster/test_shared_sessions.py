@@ -6,20 +6,23 @@ from flockmq._speedups.cluster.message_codec import encode_entry, encode_message
 from flockmq._speedups.session import session_store, session_view
 from flockmq._speedups.session.session import Session
 from flockmq._speedups.session.turn import Turn
+from flockmq._speedups.session.turn_limits import TurnLimits
 
 
 def new_session() -> Session:
     turn = Turn(ClusterJournal(lambda: b""))
     turn.set_limits(
-        max_packet_size=1 << 20,
-        max_topic_levels=10,
-        max_inflight=100,
-        max_queued_messages=100,
-        max_queued_bytes=1 << 20,
-        drop_oldest=False,
-        max_awaiting_release=10,
-        max_outgoing_bytes=1 << 20,
-        max_uncommitted_bytes=1 << 20,
+        TurnLimits(
+            max_packet_size=1 << 20,
+            max_topic_levels=10,
+            max_inflight=100,
+            max_queued_messages=100,
+            max_queued_bytes=1 << 20,
+            drop_oldest=False,
+            max_awaiting_release=10,
+            max_outgoing_bytes=1 << 20,
+            max_uncommitted_bytes=1 << 20,
+        )
     )
     return Session(turn, 1, b"c", persistent=True, shared=True)
 

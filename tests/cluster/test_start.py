@@ -15,7 +15,7 @@ from flockmq.cluster.coordinator import ClusterCoordinator
 from tests.conftest import StartCluster, StartRedis
 from tests.harness import nursery
 from tests.harness.broker_process import environment, until
-from tests.harness.cluster_process import ClusterProcess
+from tests.harness.cluster_process import ClusterProcess, GivenRedis
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 from tests.harness.redis_process import RedisProcess
@@ -75,7 +75,7 @@ def test_no_password(tmp_path: Path, start_redis: StartRedis) -> None:
 
 def test_a_password(start_cluster: StartCluster, start_redis: StartRedis) -> None:
     server = start_redis(["--requirepass", "ses@me"], {"password": "ses@me"})
-    cluster = start_cluster(redis=server, redis_url=f"redis://:ses%40me@127.0.0.1:{server.port}/0", nodes="ab")
+    cluster = start_cluster(redis=GivenRedis(server, f"redis://:ses%40me@127.0.0.1:{server.port}/0"), nodes="ab")
     cluster.settle()
     assert not re.search("ses(@|%40)me", cluster.log_text())
 
@@ -144,7 +144,7 @@ def test_all_keys_have_the_prefix(start_cluster: StartCluster) -> None:
 
 @pytest.mark.parametrize("keeps", ["nothing", "everysec", "always"])
 def test_what_an_acknowledgement_is_worth_is_said(start_cluster: StartCluster, keeps: str) -> None:
-    cluster: ClusterProcess = start_cluster(nodes="a", keeps=keeps)
+    cluster: ClusterProcess = start_cluster(nodes="a", redis=keeps)
     words = {"nothing": "nowhere else", "everysec": "append-only file", "always": "loss of power"}
     cluster["a"].wait_for_log(words[keeps])
 

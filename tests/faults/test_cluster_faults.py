@@ -222,7 +222,7 @@ def all_nodes_are_cut_off(cluster: ClusterProcess) -> None:
 
 @pytest.fixture
 def load(start_cluster: StartCluster) -> ClusterLoad:
-    cluster = start_cluster(CLUSTER_SETTINGS, running=False, keeps="always", proxies=True)
+    cluster = start_cluster(CLUSTER_SETTINGS, running=False, redis="always", proxies=True)
     return ClusterLoad(cluster, new_seed())
 
 

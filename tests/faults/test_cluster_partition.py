@@ -14,7 +14,7 @@ import pytest
 
 from flockmq.loadtest.prove.tcp_proxy import TcpProxy
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad, wait
-from tests.harness.cluster_process import ClusterNode, ClusterProcess, new_seed
+from tests.harness.cluster_process import ClusterNode, ClusterProcess, GivenRedis, new_seed
 from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import KEEPS, RedisProcess
 
@@ -135,7 +135,7 @@ def load(network: Network, tmp_path: Path) -> Iterator[ClusterLoad]:
     place.mkdir()
     redis = FarRedis(place, network).start()
     url = f"redis://{network.address('redis')}:{redis.port}/0"
-    cluster = ClusterProcess(tmp_path, CLUSTER_SETTINGS, nodes="", redis=redis, redis_url=url, orderly=False)
+    cluster = ClusterProcess(tmp_path, CLUSTER_SETTINGS, nodes="", redis=GivenRedis(redis, url), orderly=False)
     nodes = [FarNode(cluster, name, network) for name in "abc"]
     cluster.nodes += nodes
     try:

@@ -49,7 +49,7 @@ class WholeLoad(ClusterLoad):
         self.network = TcpProxy(lambda: self.other.port)
         link = {"url": f"mqtt://127.0.0.1:{self.network.port}", "topics": ["t/# out 2"], "retry": 0.5, "keep_alive": 5}
         settings = {**CLUSTER_SETTINGS, **HTTP, "links": json.dumps({"far": link})}
-        cluster = ClusterProcess(directory / "cluster", settings, keeps="always", proxies=True, orderly=False)
+        cluster = ClusterProcess(directory / "cluster", settings, redis="always", proxies=True, orderly=False)
         super().__init__(cluster, seed)
         self.far = FaultClient(self.history, "far")
         # A history of its own: what a stream has of a publisher that roams is ordered by the nodes' logs.

@@ -12,7 +12,7 @@ from flockmq._speedups.codec.packets import Connect, Puback, Publish, Pubrec
 from tests.conftest import StartCluster, StartRedis
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad
 from tests.harness.broker_process import until
-from tests.harness.cluster_process import ClusterProcess, new_seed
+from tests.harness.cluster_process import ClusterProcess, GivenRedis, new_seed
 from tests.harness.redis_process import KEEPS, RedisProcess, Sentinels
 from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def cluster(start_cluster: StartCluster) -> ClusterProcess:
-    return start_cluster({**CLUSTER_SETTINGS, "http.listen": "127.0.0.1:0"}, keeps="always")
+    return start_cluster({**CLUSTER_SETTINGS, "http.listen": "127.0.0.1:0"}, redis="always")
 
 
 def code_of(cluster: ClusterProcess, name: str, client_id: str, *, clean: bool) -> int | None:
@@ -73,7 +73,7 @@ def test_what_goes_on_without_redis(cluster: ClusterProcess, how: str) -> None:
 def test_persistent_clients_without_redis(start_cluster: StartCluster, how: str) -> None:
     """F5, G5: with no reply for a lease they are closed: others may have Redis. They stay if it is gone for all."""
     lease = 3.0
-    cluster = start_cluster({**CLUSTER_SETTINGS, "cluster.lease": lease}, keeps="always")
+    cluster = start_cluster({**CLUSTER_SETTINGS, "cluster.lease": lease}, redis="always")
     with SocketClient(cluster["a"].port, "keeps", clean_start=False) as client:
         client.ping()
         if how == "frozen":
@@ -112,7 +112,7 @@ def test_clean_clients_come_in_without_redis(cluster: ClusterProcess) -> None:
 
 def test_publishers_are_held_back_without_redis(start_cluster: StartCluster) -> None:
     """G9: memory is bounded however much they would send; all of it is taken when Redis is back."""
-    cluster = start_cluster({**CLUSTER_SETTINGS, "limits.max_uncommitted_bytes": "1MiB"}, keeps="always")
+    cluster = start_cluster({**CLUSTER_SETTINGS, "limits.max_uncommitted_bytes": "1MiB"}, redis="always")
     with SocketClient(cluster["b"].port, "s", clean_start=False) as subscriber:
         subscriber.subscribe(("t", 1))
     publisher = SocketClient(cluster["a"].port, "p")
@@ -276,7 +276,7 @@ def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
 def test_a_failover_loses_nothing_that_the_replica_has(start_cluster: StartCluster, sentinels: Sentinels) -> None:
     """F6: with cluster.replicas = 1 what is acknowledged is at the replica; what is delivered may not be."""
     settings = {**CLUSTER_SETTINGS, "cluster.replicas": 1, "cluster.lease": 4}
-    cluster = start_cluster(settings, redis=sentinels.servers[0], redis_url=sentinels.url, running=False)
+    cluster = start_cluster(settings, redis=GivenRedis(sentinels.servers[0], sentinels.url), running=False)
     load = ClusterLoad(cluster, new_seed())
     load.start()
     load.run(1)
@@ -296,7 +296,7 @@ def test_a_failover_loses_nothing_that_the_replica_has(start_cluster: StartClust
 def test_a_failover_that_lost_something_is_noticed(start_cluster: StartCluster, sentinels: Sentinels) -> None:
     """Without cluster.replicas: the nodes see that Redis is behind them, and begin anew."""
     cluster = start_cluster(
-        {**CLUSTER_SETTINGS, "cluster.lease": 4}, redis=sentinels.servers[0], redis_url=sentinels.url
+        {**CLUSTER_SETTINGS, "cluster.lease": 4}, redis=GivenRedis(sentinels.servers[0], sentinels.url)
     )
     old = sentinels.master
     with old.client() as client:

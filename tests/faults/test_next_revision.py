@@ -47,7 +47,7 @@ def started(load: ClusterLoad | SharedLoad) -> Iterator[None]:
 
 def groups(directory: Path, seed: int, seconds: float) -> None:
     """Members, nodes, links and Redis die."""
-    load = SharedLoad(ClusterProcess(directory, SETTINGS, keeps="always", proxies=True, orderly=False), seed)
+    load = SharedLoad(ClusterProcess(directory, SETTINGS, redis="always", proxies=True, orderly=False), seed)
     with started(load):
         end = time.monotonic() + seconds
         for fault in faults(load):
@@ -61,7 +61,7 @@ def groups(directory: Path, seed: int, seconds: float) -> None:
 
 def sessions(directory: Path, seed: int, seconds: float) -> None:
     """Nodes die and return."""
-    load = ClusterLoad(ClusterProcess(directory, CLUSTER_SETTINGS, keeps="always", proxies=True, orderly=False), seed)
+    load = ClusterLoad(ClusterProcess(directory, CLUSTER_SETTINGS, redis="always", proxies=True, orderly=False), seed)
     with started(load):
         end = time.monotonic() + seconds
         while time.monotonic() < end:

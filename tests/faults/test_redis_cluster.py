@@ -10,7 +10,7 @@ from flockmq._speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pu
 from tests.conftest import StartCluster
 from tests.faults.cluster_load import CLUSTER_SETTINGS, ClusterLoad, wait
 from tests.harness.broker_process import SETTLERS, until
-from tests.harness.cluster_process import ClusterProcess, new_seed
+from tests.harness.cluster_process import ClusterProcess, GivenRedis, new_seed
 from tests.harness.redis_cluster import RedisCluster
 from tests.harness.socket_client import SocketClient
 
@@ -29,7 +29,7 @@ def servers(tmp_path: Path) -> Iterator[RedisCluster]:
 def start(
     start_cluster: StartCluster, servers: RedisCluster, *, running: bool = True, **more: object
 ) -> ClusterProcess:
-    return start_cluster({**SETTINGS, **more}, redis=servers.owner, redis_url=servers.url, running=running)
+    return start_cluster({**SETTINGS, **more}, redis=GivenRedis(servers.owner, servers.url), running=running)
 
 
 def loaded(cluster: ClusterProcess) -> ClusterLoad:

@@ -71,7 +71,7 @@ def faults(load: SharedLoad) -> Iterator[Callable[[SharedLoad], None]]:
 
 def run(directory: Path, seed: int, seconds: float) -> int:
     """Some time of faults, and a good end; returns the number of messages."""
-    cluster = ClusterProcess(directory, SETTINGS, keeps="always", proxies=True, orderly=False)
+    cluster = ClusterProcess(directory, SETTINGS, redis="always", proxies=True, orderly=False)
     load = SharedLoad(cluster, seed)
     with cluster.judged():
         load.start()

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flockmq._speedups.codec.decode import Decoder
 from flockmq._speedups.codec.encode import encode
@@ -105,6 +105,13 @@ class ClusterNode(BrokerProcess):
         self.cluster.said({**line, "node": self.name})
 
 
+class GivenRedis(NamedTuple):
+    """A Redis that another part owns."""
+
+    process: RedisProcess
+    url: str = ""  # by which nodes find it; empty: the port of the process
+
+
 class ClusterProcess:
     """Some nodes and their Redis.
 
@@ -112,8 +119,7 @@ class ClusterProcess:
         directory: for the files of all.
         settings: of all nodes, as for BrokerProcess.
         nodes: their names.
-        keeps: what Redis has on disk: a key of KEEPS.
-        redis: a Redis that somebody else owns; None: one of the cluster's own.
+        redis: what a Redis of the cluster's own has on disk, a key of KEEPS; or a Redis that another part owns.
         proxies: whether each node reaches Redis through a proxy of its own.
         one_node: whether `port` is always the first node's.
         orderly: whether the tests' clients let the cluster settle; not where a test looks at what happens meanwhile.
@@ -128,9 +134,7 @@ class ClusterProcess:
         settings: Mapping[str, object] | None = None,
         *,
         nodes: Iterable[str] = ("a", "b", "c"),
-        keeps: str = "everysec",
-        redis: RedisProcess | None = None,
-        redis_url: str = "",
+        redis: str | RedisProcess | GivenRedis = "everysec",
         proxies: bool = False,
         one_node: bool = False,
         orderly: bool = True,
@@ -144,14 +148,12 @@ class ClusterProcess:
         self.rng = random.Random(new_seed())
         self.log: list[dict[str, Any]] = []  # of all nodes, in the order it was read
         self._news = threading.Condition()
-        self.redis_url = redis_url
-        self._owns_redis = redis is None and not redis_url
-        self._has_redis = redis is not None or not redis_url  # the process, not only its URL
-        if redis is None:
+        self._owns_redis = isinstance(redis, str)
+        if isinstance(redis, str):
             place = directory / "redis"
             place.mkdir(exist_ok=True)
-            redis = RedisProcess(place, KEEPS[keeps])
-        self.redis = redis
+            redis = RedisProcess(place, KEEPS[redis])
+        self.redis, self.redis_url = redis if isinstance(redis, GivenRedis) else GivenRedis(redis)
         self._proxies = proxies
         self.nodes: list[ClusterNode] = []
         for name in nodes:
@@ -249,7 +251,7 @@ class ClusterProcess:
         """End everything."""
         self.signal(signal.SIGCONT)
         try:
-            if self._has_redis and self.redis.process is None:  # a node would wait for it at its end
+            if self.redis.process is None:  # a node would wait for it at its end
                 self.kill()
             self.stop()
         finally:

@@ -4,6 +4,7 @@ They connect again by themselves, mostly to another node, and notice a silent co
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -87,67 +88,67 @@ class Wire:
         self._connection.to_b.send(True)
 
 
+@dataclass
+class SimulatedBroker:
+    """The cluster, as its clients see it."""
+
+    world: World
+    network: Network
+    ports: dict[str, Callable[[Connection, str], object]]  # by the name of a node: accepts a connection of a client id
+    # Of a node, by name: a number that grows when it may close connections without reading them.
+    troubles: Callable[[str], int]
+    is_forgotten: Callable[[], bool] = bool  # it may have forgotten subscriptions: clients subscribe again
+    # Whether Redis may have lost a claim that it executed between two times, and no replica has it.
+    is_lost: Callable[[int, int], bool] = lambda since, until: False
+    # Called with a client id and the time of the CONNECT when CONNACK has come, or the client has given up.
+    on_waited: Callable[[str, int], object] = lambda client_id, since: None
+
+
+@dataclass
+class Habits:
+    """All that a client does by itself."""
+
+    seed: int
+    filters: tuple[tuple[str, int], ...] = ()  # subscribed to at first, or with each connection if it is clean
+    wills: bool = False  # its connections have wills
+    delay: int = 0  # Will Delay Interval in seconds; above 0 its wills are judged by timed.py
+    early: int = 0  # nanoseconds by which its session may expire early
+    gives_up: bool = True  # it ends a connection without a CONNACK after a while
+
+
 class SimulatedClient(RecordedClient):
     """A client.
 
     Args:
-        world: of the run.
-        network: of the run.
-        history: of the run.
         client_id: its id, and the name of its host.
-        ports: by the name of a node: accepts a connection, of this client id.
-        troubles: of a node, by name: a number that grows when it may close connections without reading them.
-        seed: of what it does by itself.
-        filters: it subscribes to these at first, or with each connection if it is clean.
-        wills: whether its connections have wills.
-        is_forgotten: whether the cluster may have forgotten its subscriptions, so that it subscribes again.
-        is_lost: whether Redis may have lost a claim that it executed between two times, and no replica has it.
-        on_waited: called with its id and the time of its CONNECT when CONNACK has come, or it has given up.
-        delay: Will Delay Interval in seconds; above 0 its wills are judged by timed.py.
-        early: nanoseconds by which its session may expire early.
-        gives_up: whether it ends a connection without a CONNACK after a while.
+        broker: to connect to.
+        history: of the run.
+        habits: of the client.
         options: as of `RecordedClient`.
     """
 
     socket: Any
 
     def __init__(
-        self,
-        world: World,
-        network: Network,
-        history: History,
-        client_id: str,
-        *,
-        ports: dict[str, Callable[[Connection, str], object]],
-        troubles: Callable[[str], int],
-        seed: int,
-        filters: tuple[tuple[str, int], ...] = (),
-        wills: bool = False,
-        is_forgotten: Callable[[], bool] = bool,
-        is_lost: Callable[[int, int], bool] = lambda since, until: False,
-        on_waited: Callable[[str, int], object] = lambda client_id, since: None,
-        delay: int = 0,
-        early: int = 0,
-        gives_up: bool = True,
-        **options: Any,
+        self, client_id: str, broker: SimulatedBroker, history: History, habits: Habits, **options: Any
     ) -> None:
         super().__init__(history, client_id, **options)
-        self._world = world
-        self._network = network
-        self._ports = ports
-        self._troubles = troubles
+        self._world = broker.world
+        self._network = broker.network
+        self._ports = broker.ports
+        self._troubles = broker.troubles
+        self._is_forgotten = broker.is_forgotten
+        self._is_lost = broker.is_lost
+        self._on_waited = broker.on_waited
+        self._rng = Random(habits.seed)
+        self._filters = habits.filters
+        self._wills = habits.wills
+        self._delay = habits.delay
+        self._early = habits.early
+        self._gives_up = habits.gives_up
         self.node = ""  # of its last connection
         self._troubles_before = 0  # of that node, when the connection began
-        self._rng = Random(seed)
-        self._filters = filters
-        self._wills = wills
-        self._is_forgotten = is_forgotten
-        self._is_lost = is_lost
-        self._on_waited = on_waited
         self._asked_at = 0  # time of the last CONNECT
-        self._delay = delay
-        self._early = early
-        self._gives_up = gives_up
         self._left_at = 0  # nanosecond of the last DISCONNECT
         self.lives: list[Life] = []  # its connections, if its wills are delayed
         self.has_vanished = False

@@ -8,7 +8,6 @@ import random
 import tempfile
 import time
 import traceback
-from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -27,13 +26,13 @@ from flockmq.cluster.redis.link import DECLARED_DEAD
 from flockmq.loadtest.prove.client import NEVER
 from flockmq.loadtest.prove.history import Delivered
 from tests.simulation import checker, timed
-from tests.simulation.clients import SimulatedClient, TimedHistory
+from tests.simulation.clients import Habits, SimulatedBroker, SimulatedClient, TimedHistory
 from tests.simulation.clock import NS, Clock
 from tests.simulation.faults import Actions
 from tests.simulation.limits import Drops, excused
 from tests.simulation.losses import Excuses, Loss, payloads
 from tests.simulation.network import Network
-from tests.simulation.nodes import ClientSocket, SimulatedNode
+from tests.simulation.nodes import ClientSocket, SimulatedNode, Surroundings
 from tests.simulation.plan import LAST, NODES, ClientPlan, Plan
 from tests.simulation.redis_server import RedisServer
 from tests.simulation.replicated import differences
@@ -211,8 +210,6 @@ class Run:
         world = self.world
         self.history = TimedHistory(world)
         self.network = Network(world)
-        admissions: dict[str, int] = {}
-        admitted: dict[str, list[ClientSocket]] = defaultdict(list)
         clean = {client.name for client in self.plan.clients if client.clean}
         limits = self.plan.limits
         most = limits.tenant_bytes or 1 << 30
@@ -226,13 +223,18 @@ class Run:
         if self.plan.is_ordered:
             own["shared.groups"] = json.dumps([{"name": GROUP, "strategy": "publisher"}])
         settings = {key: str(value) for key, value in own.items() if value} | limits.settings()
-        more = admissions, admitted, clean, self.found, settings, self._sockets_of
-        self.nodes = {name: SimulatedNode(world, self.network, self.redis, name, folder, *more) for name in NODES}
+        around = Surroundings(
+            world, self.network, self.redis, folder, clean, settings, on_finding=self.found, sockets_of=self._sockets_of
+        )
+        self.nodes = {name: SimulatedNode(name, around) for name in NODES}
         self.redis.on_claimed = self._claimed
         self._drops = Drops(limits, self._prefix, self.found)
         self.redis.on_calling = self._drops.calling
         self.redis.on_called = self._drops.called
         self._ports = {name: node.accept for name, node in self.nodes.items()}
+        self._broker = SimulatedBroker(
+            world, self.network, self._ports, self._troubles, self._forgets, self._is_lost, self._waited
+        )
         self.clients = {client.name: self._make(client) for client in self.plan.clients}
         self.actions = Actions(world, self.network, self.redis, self.nodes, self.clients)
 
@@ -286,26 +288,23 @@ class Run:
         return self._forgets() and any(loss.since < until and since < loss.until for loss in self.losses)
 
     def _make(self, client: ClientPlan) -> SimulatedClient:
-        return SimulatedClient(
-            self.world,
-            self.network,
-            self.history,
-            client.name,
-            ports=self._ports,
-            troubles=self._troubles,
+        habits = Habits(
             seed=self.world.rng.getrandbits(32),
             filters=tuple((name, client.qos if "t/" in name else 2) for name in FILTERS.get(client.role, ())),
             wills=client.role in ("mortal", "guest"),
             delay=client.delay,
-            expiry=client.expiry,
             early=self._early,
+            gives_up=not client.is_patient,
+        )
+        return SimulatedClient(
+            client.name,
+            self._broker,
+            self.history,
+            habits,
+            expiry=client.expiry,
             subscribes_again=client.role == "guest",
-            is_forgotten=self._forgets,
-            is_lost=self._is_lost,
-            on_waited=self._waited,
             level=client.level,
             clean=client.clean,
-            gives_up=not client.is_patient,
         )
 
     def _act(self) -> None:
@@ -411,14 +410,10 @@ class Run:
         history = TimedHistory(world)
         readers = {
             name: SimulatedClient(
-                world,
-                self.network,
-                history,
                 f"reader of {name}",
-                ports={name: self._ports[name]},
-                troubles=self._troubles,
-                seed=1,
-                filters=(("kept/#", 1),),
+                SimulatedBroker(world, self.network, {name: self._ports[name]}, self._troubles),
+                history,
+                Habits(seed=1, filters=(("kept/#", 1),)),
                 clean=True,
             )
             for name in self.nodes

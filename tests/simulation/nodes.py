@@ -6,7 +6,9 @@ those of the node are taken after each iteration of its loop. So only the loop o
 
 import select
 import socket
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
@@ -121,49 +123,44 @@ def _dropped_by(node: Node) -> int:
     return counted["dropped_queue_full"]
 
 
+@dataclass
+class Surroundings:
+    """All that the nodes of a run share."""
+
+    world: World
+    network: Network
+    redis: RedisServer
+    folder: Path  # for their sockets
+    clean: set[str]  # ids of the clients with clean sessions
+    settings: dict[str, str]  # keys of their configuration, besides `SETTINGS`
+    on_finding: Callable[[str], object]  # called with a sentence about something that must not be
+    sockets_of: Callable[[str], list[ClientSocket]]  # returns the connections of a client at all nodes
+    admissions: dict[str, int] = field(default_factory=dict)  # by client id: the number of CONNACKs, of all nodes
+    # By client id: the connections that have had a CONNACK, also those that have ended.
+    admitted: dict[str, list[ClientSocket]] = field(default_factory=lambda: defaultdict(list))
+
+
 class SimulatedNode:
     """One node, and its processes one after the other.
 
     Args:
-        world: of the run.
-        network: of the run.
-        redis: of the run.
         name: of the node, and of its host.
-        folder: for its socket.
-        admissions: by client id: the number of CONNACKs, of all nodes.
-        admitted: by client id: the connections that have had one, also those that have ended.
-        clean: ids of the clients with clean sessions.
-        on_finding: called with a sentence about something that must not be.
-        settings: keys of its configuration, besides `SETTINGS`.
-        sockets_of: returns the connections of a client at all nodes.
+        around: of all nodes.
     """
 
-    def __init__(
-        self,
-        world: World,
-        network: Network,
-        redis: RedisServer,
-        name: str,
-        folder: Path,
-        admissions: dict[str, int],
-        admitted: dict[str, list[ClientSocket]],
-        clean: set[str],
-        on_finding: Callable[[str], object],
-        settings: dict[str, str],
-        sockets_of: Callable[[str], list[ClientSocket]],
-    ) -> None:
-        self.world = world
-        self._network = network
-        self._redis = redis
-        self._admissions = admissions
-        self._admitted = admitted
-        self._clean = clean
-        self._on_finding = on_finding
-        self._sockets_of = sockets_of
+    def __init__(self, name: str, around: Surroundings) -> None:
+        self.world = around.world
+        self._network = around.network
+        self._redis = around.redis
+        self._admissions = around.admissions
+        self._admitted = around.admitted
+        self._clean = around.clean
+        self._on_finding = around.on_finding
+        self._sockets_of = around.sockets_of
         self.name = name
-        self.path = str(folder / f"{name}.sock")
+        self.path = str(around.folder / f"{name}.sock")
         own = {"cluster.node_name": name, "listen": [f"unix:{self.path}"]}
-        self.config: Config = load({**SETTINGS, **settings, **own}, env={})
+        self.config: Config = load({**SETTINGS, **around.settings, **own}, env={})
         self.starts = 0
         self.troubles = 0  # reasons for which it may have closed connections: starts, stops, errors in its log
         self._dropped = 0  # messages that earlier processes have dropped at full queues

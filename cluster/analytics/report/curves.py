@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from . import frame
 from .frame import UNIT, Cell, Legend
@@ -44,24 +45,24 @@ class Times:
         return round(UNIT * index / max(1, self.count - 1))
 
 
-def over_time(
-    title: str,
-    about: str,
-    times: Times,
-    series: Sequence[Series],
-    words: Format,
-    *,
-    stacked: bool = False,
-    log: bool = False,
-    ramp: bool = False,
-    base: int = 10,
-    wide: bool = False,
-) -> Markup:
-    """A figure with lines, or with stacked areas that begin with the first series.
+class Style(NamedTuple):
+    """How a figure is drawn."""
 
-    With `log`, the scale is logarithmic if the values differ by orders of magnitude. With `ramp`, the series are steps
-    of one quantity, and their colours are steps of one colour.
-    """
+    stacked: bool = False  # areas that begin with the first series, in place of lines
+    log: bool = False  # the scale is logarithmic if the values differ by orders of magnitude
+    ramp: bool = False  # the series are steps of one quantity, and their colours are steps of one colour
+    base: int = 10  # of the numbers of the scale
+    wide: bool = False
+
+
+PLAIN = Style()
+
+
+def over_time(
+    title: str, about: str, times: Times, series: Sequence[Series], words: Format, style: Style = PLAIN
+) -> Markup:
+    """A figure of some series."""
+    stacked, log, ramp, base, wide = style
     height = WIDE_HEIGHT if wide else HEIGHT
     series = [one for one in series if any(value is not None for value in one.values)]
     tops = _stack(series) if stacked else [one.values for one in series]

@@ -36,5 +36,6 @@ def read(results: Results, bins: Bins) -> Lag:
     labels = {"p50": "median", "p99": "99 %", "max": "largest"}
     series = [curves.Series(label, bins.spread(rows, name)) for name, label in labels.items()]
     about = "From the moment a node accepted a message. Of the windows in a point the highest counts for 99 %."
-    figure = curves.over_time(TITLE, about, bins.times, series, words.duration, log=True, ramp=True, wide=True)
+    style = curves.Style(log=True, ramp=True, wide=True)
+    figure = curves.over_time(TITLE, about, bins.times, series, words.duration, style)
     return Lag(typical, [figure])

@@ -76,7 +76,8 @@ def _add_curves(traffic: Traffic, results: Results, bins: Bins, prefixes: list[s
     ):
         series = _series(bins, prefix_rows, column, shown)
         wide = column == "messages"
-        plot = curves.over_time(title, each, bins.times, series, unit, stacked=True, base=base, wide=wide)
+        style = curves.Style(stacked=True, base=base, wide=wide)
+        plot = curves.over_time(title, each, bins.times, series, unit, style)
         traffic.figures.append(plot)
     series = _series(bins, node_rows, "messages", nodes)
     traffic.figures.append(curves.over_time("Messages per second by node", each, bins.times, series, _rate))
@@ -105,10 +106,7 @@ def _sizes_over_time(bins: Bins, rows: list[dict[str, Any]]) -> Markup:
         bins.times,
         series,
         words.size,
-        log=True,
-        ramp=True,
-        base=2,
-        wide=True,
+        curves.Style(log=True, ramp=True, base=2, wide=True),
     )
 
 

@@ -10,6 +10,7 @@ from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq._speedups.cluster.peer import Peer, Way
 from flockmq._speedups.routing.router import Router
 from flockmq._speedups.session.turn import Turn
+from flockmq._speedups.session.turn_limits import TurnLimits
 from flockmq.cluster.replication.routes import Routes, code_of, options_of
 
 FILTER = "$share/g/t"
@@ -119,7 +120,7 @@ def test_a_route_says_when_all_its_sessions_have_queues() -> None:
 )
 def test_messages_go_the_way_of_all_matching_routes(routes: tuple[tuple[int, int, int], ...], way: Way) -> None:
     turn = Turn(ClusterJournal(lambda: b""))
-    turn.set_limits(**LIMITS)
+    turn.set_limits(TurnLimits(**LIMITS))
     filters = Router(turn).filters
     peer = Peer(turn, 1, b"n2", lambda batch: None)
     for name, route in zip((b"a/b", b"a/+", b"#"), routes, strict=False):
@@ -130,7 +131,7 @@ def test_messages_go_the_way_of_all_matching_routes(routes: tuple[tuple[int, int
 def spread(counts: list[int], messages: int) -> list[int]:
     """How many messages each other node gets, by the number of its members; none are here."""
     turn = Turn(ClusterJournal(lambda: b""))
-    turn.set_limits(**LIMITS)
+    turn.set_limits(TurnLimits(**LIMITS))
     router = Router(turn)
     router.filters.set_group_backing(GroupLeases)
     batches: list[list[bytes]] = [[] for _ in counts]

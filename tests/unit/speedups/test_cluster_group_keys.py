@@ -12,6 +12,7 @@ from flockmq._speedups.session.group import Group
 from flockmq._speedups.session.group_settings import GroupSettings
 from flockmq._speedups.session.session import Session
 from flockmq._speedups.session.turn import Turn
+from flockmq._speedups.session.turn_limits import TurnLimits
 from tests.unit.speedups.test_cluster_group import LIMITS
 
 NAME = b"$share/g/t"
@@ -23,7 +24,7 @@ class Part:
 
     def __init__(self) -> None:
         turn = Turn(ClusterJournal(lambda: b""))
-        turn.set_limits(**LIMITS)
+        turn.set_limits(TurnLimits(**LIMITS))
         self.filters = Router(turn).filters
         self.filters.set_group_backing(GroupLeases)
         self.filters.declare(turn, NAME, GroupSettings(declaration=b"{}", strategy="topic"))

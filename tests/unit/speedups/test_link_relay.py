@@ -1,6 +1,7 @@
 """One direction of a link: topic names, levels, acknowledgements, and messages that may not go on."""
 
 import random
+from dataclasses import fields as fields_of
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from flockmq._speedups.codec.decode import Decoder
 from flockmq._speedups.codec.encode import encode
 from flockmq._speedups.codec.errors import MalformedPacket
 from flockmq._speedups.codec.packets import Connack, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback
+from flockmq._speedups.protocol.link_ends import LinkMarks, LinkSource, LinkTarget
 from flockmq._speedups.protocol.link_relay import Echoes, LinkRelay, QuotaExceeded, TopicRule
 
 LARGEST = 1_000_000
@@ -17,7 +19,14 @@ MARK = (b"hop", b"here")
 
 
 def relay(source: int = 5, target: int = 5, rules: list[TopicRule] = RULES, **more: Any) -> LinkRelay:
-    return LinkRelay(source, target, rules, max_packet_size=LARGEST, **more)
+    """A relay; `more` has fields of both ends and of the marks, and arguments of LinkRelay."""
+
+    def taken(made: type) -> dict[str, Any]:
+        return {field.name: more.pop(field.name) for field in fields_of(made) if field.name in more}
+
+    size = more.pop("target_size", LARGEST)
+    ends = LinkSource(source, LARGEST, **taken(LinkSource)), LinkTarget(target, size, **taken(LinkTarget))
+    return LinkRelay(*ends, rules, marks=LinkMarks(**taken(LinkMarks)), **more)
 
 
 def carried(found: LinkRelay, *packets: Packet, source: int = 5, target: int = 5) -> tuple[list[Packet], list[Packet]]:
@@ -73,10 +82,10 @@ def test_reason_codes_go_on_without_properties(target: int, code: int) -> None:
 
 
 def test_messages_are_marked_and_end_where_they_have_been() -> None:
-    (packet,), _ = carried(relay(mark=MARK), Publish("a/b", b"", properties={"user_property": [("k", "v")]}))
+    (packet,), _ = carried(relay(added=MARK), Publish("a/b", b"", properties={"user_property": [("k", "v")]}))
     assert isinstance(packet, Publish)
     assert packet.properties["user_property"] == [("k", "v"), ("hop", "here")]
-    found = relay(refused_marks=[(b"hop", b"elsewhere"), MARK])
+    found = relay(refused=[(b"hop", b"elsewhere"), MARK])
     output, replies = carried(found, Publish("a/b", b"", qos=1, packet_id=5, properties=packet.properties))
     assert output == [] and [fields(reply) for reply in replies] == [fields(Puback(5))]
     assert found.looped == 1
@@ -97,7 +106,7 @@ def test_each_echo_is_dropped_once() -> None:
 
 
 def test_names_and_sizes_that_the_target_does_not_take() -> None:
-    found = relay(rules=[TopicRule(b"#", b"", b"p/")], max_topic_levels=3, target_max_packet_size=100)
+    found = relay(rules=[TopicRule(b"#", b"", b"p/")], max_topic_levels=3, target_size=100)
     output, replies = carried(found, Publish("a/b/c", b"", qos=1, packet_id=1), Publish("a", bytes(99)))
     assert output == [] and len(replies) == 1 and (found.invalid, found.too_large) == (1, 1)
     sys = relay(rules=[TopicRule(b"#", b"", b"")])
@@ -178,7 +187,7 @@ def test_malformed_packets_are_refused(data: bytes) -> None:
 def test_random_bytes_do_no_harm() -> None:
     rng = random.Random(7)
     for _ in range(2000):
-        found = relay(rng.choice((3, 4, 5)), rng.choice((3, 4, 5)), mark=MARK, refused_marks=[MARK])
+        found = relay(rng.choice((3, 4, 5)), rng.choice((3, 4, 5)), added=MARK, refused=[MARK])
         data = bytearray(
             encode(Publish("a/b", b"m", qos=2, packet_id=3, properties={"user_property": [("k", "v")]}), 5)
         )

@@ -11,6 +11,7 @@ from flockmq._speedups.codec.properties import encode_block
 from flockmq._speedups.log.message_log import MessageLog
 from flockmq._speedups.routing.router import Router
 from flockmq._speedups.session.turn import Turn
+from flockmq._speedups.session.turn_limits import TurnLimits
 from tests.model.log_block import HEADER, Row, decode
 
 LIMITS = {
@@ -46,7 +47,7 @@ class Log:
         self.waits = 0
         self.ledger = ClusterJournal(lambda: b"")
         self.turn = Turn(self.ledger, self._commit, self._fail)
-        self.turn.set_limits(**LIMITS)
+        self.turn.set_limits(TurnLimits(**LIMITS))
         self.router = Router(self.turn)
         self.log = MessageLog(self.turn, lambda *entry: self.entries.append(entry), self._wait)
         self.ledger.attach(self.log)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from flockmq._speedups.codec.packets import Publish
 from flockmq._speedups.codec.topics import matches
 from flockmq._speedups.log.log_source import DamagedLog, LogSource, check
+from flockmq.broker.core.subscription_options import RETAIN_AS_PUBLISHED
 from tests.harness.inprocess import Client, KeepingStore, Node
 from tests.model.log_block import Row, encode
 
@@ -38,11 +39,9 @@ def test_a_session_gets_what_matches(blocks: list[list[Row]], wanted: str, ago: 
     source = LogSource(
         node.turn,
         [(encode(rows), skipped if number == 0 else 0, b"n:1-2:", 0) for number, rows in enumerate(blocks)],
-        wanted=lambda topic: matches(wanted, topic),
-        since=NOW - ago,
+        (lambda topic: matches(wanted, topic), NOW - ago),
         now=NOW,
-        qos=0,
-        keeps_retain=False,
+        options=0,
         identifier=0,
         on_progress=lambda: None,
         on_end=lambda: ended.append(True),
@@ -89,11 +88,9 @@ def test_no_byte_makes_it_read_elsewhere(rows: list[Row], data: st.DataObject) -
     source = LogSource(
         node.turn,
         [(bytes(block), 0, b"n:1-2:", 0)],
-        wanted=lambda _: True,
-        since=-(1 << 63),
+        (lambda _: True, -(1 << 63)),
         now=NOW,
-        qos=0,
-        keeps_retain=True,
+        options=RETAIN_AS_PUBLISHED,
         identifier=0,
         on_progress=lambda: None,
         on_end=lambda: None,
