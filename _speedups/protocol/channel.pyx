@@ -532,7 +532,11 @@ cdef class Channel(Outlet):
         publication.properties = properties
         publication.properties_length = len(properties)
         publication.expires = received.expires
-        if accept_publish(self, self.router, &publication, received.packet_id, not self.link):
+        if publication.qos == 0:
+            self.router.publish_now_or_later(&publication)
+        elif publication.qos == 2 and self.session.awaits(received.packet_id):      # again while a hook decided
+            repeat_pubrec(self, self.session, &publication, received.packet_id)
+        elif accept_publish(self, self.router, &publication, received.packet_id, not self.link):
             self.protocol_error(close_reasons.TOO_MANY_UNRELEASED)
 
     def drop_publish(self, received not None, int reason_code, int why):

@@ -29,16 +29,13 @@ STATE_TOPIC = b"$SYS/broker/connection/%s/state"
 
 cdef int accept_publish(Outlet outlet, Router router, Publication* publication, uint16_t packet_id,
                         bint bounded) except -1:
-    """Publish a message that its publisher, a Session, may publish, and acknowledge it.
+    """Publish a QoS 1 message that its publisher, a Session, may publish, or keep a QoS 2 message; acknowledge it.
 
     `bounded`: QoS 2 within the limits of unreleased messages. Returns 1 if there are too many, and the client's level
     has no code for that; else 0.
     """
     cdef uint64_t before
     cdef uint8_t code = 0
-    if publication.qos == 0:
-        router.publish_now_or_later(publication)
-        return 0
     if publication.qos == 1:
         before = record_position(outlet.turn)
         if router.publish_now_or_later(publication) == 0 and outlet.level == 5:
@@ -51,8 +48,6 @@ cdef inline int await_release(Outlet outlet, Session session, Publication* publi
                               bint bounded) except -1:
     """Keep a QoS 2 message until its PUBREL."""
     cdef Message* message
-    if session.awaits(packet_id):                   # it has come again while a hook decided
-        return repeat_pubrec(outlet, session, publication, packet_id)
     if bounded and has_too_many_unreleased(session, publication):
         if outlet.level < 5:
             return 1
