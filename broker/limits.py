@@ -17,6 +17,7 @@ from .config.keys import KEYS
 from .config.link import CLIENT_ID_PREFIX, LinkConfig
 from .config.schema import Config
 from .coordination.coordinator import RedisUse
+from .core.data_plane import MAX_UNCOMMITTED_BYTES
 from .storage.store import LogStore
 
 SCOPES = ("node", "cluster", "session", "connection", "group", "listener", "address", "user", "link", "tenant")
@@ -365,11 +366,13 @@ LIMITS: tuple[Limit, ...] = (
         DELAYED,
         lambda m: Use(m.broker.data_plane.router.delayed.size, value(m, "limits.max_delayed_bytes")),
     ),
-    node_limit(
-        "limits.max_uncommitted_bytes",
+    Limit(
+        "unstored messages",
+        "node",
         "bytes",
         "Publishers are not read until the store has caught up.",
-        lambda m: m.broker.data_plane.turn.uncommitted,
+        "Fixed. Give the store a faster disk, or Redis a faster network.",
+        lambda m: Use(m.broker.data_plane.turn.uncommitted, MAX_UNCOMMITTED_BYTES),
     ),
     group_limit(
         "shared.max_queued_messages",

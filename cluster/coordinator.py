@@ -52,7 +52,7 @@ from .redis.clients import RedisAddress
 from .redis.connector import Connector, Refused
 from .redis.durability import inspect
 from .redis.link import DECLARED_DEAD, LinkError, LinkLost, Reply, ignore, info_fields, is_forbidden
-from .redis.log_bounds import LogBounds
+from .redis.log_bounds import REPAIR_LOG_BYTES, REPAIR_LOG_SECONDS, LogBounds
 from .redis.store import RedisStore
 from .replication.analytics_results import AnalyticsResults
 from .replication.barrier import Barrier
@@ -120,7 +120,7 @@ class ClusterCoordinator(Coordinator):
             keys,
             node_id,
             limits=self._queue_limits,
-            bounds=LogBounds(config.cluster.log_bytes, config.cluster.log_seconds),
+            bounds=LogBounds(REPAIR_LOG_BYTES, REPAIR_LOG_SECONDS),
             replicas=config.cluster.replicas,
             on_fenced=self._membership.become_fenced,
         )

@@ -208,12 +208,6 @@ class LimitsConfig:
     max_delayed_bytes: int = option(
         256 * MIB, "Bytes of the messages that wait so; above, they are refused.", Size(0, SIZE_MAX), reloadable=True
     )
-    max_uncommitted_bytes: int = option(
-        32 * MIB,
-        "Bytes given to the store and not yet committed; above, publishers are not read.",
-        Size(64 * 1024, SIZE_MAX),
-        reloadable=True,
-    )
 
 
 @dataclass(frozen=True)
@@ -255,13 +249,6 @@ class MqttConfig:
     )
     topic_alias_maximum: int = option(
         16, "Topic aliases that an MQTT 5.0 client may set; 0 = none.", Integer(0, 255), reloadable=True
-    )
-    topic_alias_out: int = option(
-        16,
-        "Topic aliases that the node sets on messages to an MQTT 5.0 client, at most as many as the client takes; "
-        "0 = none.",
-        Integer(0, 1024),
-        reloadable=True,
     )
     validate_payload: bool = option(
         False,
@@ -410,16 +397,6 @@ class ClusterConfig:
         Integer(0, 16),
     )
     timeout: float = option(2.0, "Seconds without a reply after which Redis counts as unavailable.", Duration(0.1, 600))
-    log_bytes: int = option(
-        64 * MIB,
-        "Bytes of the log of a node in Redis, from which other nodes read missed messages.",
-        Size(64 * 1024, SIZE_MAX),
-    )
-    log_seconds: float = option(
-        60.0,
-        "Seconds for which a node's log is kept.",
-        Duration(1, DAY),
-    )
 
 
 @dataclass(frozen=True)
@@ -510,14 +487,14 @@ class ProxyConfig:
 
 @dataclass(frozen=True)
 class OtelConfig:
-    """The metrics of /metrics, sent to an OpenTelemetry collector (pip install 'flockmq[otel]')."""
+    """The metrics of /metrics, sent to an OpenTelemetry collector (pip install 'flockmq[otel]'). The library reads
+    variables of its name, such as OTEL_METRIC_EXPORT_INTERVAL (milliseconds)."""
 
     endpoint: str = option(
         "",
         "Address of a collector for OTLP over HTTP, such as http://collector:4318; empty = nothing is sent.",
         Name(r"(https?://\S+)?", 'a URL such as "http://collector:4318"'),
     )
-    interval: float = option(15.0, "Seconds between exports.", Duration(0.1, DAY))
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ from .strangers import Strangers
 from .stuck_sessions import StuckSessions
 from .will import Everybody, WillRights
 
+MAX_UNCOMMITTED_BYTES = 32 << 20  # given to the store and not committed: above, publishers are not read
+
 log = logs.get("flockmq.connection")
 
 
@@ -77,7 +79,7 @@ class DataPlane:
                 validate_payload=config.mqtt.validate_payload,
                 receive_maximum=limits.receive_maximum,
                 topic_alias_maximum=config.mqtt.topic_alias_maximum,
-                max_uncommitted_bytes=limits.max_uncommitted_bytes,
+                max_uncommitted_bytes=MAX_UNCOMMITTED_BYTES,
             )
         )
         self.turn.shared.set(

@@ -19,6 +19,7 @@ from ..core.secret import Secret
 from ..interest.guests import is_link, offers
 from .auth import WRONG
 
+TOPIC_ALIASES = 16  # that a node sets on messages to an MQTT 5.0 client, at most
 ASSIGNED = "assigned_client_identifier"
 SILENT = (*WRONG, ReasonCode.BANNED)  # refusals whose reason is for the log only
 
@@ -133,7 +134,7 @@ class Connacks:
                 maximum_packet_size=asked.get("maximum_packet_size", 0),
                 receive_maximum=asked.get("receive_maximum", 65_535),
                 problem_information=bool(asked.get("request_problem_information", 1)),
-                topic_aliases=min(asked.get("topic_alias_maximum", 0), mqtt.topic_alias_out),
+                topic_aliases=min(asked.get("topic_alias_maximum", 0), TOPIC_ALIASES),
             )
         else:
             terms = Terms(bridge=packet.bridge)

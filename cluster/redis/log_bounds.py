@@ -4,6 +4,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
+REPAIR_LOG_BYTES = 64 << 20  # of a node's repair log, from which other nodes read missed messages
+REPAIR_LOG_SECONDS = 60.0
 SEGMENTS = 512  # of a full log
 
 

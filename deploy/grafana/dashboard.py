@@ -233,7 +233,7 @@ STORE = (
     Panel(
         "Waiting for the store",
         "bytes",
-        "Given to the store and not yet committed. At limits.max_uncommitted_bytes publishers are not read.",
+        "Given to the store and not yet committed. At 32 MiB publishers are not read.",
         (by_node("flockmq_store_waiting_bytes"),),
         stacked=True,
     ),

@@ -112,7 +112,9 @@ def test_clean_clients_come_in_without_redis(cluster: ClusterProcess) -> None:
 
 def test_publishers_are_held_back_without_redis(start_cluster: StartCluster) -> None:
     """G9: memory is bounded however much they would send; all of it is taken when Redis is back."""
-    cluster = start_cluster({**CLUSTER_SETTINGS, "limits.max_uncommitted_bytes": "1MiB"}, redis="always")
+    cluster = start_cluster(
+        {**CLUSTER_SETTINGS, "flockmq.broker.core.data_plane.MAX_UNCOMMITTED_BYTES": 1 << 20}, redis="always"
+    )
     with SocketClient(cluster["b"].port, "s", clean_start=False) as subscriber:
         subscriber.subscribe(("t", 1))
     publisher = SocketClient(cluster["a"].port, "p")

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,7 +74,7 @@ class BrokerProcess:
     Args:
         directory: for its store; also its working directory.
         store: a key of STORES.
-        settings: configuration keys and values, as for `--set`.
+        settings: configuration keys and values, as for `--set`; constants of modules, by `flockmq.module.NAME`.
         arguments: more of the command line.
         listen: address; by default of a free port, which later starts take again.
         fresh: whether it is an interpreter of its own from the start, not a fork of one that has imported everything.
@@ -110,8 +111,14 @@ class BrokerProcess:
         command += ["--listen", f"127.0.0.1:{self.port}" if self.port else self.listen]
         command += self.store_arguments()
         for name, value in self.settings.items():
+            if name in self.constants():
+                continue
             command += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
         return command + self.arguments
+
+    def constants(self) -> dict[str, object]:
+        """The constants of modules that have other values in this process."""
+        return {name: value for name, value in self.settings.items() if name.startswith("flockmq.")}
 
     def store_arguments(self) -> list[str]:
         """The flags that say where it keeps its state."""
@@ -128,7 +135,11 @@ class BrokerProcess:
         """Start the process, and don't wait."""
         assert self.process is None, "it runs"
         self._spawned_at = len(self.log)
-        start = subprocess.Popen if self.fresh or self.variables or popen else nursery.start
+        if self.fresh or self.variables or popen:
+            start = subprocess.Popen
+            assert not self.constants()
+        else:
+            start = partial(nursery.start, constants=self.constants())
         self.process = start(
             self.command(),
             cwd=self.directory,

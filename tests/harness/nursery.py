@@ -54,6 +54,7 @@ class ForkedProcess:
         command: [sys.executable, "-m", MODULE, ARGUMENT, ...].
         cwd: its working directory.
         env: its environment.
+        constants: values of its modules' constants, by `module.NAME`.
         stdin: None, PIPE, DEVNULL or a file.
         stdout: the same.
         stderr: the same.
@@ -66,6 +67,7 @@ class ForkedProcess:
         *,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
+        constants: Mapping[str, object] | None = None,
         stdin: Stream = None,
         stdout: Stream = None,
         stderr: Stream = None,
@@ -73,7 +75,12 @@ class ForkedProcess:
     ) -> None:
         self.args = [str(word) for word in command]
         self.returncode: int | None = None
-        request = {"command": self.args, "cwd": str(cwd or Path.cwd()), "env": dict(os.environ if env is None else env)}
+        request = {
+            "command": self.args,
+            "cwd": str(cwd or Path.cwd()),
+            "env": dict(os.environ if env is None else env),
+            "constants": dict(constants or {}),
+        }
         ours: list[int | None] = []
         theirs: list[int] = []
         passed: list[int] = []  # those of `theirs` that were made here
@@ -295,18 +302,22 @@ def serve(control: socket.socket) -> list[str]:
             control.send(b"%d" % pid)
 
 
-def become(request: dict[str, object], files: list[int]) -> list[str]:
-    """Take the place, the environment and the files that were asked for; returns the command."""
+def become(request: dict[str, Any], files: list[int]) -> list[str]:
+    """Take the place, the environment, the files and the constants that were asked for; returns the command."""
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
     os.chdir(str(request["cwd"]))
     os.environ.clear()
-    os.environ.update(request["env"])  # type: ignore[call-overload]
+    os.environ.update(request["env"])
     search = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     sys.path[:1] = [place for place in search if place not in sys.path[1:]]  # the first was our own directory
     time.tzset()
-    return list(request["command"])  # type: ignore[call-overload]
+    for name, value in request["constants"].items():
+        module, _, constant = name.rpartition(".")
+        assert hasattr(import_module(module), constant), name
+        setattr(import_module(module), constant, value)
+    return list(request["command"])
 
 
 def run_module(command: Sequence[str]) -> NoReturn:

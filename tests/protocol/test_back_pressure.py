@@ -18,7 +18,7 @@ MESSAGES = 500
 
 def test_all_publishers_that_were_held_back_are_read_again(start_broker: StartBroker) -> None:
     """Those that were held back once more while they were let go were forgotten, and hung for ever."""
-    broker = start_broker({"limits.max_uncommitted_bytes": "64KiB"})
+    broker = start_broker({"flockmq.broker.core.data_plane.MAX_UNCOMMITTED_BYTES": 1 << 16})
     with SocketClient(broker.port, "absent", clean_start=False) as subscriber:
         subscriber.subscribe(("t", 1))
     burst = b"".join(encode(Publish("t", bytes(500), qos=1, packet_id=i + 1), 4) for i in range(MESSAGES))
@@ -35,7 +35,7 @@ def test_a_publisher_that_is_not_read_is_not_found_silent(start_broker: StartBro
     """While the disk was full its keep alive ran out, and its will told of a death that was none."""
     if store != "sqlite":
         pytest.skip("needs a full disk; a Redis that stands still is in tests/faults")
-    broker = start_broker({"limits.max_uncommitted_bytes": "64KiB"})
+    broker = start_broker({"flockmq.broker.core.data_plane.MAX_UNCOMMITTED_BYTES": 1 << 16})
     with SocketClient(broker.port, "absent", clean_start=False) as subscriber:
         subscriber.subscribe(("t", 1))
     watcher = SocketClient(broker.port, "watcher")

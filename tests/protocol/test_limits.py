@@ -372,7 +372,9 @@ def test_a_client_that_reads_none_of_its_answers(start_broker: StartBroker) -> N
 
 def test_publishers_wait_for_a_store_that_is_behind(start_broker: StartBroker) -> None:
     """Held back again and again, and each time read on."""
-    broker = start_broker({"limits.max_uncommitted_bytes": 65_536, "limits.max_queued_bytes": 100 * MIB})
+    broker = start_broker(
+        {"flockmq.broker.core.data_plane.MAX_UNCOMMITTED_BYTES": 65_536, "limits.max_queued_bytes": 100 * MIB}
+    )
     with ExitStack() as stack:
         subscriber = stack.enter_context(Wire(broker.port, name="s")).connect("clean=0").subscribe("t:1")
         subscriber.close()

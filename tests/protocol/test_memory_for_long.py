@@ -28,7 +28,7 @@ FIRST = 3  # rounds before the one that others are compared with
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[BrokerProcess]:
-    node = BrokerProcess(tmp_path, settings={"mqtt.topic_alias_maximum": 250, "mqtt.topic_alias_out": 250}).start()
+    node = BrokerProcess(tmp_path, settings={"mqtt.topic_alias_maximum": 250}).start()
     yield node
     status = node.stop()
     node.check()

@@ -167,6 +167,8 @@ class Run:
             stack.enter_context(patch("flockmq.cluster.peers.liveness._started", lambda pid: "1"))
             if self.plan.most_pushes:
                 stack.enter_context(patch("flockmq.cluster.coordinator.ClusterJournal", self._journal))
+            if self.plan.log_seconds:
+                stack.enter_context(patch("flockmq.cluster.coordinator.REPAIR_LOG_SECONDS", self.plan.log_seconds))
             self.world = World(self.plan.seed, clock, self.story)
             self.redis = RedisServer(self.world, self._change, self._lost)
             stack.callback(self.redis.close)
@@ -216,7 +218,6 @@ class Run:
         tenants = json.dumps([{"name": self.plan.tenant, "max_queued_bytes": most}]) if self.plan.tenant else ""
         own = {
             "cluster.replicas": self.plan.replicas,
-            "cluster.log_seconds": self.plan.log_seconds,
             "shared.window": self.plan.window,
             "tenants": tenants,
         }

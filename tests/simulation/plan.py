@@ -81,7 +81,7 @@ class Plan:
     replicas: int = 0  # `cluster.replicas`
     most_pushes: int = 0  # entries for queues after which a commit is cut; 0 = as in the product
     window: int = 0  # `shared.window`; 0 = as in the product
-    log_seconds: int = 0  # `cluster.log_seconds`; 0 = as in the product
+    log_seconds: int = 0  # that a node keeps its repair log; 0 = as in the product
     tenant: str = ""  # of all clients; empty: none
     limits: Limits = NO_LIMITS
     is_ordered: bool = False  # the group is declared, with the order `publisher`

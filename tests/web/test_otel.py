@@ -52,6 +52,12 @@ class Collector:
         return found
 
 
+@pytest.fixture(autouse=True)
+def exports_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interval of the library, in milliseconds."""
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
+
+
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     collector = Collector()
@@ -61,7 +67,7 @@ def collector() -> Iterator[Collector]:
 
 
 def test_figures_are_exported(start_broker: StartBroker, collector: Collector) -> None:
-    broker = start_broker({"otel.endpoint": collector.url, "otel.interval": 0.1, "cluster.node_name": "attic"})
+    broker = start_broker({"otel.endpoint": collector.url, "cluster.node_name": "attic"})
     with Wire(broker.port, name="c") as client:
         client.connect().subscribe("t:0")
         client.send("publish t hello")
@@ -79,7 +85,7 @@ def test_figures_are_exported(start_broker: StartBroker, collector: Collector) -
 def test_a_collector_that_is_away(start_broker: StartBroker) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    broker = start_broker({"otel.endpoint": f"http://127.0.0.1:{port}", "otel.interval": 0.1})
+    broker = start_broker({"otel.endpoint": f"http://127.0.0.1:{port}"})
     broker.wait_for_log("[Ee]xport|[Tt]ransient|[Rr]etry")
     with Wire(broker.port, name="c") as client:
         client.connect()

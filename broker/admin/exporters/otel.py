@@ -18,16 +18,15 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
 
 STOP_MILLISECONDS = 2000.0  # that the last export may take
-COLLECT_MILLISECONDS = 10_000  # at least, also with a short interval on a busy machine: the library logs a fault then
 
 log = logs.get("flockmq.otel")
 
 
 class Exporter:
-    """Exports the metrics of `broker()`, every `interval`.
+    """Exports the metrics of `broker()`, at the interval of `OTEL_METRIC_EXPORT_INTERVAL`.
 
     Args:
-        config: endpoint and interval.
+        config: endpoint.
         broker: returns the broker; another one after a rejoin.
         version: of FlockMQ.
         node: this node's name.
@@ -66,8 +65,7 @@ def _provider(config: OtelConfig, version: str, node: str) -> "MeterProvider":
         from opentelemetry.sdk.resources import Resource
     except ModuleNotFoundError as error:
         raise UsageError(f"otel.endpoint needs the package {error.name}", "pip install 'flockmq[otel]'") from error
-    exporter = OTLPMetricExporter(f"{config.endpoint.rstrip('/')}/v1/metrics", timeout=config.interval)
-    patience = max(config.interval * 1000, COLLECT_MILLISECONDS)
-    reader = PeriodicExportingMetricReader(exporter, config.interval * 1000, patience)
+    exporter = OTLPMetricExporter(f"{config.endpoint.rstrip('/')}/v1/metrics")
+    reader = PeriodicExportingMetricReader(exporter)
     resource = Resource.create({"service.name": "flockmq", "service.version": version, "service.instance.id": node})
     return MeterProvider([reader], resource)

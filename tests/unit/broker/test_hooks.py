@@ -591,10 +591,11 @@ def test_a_client_that_waits_for_hooks_keeps_to_its_rate_too() -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_client_that_waits_for_hooks_is_held_back_by_the_store_too(qos: int) -> None:
+def test_a_client_that_waits_for_hooks_is_held_back_by_the_store_too(qos: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flockmq.broker.core.data_plane.MAX_UNCOMMITTED_BYTES", 1000)
+
     async def act(node: Node) -> int:
-        limits = replace(node.broker.config.limits, max_uncommitted_bytes=1000)
-        node.broker.configure(replace(node.broker.config, limits=limits))
+        node.broker.configure(node.broker.config)
         device = client_of(node, "device")
         node.auto = False
         numbers = range(1, 101)
