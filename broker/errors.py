@@ -65,7 +65,7 @@ class ConnectError(ClientError):
 
 
 class ConnectRefusedError(ClientError):
-    """The broker refused the CONNECT packet; `return_code` is that of CONNACK, at level 5 its reason code."""
+    """The broker refused the CONNECT packet; `return_code` is from CONNACK, at level 5 its reason code."""
 
     def __init__(self, message: str, hint: str = "", *, return_code: int) -> None:
         super().__init__(message, hint)
@@ -73,7 +73,7 @@ class ConnectRefusedError(ClientError):
 
 
 class ConnectionLostError(ClientError):
-    """The connection ended before the work was done; `reason_code` is that of the broker's DISCONNECT, or 0."""
+    """The connection ended before the work was done; `reason_code` is from the broker's DISCONNECT, or 0."""
 
     def __init__(self, message: str, hint: str = "", *, reason_code: int = 0) -> None:
         super().__init__(message, hint)

@@ -1,7 +1,7 @@
 """The life of a node, from its start to its stop: one state, which only the methods of `Lifecycle` change.
 
 The table of transitions is also in deploy/docs/CLUSTER.md, "The life of a node"; a test compares the two. A node alone
-goes the same way, and never rejoins. What a node is in its cluster is another state (cluster/state.py).
+goes the same way, and never rejoins. Its state in the cluster is another one (cluster/state.py).
 """
 
 import asyncio

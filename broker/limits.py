@@ -1,4 +1,4 @@
-"""The limits of a node, a row each: what counts, how much of it there is, and what happens when the limit is reached.
+"""The limits of a node, a row each: the counted thing, its present number, and the effect of the limit.
 
 The API, `flockmq limits` and the web page are derived from the rows. A new option that is a limit needs a row here, or
 a reason in `WITHOUT_ROW`.
@@ -69,7 +69,7 @@ class Measured(NamedTuple):
     broker: Broker
     sessions: dict[str, tuple[Session, int]]  # by name of a limit: the fullest session, and its figure
     fullest: dict[str, Use]  # by name of a limit: of groups and tenants
-    links: Sequence[dict[str, Any]]  # those that run here, as `Links` describes them
+    links: Sequence[dict[str, Any]]  # links that run here, as `Links` describes them
     open_files: int
     redis: RedisUse | None  # None: the node is alone, or Redis does not reply
 
@@ -97,7 +97,7 @@ class Limit(NamedTuple):
 
 
 def fullest(uses: Iterable[Use]) -> Use:
-    """The fullest one; without a limit the one with the highest figure."""
+    """The fullest; without a limit the highest figure."""
     return max(uses, key=lambda use: (use.full or 0.0, use.used or 0), default=Use(0, None))
 
 
@@ -170,7 +170,7 @@ def of_connection(session: Session, name: str) -> int:
 
 
 def is_of_link(session: Session) -> bool:
-    """Whether a session is that of a link, which has limits of its own."""
+    """Whether a session is a link's, which has its own limits."""
     return session.client_id.startswith(CLIENT_ID_PREFIX.encode())
 
 

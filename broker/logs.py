@@ -68,7 +68,7 @@ def configure(
         style: "text" or "json".
         stream: standard error unless given.
         colour: whether text on a terminal is coloured.
-        worker: the name of the node, if its lines are among those of others; empty: they are not.
+        worker: the name of the node, if its lines are among lines of others; empty: they are not.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     is_coloured = colour and handler.stream.isatty()

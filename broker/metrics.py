@@ -314,7 +314,7 @@ SUMS = {
     "store/messages/bytes": ("retained_bytes", "queued_bytes"),
 }
 
-# Of each tenant at a node: name, kind, help; the names are those of `Tenant`.
+# Of each tenant at a node: name, kind, help; the names are as in `Tenant`.
 TENANT_FIGURES = (
     ("connections", "gauge", "Connections of a tenant."),
     ("sessions", "gauge", "Its sessions, connected or not."),

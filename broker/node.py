@@ -77,7 +77,7 @@ class Node:
     Args:
         config: of the node.
         reload: reads the configuration again.
-        more_hooks: called after those of the configuration.
+        more_hooks: called after the configured hooks.
         heap: of the process, if the node has the process for itself.
     """
 
@@ -383,7 +383,7 @@ class Node:
         """Accept nothing more, store all that was received, publish the wills, close.
 
         Raises:
-            FlockError: the store has failed, before or meanwhile: a part of the state is not stored.
+            FlockError: the store has failed, before or during the call: a part of the state is not stored.
         """
         self._lifecycle.stop()
         if self.serving:

@@ -1,4 +1,4 @@
-"""The Redis of `--workers` without a Redis of the user's: a process and a directory of their own, on a Unix socket.
+"""The Redis of `--workers` without a Redis of the user's: its own process and directory, on a Unix socket.
 
 A store `sqlite:PATH` has it in the directory PATH.workers; the store `memory` has it in a temporary one, and nothing of
 it is kept. Rules:

@@ -1,6 +1,6 @@
 """Standard error of a process that must not wait for its reader: writes are queued, and a thread does them.
 
-A pipe that nobody reads, a terminal that was stopped (Ctrl-S) or a slow disk blocks a write for as long as it likes,
+A pipe without a reader, a terminal that was stopped (Ctrl-S) or a slow disk blocks a write for as long as it likes,
 and with it the loop of the node. Rules:
 - The log, `print`, warnings and tracebacks go through `sys.stderr`, which `take` replaces. None of them waits.
 - Lines keep their order. When the queue is full, all further ones are dropped until it is empty. The log then reports

@@ -1,13 +1,13 @@
 """`flockmq serve --workers N`: one process that starts N nodes, forwards signals and restarts nodes that died.
 
-Each node is `flockmq serve` with the same arguments but a name of its own, on the same addresses (SO_REUSEPORT: the
+Each node is `flockmq serve` with the same arguments but its own name, on the same addresses (SO_REUSEPORT: the
 kernel spreads connections). Rules:
 - Errors in the arguments or the addresses are found here, once, before a node starts.
 - A node that can't start (it ends by itself, with an error, in its first seconds) ends all nodes with its status.
 - A node that dies later is restarted; the delay doubles while it dies soon.
 - Nodes don't outlive this process, even if it is killed.
 - Ports stay reserved by a socket that is bound and doesn't listen, so that the kernel gives it no connections.
-- Without `cluster.redis` the nodes share a Redis of their own (private_redis.py). It starts before them, is restarted
+- Without `cluster.redis` the nodes share a private Redis (private_redis.py). It starts before them, is restarted
   as they are, and stops after them.
 """
 
@@ -39,7 +39,7 @@ class Supervisor:
 
     Args:
         commands: name -> command line, in the order in which they start.
-        environment: of the workers; that of this process unless given.
+        environment: of the workers; this process's unless given.
         inherited: file descriptors of the workers.
         redis: of the workers, if it is to be watched; it runs, and goes on after them.
     """

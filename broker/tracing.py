@@ -104,7 +104,7 @@ class Traces:
             return [[], 0]
         follower = self._followers.get(name)
         if follower is None:
-            self._collect()  # steps from before are those of the others
+            self._collect()  # steps from before are the others'
             follower = self._followers[name] = _Follower(_bytes(arguments["client"]), _bytes(arguments["topic"]))
             self._select()
         self._collect()

@@ -1,4 +1,4 @@
-"""What this node is in its cluster: one state, which only the methods of `Membership` change.
+"""The state of this node in its cluster, which only the methods of `Membership` change.
 
 The table of transitions is also in deploy/docs/CLUSTER.md, "The state of a node"; a test compares the two. Timers,
 deadlines and tasks are where they are used: in the lease, the heartbeat and the recovery of the link.
@@ -11,7 +11,7 @@ from ..broker.state_machine import StateMachine
 
 
 class State(Enum):
-    """What a node is in its cluster."""
+    """The state of a node in its cluster."""
 
     JOINING = "joining"  # it reads the state of the cluster
     READY = "ready"  # it is up to date, and its link carries calls; its first heartbeat has no reply yet
@@ -20,7 +20,7 @@ class State(Enum):
     CUT_OFF = "cut off"  # its link is lost: it serves clients as far as that needs no other node
     STRANDED = "stranded"  # its link is lost, and it stood still: it serves no client
     LEAVING = "leaving"  # it has stored all, and reports to Redis that it leaves
-    FENCED = "fenced"  # it is no member any more, or its state is not that of the cluster: final
+    FENCED = "fenced"  # it is no member any more, or its state is not the cluster's: final
     LEFT = "left"  # it has left, or has given up joining: final
 
 

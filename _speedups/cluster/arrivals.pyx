@@ -47,8 +47,8 @@ def unfinished(Session session not None):
     """The QoS 2 messages that the client may have, and that are not completed.
 
     Returns:
-        A list of (queue number, entry of the queue encoded for Redis). The entry is empty after PUBREC. That of a
-        shared subscription has neither group nor place: Redis may have given the place to another message.
+        A list of (queue number, entry of the queue encoded for Redis). The entry is empty after PUBREC. A message of
+        a shared subscription has neither group nor place: Redis may have given the place to another message.
     """
     cdef uint64_t n = session.queue.head, end = session.first_unsent()
     cdef Entry* e

@@ -59,7 +59,8 @@ cdef class GroupPeers:
     cdef Peer next_node(self, int64_t here):
         """The node that gives the next message of QoS 0; None: this one, which has `here` connected members.
 
-        Smooth rotation by weight: each gets its weight as credit, and the one with most pays for the turn of all.
+        Smooth rotation by weight: each gets its weight as credit, and the member with the most credit pays for the turn
+        of all.
         """
         cdef int64_t total = here
         cdef PeerMembers there, chosen = None

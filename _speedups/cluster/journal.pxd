@@ -25,7 +25,7 @@ cdef class ClusterJournal(Journal):
     cdef list done                     # group, place, in turn: leases that have ended
     cdef readonly set to_tick          # GroupLeases whose `tick` has something to do
     cdef dict rooms                    # group -> (group, room, connected members, leases received, largest packet)
-    cdef dict members                  # (group, client id) -> of a member with room of its own: `announce_member`
+    cdef dict members                  # (group, client id) -> room of the member: `announce_member`
     cdef readonly object epoch_of      # callable: returns the epoch of a connection's claim, 0 = it has none
     cdef dict idle                     # (group, key) -> number of its last lease: keys without messages here
     cdef dict closed                   # likewise: keys that this node gives up

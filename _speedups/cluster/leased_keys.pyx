@@ -3,7 +3,7 @@
 Redis binds a key to the node that has messages of it, and leases all that follow to this node, which keeps them in
 order as a node alone does (`group_keys.pyx`). A key is *held*, and none of its messages given, while a persistent
 session that was a member here may still have some: Redis is asked until it has none. When the last message is done, the
-node reports the key as idle; when it can't give those that it has, it gives the key up (`close`).
+node reports the key as idle; when it can't give its messages, it gives the key up (`close`).
 """
 
 cimport cython

@@ -24,7 +24,7 @@ ELSEWHERE = ("MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOW
 class LinkLost(Exception):
     """The connection ended before the reply arrived.
 
-    Each loss has an instance of its own: one that is raised has the frames of its last catcher, and their variables.
+    Each loss has its own instance: a raised exception has the frames of its last catcher, and their variables.
     """
 
     def __init__(self, why="the connection to Redis was lost"):

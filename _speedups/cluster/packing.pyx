@@ -28,7 +28,7 @@ from ..session.subscriber cimport Subscriber
 import struct
 
 cdef enum:
-    ACKS_MAX = 1000            # acknowledgements in a call, but for those of one session: Redis executes nothing else
+    ACKS_MAX = 1000            # acknowledgements in a call, of several sessions: Redis executes nothing else
 
 
 cdef int sort_by_session(Items* list, Py_ssize_t sessions, Py_ssize_t** counts) except -1:
@@ -60,7 +60,7 @@ cdef int sort_by_session(Items* list, Py_ssize_t sessions, Py_ssize_t** counts) 
 
 cdef list pack_messages(const Queued* messages, Py_ssize_t count, dict identifiers_of, dict of_groups, dict heads_of,
                         Journal clock, Py_ssize_t* total):
-    """The messages as Redis has them, each a text of its own.
+    """The messages as Redis has them, each its own text.
 
     Args:
         identifiers_of, of_groups, heads_of: of the journal, by place of the message.
@@ -288,7 +288,7 @@ cdef bytes pack_acks_of(Pool* pool, list sessions, Py_ssize_t first, Py_ssize_t 
 cdef list pack_acks(Pool* pool, Items* acks, list sessions):
     """Texts of [client id, incarnation, numbers that are done, [number with PUBREC, bytes ...], bytes that are done].
 
-    There is one for each session. Bytes are those that Redis frees.
+    There is one for each session. Redis frees so many bytes.
     """
     cdef Py_ssize_t* counts = NULL
     cdef Py_ssize_t first = 0, end, done = 0, used, size

@@ -189,7 +189,7 @@ cdef Subscribe decode_subscribe(Cursor* c, int level):
         if level == 3:
             options &= 3               # "the upper 6 bits of this byte are not used"
         if options & 3 == 3 or options & (0xC0 if level == 5 else 0xFC):
-            # At level 5 the one is a protocol error, and the other is malformed [5: MQTT-3.8.3-5].
+            # At level 5 the first is a protocol error, and the second is malformed [5: MQTT-3.8.3-5].
             raise (ProtocolError if level == 5 and options & 0xC0 == 0 else MalformedPacket)(
                 "SUBSCRIBE: requested QoS is 3, or reserved bits are set [MQTT-3.8.3-4]")
         if options & 0x30 == 0x30:
@@ -313,7 +313,7 @@ cdef object decode_frame(uint8_t first_byte, Cursor* c, uint32_t remaining, int 
 def decode(data not None, int level=4):
     """The packet in `data` (bytes-like), which is exactly one frame of a connection at protocol `level` (3, 4 or 5).
 
-    The level of a CONNECT is the one it names itself. Raises MalformedPacket, with a reason and a reason code,
+    A CONNECT names its level itself. Raises MalformedPacket, with a reason and a reason code,
     if the bytes violate the standard, as section 4.8 requires [MQTT-4.8.0-1].
     """
     cdef bytes frame = data if type(data) is bytes else bytes(data)

@@ -1,7 +1,7 @@
 """The property block of level 5: decoded, encoded, and checked without Python objects, by the table PROPERTIES.
 
-`decode_properties` and `encode_properties` serve the packets that become Python objects. `scan_properties` serves those
-that do not: it checks a block once, at the entry, and the block then travels as raw bytes.
+`decode_properties` and `encode_properties` serve the packets that become Python objects. `scan_properties` serves all
+others: it checks a block once, at the entry, and the block then travels as raw bytes.
 """
 
 from libc.limits cimport INT_MAX

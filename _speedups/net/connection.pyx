@@ -128,7 +128,8 @@ cdef class Connection(Channel):
         return 0
 
     cdef bint count_address(self) except -1:
-        """Count the connection among those of its address; False if there are too many: it is then refused."""
+        """Count the connection among the connections of its address; False if there are too many: it is then
+        refused."""
         cdef uint32_t limit = self.endpoint.listener.max_per_address
         cdef bytes origin = address_origin(&self.peer) if limit else b""
         if not origin:
@@ -190,7 +191,7 @@ cdef class Connection(Channel):
             return self.close_soon(close_reasons.INTERNAL_ERROR)
 
     cdef bint within_rate(self) noexcept:
-        """Whether its rates, those of its listener and of its tenant allow a metered connection another packet."""
+        """Whether its rates and the rates of its listener and tenant allow a metered connection another packet."""
         cdef Listener listener = self.endpoint.listener
         cdef uint32_t tick = self.turn.tick
         return (listener.within_rate(self.rates, tick)
@@ -268,7 +269,7 @@ cdef class Connection(Channel):
         return 0
 
     cdef int gate_opened(self) except -1:
-        """Resume: check its rates, handle the packets received meanwhile, then read its socket."""
+        """Resume: check its rates, handle the packets that wait, then read its socket."""
         self.apply_rate_limit()
         return self.handle_pending()
 
@@ -329,7 +330,7 @@ cdef class Connection(Channel):
         self.restart_timer()                       # its keep alive may expire before the CONNECT timeout does
 
     def proceed(self):
-        """For the handler: resume; after `packet` or `publish` returned, packets received meanwhile are handled too."""
+        """For the handler: resume; after `packet` or `publish` returned, packets that wait are handled too."""
         cdef bint was_busy = self.gate & HANDLER_BUSY
         self.lift(CONNECT_PENDING | HANDLER_BUSY)
         if self.handing_up or self.gate & RATE_LIMITED:
@@ -392,7 +393,7 @@ cdef class Connection(Channel):
                 or recv(self.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1)
 
     cdef int go_on_giving_way(self) except -1:
-        """Packets were handled: read once more, since others may have arrived meanwhile, and end."""
+        """Packets were handled: read once more, since others may have arrived, and end."""
         if self.fault is not None or self.gate & PARSE_GATE:
             return self.update_interest()
         if self.reads_last:

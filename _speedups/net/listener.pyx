@@ -50,7 +50,7 @@ cdef class Listener:
         return (self.client_messages > 0 or self.client_bytes > 0 or self.total_messages > 0 or self.total_bytes > 0)
 
     cdef int charge(self, RateLimit* client, bint is_publish, Py_ssize_t size, uint32_t tick) noexcept:
-        """Charge a handled packet to the limits of its client, and to those of all clients."""
+        """Charge a handled packet to the limits of its client, and to the limits of all clients."""
         charge_rate(&client[MESSAGES], self.client_messages, is_publish, tick)
         charge_rate(&client[VOLUME], self.client_bytes, size, tick)
         charge_rate(&self.messages, self.total_messages, is_publish, tick)

@@ -105,7 +105,7 @@ cdef class Loop:
         return 0
 
     cdef int close_departing(self) except -1:
-        """Close the departing sockets whose clients have closed, and those whose time is over.
+        """Close the departing sockets whose clients have closed, or whose time is over.
 
         Their input is read first: a socket with unread input is reset, and a client behind a broken network may never
         notice that. The end of another one is sent again by the kernel until it has arrived.
@@ -128,7 +128,7 @@ cdef class Loop:
         return self.epoll
 
     def __len__(self):
-        """Open connections, including those that have not sent CONNECT."""
+        """Open connections, also before CONNECT."""
         return self.connection_count
 
     @property

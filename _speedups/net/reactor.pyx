@@ -5,10 +5,10 @@ would cost most. A turn calls epoll once, reads each readable connection once in
 channel handle the packets. Then `Turn.end` stores and writes. An idle connection owns no buffer, and its timer is an
 entry in a wheel that moves about once per keep-alive period. A driver runs the turns within the node's event loop.
 
-Connections without CONNACK are in an epoll set of their own. A turn serves only some of them, which bounds the delay
+Connections without CONNACK are in a second epoll set. A turn serves only some of them, which bounds the delay
 that a storm of new clients, or of TLS handshakes, causes to the others.
 
-The handler is that of channel.pyx, with three more methods: `ended(connection, reason)`, called once for each
+The handler has the methods that channel.pyx calls, and three more: `ended(connection, reason)`, called once for each
 connection, `failed(connection, exception)` and `accepting(bool)`.
 """
 
@@ -208,7 +208,7 @@ cdef class Reactor(Acceptor):
         self.closed_this_turn.clear()
 
     cdef int call_heirs(self) except -1:
-        """Connections have given way: those that waited for it go on."""
+        """Connections have given way: the connections that waited go on."""
         heirs, self.heirs = self.heirs, []
         for heir in heirs:
             heir()

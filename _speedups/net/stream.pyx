@@ -1,8 +1,8 @@
-"""A connection of the node itself to another server. A turn reads it with those of the clients, and writes it last.
+"""A connection of the node itself to another server. A turn reads it with the sockets of clients, and writes it last.
 
-So its input and that of clients are one turn, and no Python runs between its socket and its handler. While the
-reactor serves no clients, the event loop watches it. The socket has an epoll set of its own: an observer of that
-watches one descriptor, for input only, also while the socket takes no more output.
+So its input and the input of clients are one turn, and no Python runs between its socket and its handler. While the
+reactor serves no clients, the event loop watches it. The socket has its own epoll set: an observer of the set watches
+one descriptor, for input only, also while the socket takes no more output.
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno

@@ -1,5 +1,5 @@
 # distutils: libraries = ssl crypto
-"""The keys by which TLS contexts seal session tickets, and open those that clients bring back.
+"""The keys by which TLS contexts seal session tickets, and open the tickets that clients bring back.
 
 A ticket is a TLS session, encrypted by AES-256-CBC and authenticated by HMAC-SHA256, as RFC 5077 recommends. OpenSSL's
 own keys are random for each context, so a ticket would be worthless after a restart and at other nodes.
@@ -29,7 +29,7 @@ if aes == NULL:
 
 
 cdef class TicketKeyRing:
-    """The keys of all contexts of a node. Until `use` it has a random one of its own."""
+    """The keys of all contexts of a node. Until `use` it has a random key."""
 
     def __init__(self):
         self.use([os.urandom(SIZE)])

@@ -56,7 +56,7 @@ cdef int choose_certificate(SSL* ssl, int* alert, void* context) noexcept:
 
 cdef SSL_TICKET_RETURN judge_ticket(SSL* ssl, SSL_SESSION* session, const unsigned char* name, size_t size,
                                     SSL_TICKET_STATUS status, void* context) noexcept:
-    """Resume the session of a ticket, or let a full handshake follow: it checks the client's certificate anew."""
+    """Resume the session of a ticket, or let a full handshake follow: it checks the client's certificate again."""
     cdef X509* shown
     if status != SSL_TICKET_SUCCESS and status != SSL_TICKET_SUCCESS_RENEW:
         return SSL_TICKET_RETURN_IGNORE_RENEW
@@ -197,7 +197,7 @@ cdef class TlsContext:
     def index_of(self, str name not None):
         """The place of the certificate for a client that requests a name: 0 = the first one, n = the n-th of `others`.
 
-        For servers that have contexts of their own for these certificates.
+        For servers with their own contexts for these certificates.
         """
         cdef bytes text = name.encode()
         cdef SSL_CTX* chosen = self.named(text)

@@ -1,6 +1,6 @@
 """Runs a reactor within uvloop, with one wait for both.
 
-libuv waits in an epoll set of its own. If the reactor's set were within that one, each message that arrives alone would
+libuv waits in its own epoll set. If the reactor's set were within that one, each message that arrives alone would
 cost a second wait, several reads of the clock and a callback through Python. So libuv's set is within the reactor's,
 and libuv never waits: an idle handle keeps it from that. The reactor waits instead, in the check phase of each
 iteration of the loop. It serves one turn after the other until the loop has something to do: a callback, a timer that

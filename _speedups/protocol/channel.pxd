@@ -12,7 +12,7 @@ from .incoming_publish cimport Incoming
 
 cdef enum Phase:
     EXPECTING = 0              # no CONNECT yet
-    CONNECTING = 1             # CONNECT is being processed; nothing is parsed meanwhile
+    CONNECTING = 1             # CONNECT is being processed; nothing is parsed until then
     AUTHENTICATING = 2         # of the client's next packets only AUTH and DISCONNECT are parsed
     OPEN = 3
     ENDED = 4                  # further input is ignored
@@ -25,7 +25,7 @@ cdef class Channel(Outlet):
     cdef public Session claimed        # for the handler: the session, also while CONNECT waits for the store
     cdef public object identity        # for the handler: the identity of the authenticated client
     cdef public object connect         # for the handler: the CONNECT packet, while it is needed
-    cdef public object connect_properties  # for the handler: those of CONNECT while hooks may ask for them, or None
+    cdef public object connect_properties  # of CONNECT, while hooks may ask for them, or None
     cdef public object authentication  # for the handler: the method and the steps of the authentication, or None
     cdef readonly object fault         # the CloseReason for which the connection must end, or None
     cdef ClientAlias* client_aliases   # that the client has set, from 1 on; NULL until it sets the first

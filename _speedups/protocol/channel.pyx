@@ -186,7 +186,7 @@ cdef class Channel(Outlet):
         return self.gate_opened() if self.lift(reason) else 0
 
     cdef int gate_opened(self) except -1:
-        """Resume: the owner of the socket handles the packets received meanwhile, and reads on."""
+        """Resume: the owner of the socket handles the packets that wait, and reads on."""
         return 0
 
     cdef int meter(self) except -1:
@@ -251,7 +251,7 @@ cdef class Channel(Outlet):
         return n if self.phase == ENDED else p - data
 
     cdef bint begins_level_5(self, const uint8_t* body, Py_ssize_t n) noexcept:
-        """Whether the body is that of a CONNECT of level 5 or later, whose faults get a reason code in CONNACK."""
+        """Whether it is the body of a CONNECT of level 5 or later, whose faults get a reason code in CONNACK."""
         if self.phase == EXPECTING and n > 6 and memcmp(body, b"\0\4MQTT", 6) == 0 and body[6] & ~BRIDGE_BIT >= 5:
             self.level = 5
             if body[6] & ~BRIDGE_BIT == 5:

@@ -6,8 +6,8 @@ Owns packet identifiers, unacknowledged messages, and the QoS 1 and 2 states of 
 - SUBSCRIBE and UNSUBSCRIBE belong to their connection: `connection_lost` forgets them and returns their tokens.
 - An incoming message is acknowledged when it is passed to the caller, or, on request, by `acknowledge`.
 - Level 5: the Receive Maximum of CONNACK limits the messages in flight [5: 4.9]; others wait, in order. The caller's
-  packets are within its Maximum Packet Size [5: 3.2.2.3.6]. Its Server Keep Alive replaces that of the options
-  [5: MQTT-3.1.2-21], its Assigned Client Identifier is that of all later connections.
+  packets are within its Maximum Packet Size [5: 3.2.2.3.6]. Its Server Keep Alive replaces the keep alive of
+  the options [5: MQTT-3.1.2-21], and all later connections have its Assigned Client Identifier.
 - Level 5: a fault of the broker is answered by DISCONNECT with its reason code [5: 4.13]. More messages than the
   Receive Maximum of the options, or an alias above its Topic Alias Maximum, are such faults.
 - Times are arguments, in seconds of one clock that the caller chooses.
@@ -121,7 +121,7 @@ class ClientSession:
         on_packet: called with "sending" or "received" and each packet.
 
     Attributes:
-        client_id: that of the options, or the one that the broker assigned.
+        client_id: of the options, or assigned by the broker.
         unacknowledged: outgoing Publish or Pubrel and its token by packet identifier, in the order of sending.
     """
 

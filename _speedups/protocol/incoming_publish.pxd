@@ -21,7 +21,7 @@ cdef enum:
     PROPERTIES_LENGTH_FORM
     SUBSCRIPTION_IDENTIFIER_SENT
     NO_TOPIC
-    # These have a text of their own.
+    # These have their own text.
     PROPERTY_FAULT
     ALIAS_TOO_HIGH
 

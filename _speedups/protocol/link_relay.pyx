@@ -188,7 +188,7 @@ cdef class LinkRelay:
 
         Raises:
             MalformedPacket: the bytes are no packets.
-            QuotaExceeded: only with `keeps_refused`; what came before it is there to be taken.
+            QuotaExceeded: only with `keeps_refused`; the packets before it are there to be taken.
         """
         cdef list others = []
         cdef Cursor at

@@ -79,7 +79,7 @@ cdef int refuse_publish(Outlet outlet, Session session, const Publication* publi
                         uint8_t why, uint8_t code=0) except -1:
     """Drop a message. Level 5 gets the reason; below it the only reply is an acknowledgement [MQTT-3.3.5-2].
 
-    `why` is an AckReason; `code` is the reason code, 0 = the one that fits `why`.
+    `why` is an AckReason; `code` is the reason code, 0 = the code that fits `why`.
     """
     cdef uint8_t qos = publication.qos
     if outlet.turn.tracer is not None:
@@ -137,7 +137,7 @@ cdef int delay_refusal(Router router, Session session, const Publication* public
 
 
 cdef bint is_own_state(Session session, const uint8_t* name, Py_ssize_t n) except -1:
-    """Whether the topic is the one where a bridge says whether it is connected, as Mosquitto's do."""
+    """Whether the client, a bridge, reports at this topic whether it is connected, as Mosquitto's bridges do."""
     return name[:n] == STATE_TOPIC % split_tenant(session.client_id)[1]
 
 

@@ -174,7 +174,7 @@ cdef class DelayedMessages:
         self.push(Waiting(due, self.arrivals, message.message, <PyObject*>publisher))
 
     cdef int push(self, Waiting item) except -1:
-        """Add an item to the heap, which takes references of its own."""
+        """Add an item to the heap, which takes its own references."""
         cdef Py_ssize_t i = self.waiting, parent
         if array_reserve(<void**>&self.items, i + 1, &self.capacity, sizeof(Waiting)) < 0:
             raise MemoryError
@@ -297,8 +297,8 @@ cdef class DelayedMessages:
     def record_some(self, Py_ssize_t most):
         """Write up to `most` messages to the journal again, for a compaction; False when all are written.
 
-        Messages move in the heap between two calls. So the last call looks at all of them once more: those that this
-        epoch has not seen yet are few.
+        Messages move in the heap between two calls. So the last call looks at all of them once more: few are new
+        to this epoch.
         """
         while self.recorded < self.waiting:
             if most == 0:

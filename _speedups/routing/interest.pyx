@@ -23,7 +23,7 @@ cdef struct Place:
 
 
 def wanted_filters(SubscriptionTree tree not None, list scope not None, passed_over not None, int most, int visits):
-    """The topic filters that overlap a scope and have a subscriber; without those that another of them covers.
+    """The topic filters that overlap a scope and have a subscriber; without filters that another of them covers.
 
     The message log is no subscriber. A route of another node counts only if a clean session is behind it: persistent
     ones are in the tree themselves.
@@ -76,7 +76,7 @@ cdef bint is_within(Place place, list scope) except -1:
 
 
 cdef Py_ssize_t push_children(Place* to, Place place, list scope) except -1:
-    """Write the children whose levels overlap those of the scope; returns their number."""
+    """Write the children whose levels overlap the levels of the scope; returns their number."""
     cdef Py_ssize_t n = len(scope), count = 0
     cdef Node* node = place.node
     cdef Node* child

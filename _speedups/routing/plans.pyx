@@ -4,10 +4,10 @@ Overlapping subscriptions of a session are one receiver with the highest QoS and
 [5: MQTT-3.3.4-2, 3]. If only some of them have No Local, the session is two receivers: one for messages of others, one
 for its own.
 
-Plans are cached per topic name in a table of fixed size. A new plan replaces the one in its slot only if its name is
+Plans are cached per topic name in a table of fixed size. A new plan replaces the plan in its slot only if its name is
 looked up twice in a row. Names that are used once therefore cost no copying. A change to a filter without wildcards
 drops the plan of that one topic name. Any other change makes all plans stale, by number. A plan is used only within
-the call that requested it: no function called meanwhile changes subscriptions.
+the call that requested it: no function that the call uses changes subscriptions.
 """
 
 from libc.stdint cimport uint16_t, uintptr_t
@@ -120,7 +120,7 @@ cdef class Plans(TopicTree):
 
     cdef Plan* known_below(self, const uint8_t* prefix, Py_ssize_t size, uint64_t prefix_part, const uint8_t* name,
                            Py_ssize_t n, uint64_t* h) noexcept:
-        """As `known`, of a topic name whose prefix is elsewhere; `prefix_part` is that of `prefix_hash`."""
+        """As `known`, of a topic name whose prefix is elsewhere; `prefix_part` belongs to `prefix_hash`."""
         cdef Plan* plan
         h[0] = topic_hash(name, n) ^ prefix_part
         plan = find_plan(self, h[0], name, n, size)
@@ -206,7 +206,7 @@ cdef class Plans(TopicTree):
         cdef Node* child
         cdef Node** swap
         cdef const uint8_t* own = topic + tenant_size(topic, n)  # the topic name that clients see
-        cdef bint hidden           # wildcards don't match its first level [MQTT-4.7.2-1], nor that of a prefix
+        cdef bint hidden           # wildcards don't match its first level [MQTT-4.7.2-1], nor a prefix's
         cdef bint more = True
         self.topic = topic
         self.topic_length = n

@@ -8,7 +8,7 @@ from ..session.tenant cimport Tenant
 from .topic_tree cimport Node, TopicTree
 
 
-# A node's value is a Message; the node owns one reference. `size` is that of the messages and of the nodes.
+# A node's value is a Message; the node owns one reference. `size` is of the messages and the nodes.
 cdef class RetainedTree(TopicTree):
     cdef readonly uint64_t count       # messages
     # A heap of (time, topic name): each message that expires has a note with that time or an earlier one.

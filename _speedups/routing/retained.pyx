@@ -366,7 +366,7 @@ cdef class RetainedSearch(MessageSource):
         return depth >= self.filter_depth or self.levels[depth] == b"+"
 
     cdef Node* beside(self, Node* node, Py_ssize_t* depth):
-        """The next sibling, or that of the nearest ancestor where the filter leaves a choice."""
+        """The next sibling of the node, or of the nearest ancestor where the filter leaves a choice."""
         while node.parent != NULL:
             if node.next != NULL and self.wild_at(depth[0] - 1):
                 return node.next

@@ -127,7 +127,7 @@ cdef class Router:
         """Put the prefix of a client's tenant in front of the topic name that the client has sent, and check the name.
 
         Of `$delayed/SECONDS/TOPIC` it is in front of TOPIC. Returns 0, or a TopicFault. A wrong delay stays as it is,
-        and is refused later. The name is that of its plan, or in scratch memory: valid until another message is
+        and is refused later. The plan has the name, or scratch memory has it: valid until another message is
         published.
         """
         cdef const uint8_t* name = publication.topic

@@ -16,7 +16,7 @@ cdef struct Place:
 cdef struct Slices:
     Place* places
     uint32_t count
-    Plan identifiers           # a plan with nothing but subscription identifiers: those of the receivers
+    Plan identifiers           # a plan with nothing but subscription identifiers, of the receivers
 
 
 cdef inline int compare_places(const void* a, const void* b) noexcept nogil:

@@ -3,7 +3,7 @@
 A subscription is two small records, one at the node of its filter and one at its session. Each holds the position of
 the other, so that either side removes it in constant time. Its meaning for a topic name is in `plans.pyx`.
 
-Sessions that subscribe to `$share/NAME/FILTER` are the members of a group, which is the one subscriber to the filter.
+Sessions that subscribe to `$share/NAME/FILTER` are the members of a group, which is the only subscriber to the filter.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -48,7 +48,7 @@ cdef class SubscriptionTree(Plans):
 
     def subscribe(self, Subscriber subscriber not None, bytes topic_filter not None, uint8_t options,
                   uint32_t identifier=0):
-        """Add a subscription, or replace options and identifier of the one with the same filter.
+        """Add a subscription, or replace options and identifier of the subscription with the same filter.
 
         Args:
             subscriber: gets the matching messages.
@@ -130,7 +130,7 @@ cdef class SubscriptionTree(Plans):
         They match nothing from now on. If they are many, they leave the tree in slices, see `set_later`.
 
         Args:
-            removed: called with lists of (topic filter, options) when they have left the tree; None: nobody asks.
+            removed: called with lists of (topic filter, options) when they have left the tree; None: no call.
         """
         cdef Member member
         cdef list groups = []
@@ -385,7 +385,8 @@ cdef class SubscriptionTree(Plans):
         return group
 
     def restored(self):
-        """End the restore, after that of all sessions: groups without members end, the others give back the unsent."""
+        """End the restore, after the restore of all sessions: groups without members end, the others give back the
+        unsent."""
         cdef Group group
         cdef Member member
         for group in list(self.by_name.values()):

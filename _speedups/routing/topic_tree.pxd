@@ -208,9 +208,9 @@ cdef inline void node_remove(Node* child) noexcept:
 
 
 cdef inline int64_t level_bytes(Py_ssize_t n) noexcept:
-    """Bytes that a node with a level of this length counts: its own, and those of a place in a table.
+    """Bytes that a node with a level of this length counts: its own, and of a place in a table.
 
-    They depend on nothing else, so what is added when a node is made is what is taken when it is removed.
+    They depend on nothing else, so the same number is added when a node is made and taken when it is removed.
     """
     return <int64_t>((sizeof(Node) - LEVEL_PART + n + 15) & ~15) + <int64_t>sizeof(Slot)
 
@@ -329,8 +329,8 @@ cdef inline void tree_free(Node* root, void (*drop)(void*) noexcept) noexcept:
 
 cdef class TopicTree:
     cdef Node* root
-    cdef readonly uint64_t size        # bytes of its nodes, and of what the owner keeps in them
-    cdef Tenants tenants               # of the node; None: what they have is not counted
+    cdef readonly uint64_t size        # bytes of its nodes, and of the owner's data in them
+    cdef Tenants tenants               # of the node; None: their content is not counted
 
     cdef Node* make(self, const uint8_t* path, Py_ssize_t n) except NULL
     cdef int prune(self, Node* node) except -1

@@ -42,7 +42,7 @@ cdef class TopicTree:
         return 0
 
     cdef int grow(self, Tenant tenant, int64_t total, int64_t of_tenant) except -1:
-        """Count so many bytes more, and those that are of the tenant, if there is one."""
+        """Count so many bytes more, for the tenant too, if there is one."""
         self.size += total
         return 0
 

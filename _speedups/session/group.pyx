@@ -10,12 +10,12 @@ to its old place if the member's connection ends before the message was sent, or
 acknowledged it, or if a persistent session stays away (`give_back_sent`). QoS 2 is different: a message that was sent
 to a member goes to no other [5: MQTT-4.8.2-4, 5].
 
-A group that is declared has settings of its own. It exists without members, is kept, and subscribes with QoS 2, so that
+A declared group has its own settings. It exists without members, is kept, and subscribes with QoS 2, so that
 a message waits with the QoS of its publisher.
 
 The parts of a group: the members in turn (`group_rotation.pyx`); the messages that no member has (`group_backlog.pyx`:
-`group_queue.pyx`, `group_keys.pyx`, `group_failures.pyx`); what gives them (`group_assigner.pyx`); and the place where
-they are kept (`group_backing.pyx`).
+`group_queue.pyx`, `group_keys.pyx`, `group_failures.pyx`); the assigner, which gives them (`group_assigner.pyx`); and
+their backing in a store (`group_backing.pyx`).
 """
 
 from itertools import islice
@@ -107,7 +107,7 @@ cdef class Group(SessionGroup):
         return self.backlog.purge()
 
     def configure(self, GroupSettings settings):
-        """Use these settings from now on; None: those of the node, as a group that is not declared."""
+        """Use these settings from now on; None: the node's settings, as of a group that is not declared."""
         cdef bint was_declared = self.settings.declared
         cdef Member member
         self.settings = settings if settings is not None else self.turn.shared
@@ -165,7 +165,7 @@ cdef class Group(SessionGroup):
     cdef int leave(self, Member member, bint session_ends) except -1:
         """Remove a member. Messages that it has not sent go to others [5: 4.8.2].
 
-        Those that it has sent are still its own, unless its session ends: then QoS 1 goes to others, and QoS 2 is
+        Messages that it has sent are still its own, unless its session ends: then QoS 1 goes to others, and QoS 2 is
         discarded [5: MQTT-4.8.2-5].
         """
         cdef Session session = member.session

@@ -188,7 +188,7 @@ cdef class Assigner:
             self.rotation.make_unready(member)
             return NO_ROOM
         qos = min(message.qos, <uint8_t>(member.options & MAXIMUM_QOS))
-        # It would pass those that are not in the member's queue yet, or not sent.
+        # It would pass messages that are not in the member's queue yet, or not sent.
         if qos == 0 or key.begun and qos == 1 or not member.may_take(message):
             return NOT_TAKEN
         if key.member is not member or not member.ready:     # a hook has ended the connection

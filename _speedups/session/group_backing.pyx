@@ -132,4 +132,4 @@ cdef class GroupBacking:
         """Write the group to the store, before records that refer to it."""
 
     def record_messages(self):
-        """Write the messages that wait to the store again, and those that clean sessions have not acknowledged."""
+        """Write the messages that wait to the store again, and the unacknowledged messages of clean sessions."""

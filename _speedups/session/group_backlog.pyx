@@ -97,7 +97,7 @@ cdef class Backlog:
         return self.wait(place, message, True)
 
     cdef bint supersede(self, uint64_t place, Message* message, bint is_new) except -1:
-        """Keep only the newer of this message and the one to its topic that waits.
+        """Keep only the newer of this message and the message to its topic that waits.
 
         Returns:
             Whether one waits. Then the caller's message must not wait; the other has its content if it is the newer.
@@ -210,7 +210,7 @@ cdef class Backlog:
     # ---- order by key ----
 
     cdef int set_order(self) except -1:
-        """Apply the strategy. It holds for the messages that follow, and by topic for those that are here too."""
+        """Apply the strategy. It holds for the messages that follow, and by topic for messages that are here too."""
         cdef uint8_t strategy = self.group.settings.strategy_number
         if strategy == (ROTATION if self.keys is None else self.keys.strategy):
             return 0

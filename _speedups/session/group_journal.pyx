@@ -173,7 +173,7 @@ cdef class GroupJournal(GroupBacking):
         return 0
 
     def record_messages(self):
-        """Write the messages that wait to the journal again, and those that clean sessions have not acknowledged."""
+        """Write the messages that wait to the journal again, and the unacknowledged messages of clean sessions."""
         cdef uint64_t n
         cdef Held held
         cdef Member member

@@ -3,9 +3,9 @@
 A key is a hash of the topic name, or of the publisher's client identifier. It is bound to a member while that has
 unacknowledged messages of it. Later messages of the key go to the same member, or are parked, even if others have room.
 When the last of them is acknowledged or has come back, the key is free: its parked messages go to any member, the
-lowest place first, and bind it anew.
+lowest place first, and bind it again.
 
-The table has no messages of its own and gives none: `group.pyx` does. The heaps have entries that are outdated: an
+The table owns no messages and gives none: `group.pyx` does. The heaps have entries that are outdated: an
 entry counts only if its place is still the first that is parked at the key, and the key is still bound as it was.
 """
 

@@ -27,7 +27,7 @@ cdef class WaitingQueue:
     cdef uint64_t head, tail, capacity
     cdef Waiting* back             # messages that came back: a heap by place
     cdef Py_ssize_t back_count, back_capacity
-    cdef KeyTable keys             # those of the group, with messages that wait there; None: no order by key
+    cdef KeyTable keys             # of the group, with messages that wait there; None: no order by key
     cdef object aside              # deque of Held: messages that no member with room may take; None before the first
     cdef uint64_t count            # messages that wait, wherever ...
     cdef uint64_t size             # ... and their bytes

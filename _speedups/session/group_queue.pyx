@@ -1,6 +1,6 @@
 """The messages of a shared subscription that no member has, each with its place: a number that grows.
 
-New messages are in a ring, those that came back in a heap, both by place. Those that no member with room may take are
+New messages are in a ring, returned messages in a heap, both by place. Messages that no member with room may take are
 put aside. With order by key, messages also wait at their keys (`group_keys.pyx`). The queue counts all of them.
 
 With `last_value` only the newest message of each topic waits: `newest_of` finds it, `replace` gives it the content of a
@@ -59,7 +59,7 @@ cdef class WaitingQueue:
         free(self.back)
 
     def messages(self):
-        """Iterate over the messages that wait, as Held, the oldest first. The queue must not change meanwhile."""
+        """Iterate over the messages that wait, as Held, the oldest first. The queue must not change during the walk."""
         cdef list others = []
         cdef Py_ssize_t k
         cdef uint64_t i
@@ -99,7 +99,7 @@ cdef class WaitingQueue:
             self.tenant.queued_here += size
 
     cdef bint is_full(self, GroupSettings settings, const Message* message) noexcept:
-        """Whether the message is one too many for those that wait; one alone never is."""
+        """Whether the message is one too many; a message alone never is."""
         return self.count != 0 and (
             self.count >= settings.max_messages
             or self.size + <uint64_t>message_size(message) > settings.max_bytes
@@ -320,7 +320,7 @@ cdef class WaitingQueue:
         return self.at(place[0])
 
     cdef int replace(self, Message** at, uint64_t place, uint64_t age, Message* message) except -1:
-        """Give the place of a message that waits to a newer one, of which the queue takes a reference of its own."""
+        """Give the place of a message that waits to a newer one, to which the queue takes a reference."""
         cdef int64_t more = message_size(message) - message_size(at[0])
         self.size += more
         self.count_queued(0, more)

@@ -1,10 +1,10 @@
-"""The settings of a shared subscription: those of the node (`[shared]`), or its own if it is declared."""
+"""The settings of a shared subscription: the node's (`[shared]`), or its own if it is declared."""
 
 STRATEGIES = ("rotation", "topic", "publisher")
 
 
 cdef class GroupSettings:
-    """Settings of one group, or of all that have none of their own.
+    """Settings of one group, or of all groups without their own.
 
     Args:
         declaration: the settings that the group was declared with, as they are stored; empty: it is not declared.

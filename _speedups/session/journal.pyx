@@ -399,11 +399,11 @@ cdef int need(const uint8_t* p, const uint8_t* end, Py_ssize_t n) except -1:
 def records(bytes block not None):
     """The records of a block as tuples: the name of the kind, then the fields as in `RECORDS`, texts as bytes.
 
-    Two kinds have fields of their own: ("MESSAGE", number, QoS, RETAIN, topic name, payload, properties, deadline) and
+    Two kinds have their own fields: ("MESSAGE", number, QoS, RETAIN, topic name, payload, properties, deadline) and
     ("QUEUED", session, queue number, message, flags, identifiers).
 
     Raises:
-        DamagedBlock: another layout, or the bytes are not those of a journal.
+        DamagedBlock: another layout, or the bytes are no journal.
     """
     cdef const uint8_t* begin = block
     cdef const uint8_t* p = begin + 1

@@ -33,7 +33,7 @@ cdef enum EntryFlags:
     RETAIN_AS_PUBLISHED = 8    # sent with RETAIN at level 5, and to bridges
     DUP = 16                   # may have been sent before
     OF_GROUP = 32              # from a shared subscription
-    STORED_FLAGS = 15          # those that a store keeps
+    STORED_FLAGS = 15          # messages that a store keeps
 
 cdef struct Entry:
     Message* message           # owns a reference; NULL from GOT_PUBREC on

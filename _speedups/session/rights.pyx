@@ -1,6 +1,6 @@
 """The topics that one client may publish and read: topic filters that allow or deny, prepared for this client.
 
-Access needs a rule that allows it, and a denying rule overrides all that allow. Filters match like those of
+Access needs a rule that allows it, and a denying rule overrides all that allow. Filters match as in
 subscriptions: `#` and `+` do not match topics that begin with `$`, which are closed unless a rule names them.
 It has no users and no files; the caller inserts client ids and user names into patterns.
 """

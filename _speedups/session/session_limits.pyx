@@ -1,4 +1,4 @@
-"""The messages of a session's queue that are dropped: those that have expired, and at the limits the oldest.
+"""The messages of a session's queue that are dropped: expired messages, and at the limits the oldest.
 
 A dropped entry waits as ACKED for the entries in flight before it, as one that was acknowledged does.
 """

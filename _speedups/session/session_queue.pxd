@@ -46,7 +46,7 @@ cdef class SessionQueue(Subscriber):
 
 
 cdef inline int begin_queue(SessionQueue session) except -1:
-    """Ensure that the session has a queue of its own."""
+    """Ensure that the session has its own queue."""
     cdef OutgoingQueue* queue
     if session.queue == &NO_QUEUE:
         queue = queue_new(session.tail)
@@ -81,7 +81,7 @@ cdef inline void count_inflight(SessionQueue session, int64_t messages) noexcept
 
 
 cdef inline int get_limits(SessionQueue session, QueueLimits* limits) except -1:
-    """The limits of a session's queue: those of the configuration, or its own."""
+    """The limits of a session's queue: of the configuration, or its own."""
     limits.messages = session.turn.limits.max_queued_messages
     limits.size = session.turn.limits.max_queued_bytes
     limits.drop_oldest = session.turn.limits.drop_oldest

@@ -1,4 +1,5 @@
-"""The messages of one client id: those that its client has not acknowledged, and QoS 2 messages that wait for PUBREL.
+"""The messages of one client id: messages that its client has not acknowledged, and QoS 2 messages that wait for
+PUBREL.
 
 Owns queue numbers. Changes that must survive a restart are recorded in the turn's journal.
 

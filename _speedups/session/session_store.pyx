@@ -1,6 +1,6 @@
 """A session in the store: its records in the journal, and how they are restored after a restart.
 
-In a cluster a session has no records of its own: its queue is in Redis, and is restored here when its client connects.
+In a cluster a session writes no records: its queue is in Redis, and is restored here when its client connects.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t

@@ -19,7 +19,7 @@ cdef class Tenant:
     cdef readonly int64_t subscriptions, subscription_bytes
     cdef readonly int64_t retained, retained_bytes
     cdef readonly int64_t delayed
-    cdef readonly int64_t queued_here                           # bytes in queues; not those that are in Redis
+    cdef readonly int64_t queued_here                           # bytes in queues; without queues in Redis
     cdef public int64_t queued_elsewhere               # in a cluster: bytes of queues in Redis and at other nodes
     # Limits; 0 = none.
     cdef readonly int64_t max_connections, max_sessions, max_subscriptions, max_subscription_bytes

@@ -1,7 +1,7 @@
 """Figures and limits of each tenant at this node.
 
 Sessions, shared subscriptions, retained and delayed messages find their Tenant by the prefix of their names, once:
-those of no tenant have None there, and cost nothing.
+all others have None there, and cost nothing.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
@@ -10,7 +10,7 @@ from ..base.rate_limit cimport charge_rate, has_rate
 from ..codec.tenants cimport TENANT_SIZE, tenant_size
 
 cdef enum:
-    MANY = 10000               # tenants; above, those that have nothing here are forgotten
+    MANY = 10000               # tenants; above, tenants that have nothing here are forgotten
 
 
 cdef class Tenant:
@@ -97,7 +97,7 @@ cdef class Tenants:
         return self.of(prefix, len(prefix))
 
     def set_limits(self, limits_of):
-        """Set the limits of all tenants, and of those that follow.
+        """Set the limits of all tenants, and of later ones.
 
         Args:
             limits_of: called with a prefix; returns the argument of `Tenant.set_limits`.

@@ -1,7 +1,7 @@
 # The topic aliases that the broker sets on a connection to a client of level 5. Inline.
 #
 # A topic name has one possible place, by a hash. It gets a free place at its first message, and a taken one when it has
-# come twice since the last message of the topic that holds it: so a flood of names does not push out those that repeat.
+# come twice since the last message of the topic that holds it: so a flood of names does not push out names that repeat.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc

@@ -8,7 +8,7 @@ from .message cimport Message, Publication
 cdef class Tracer:
     cdef tuple filters         # topic filters of the traced messages; None: of every message
     cdef list counts           # of each filter: its events since the last `take` ...
-    cdef list missed           # ... and those that did not fit
+    cdef list missed           # ... and steps that did not fit
     cdef list events           # events since the last `take`
     cdef dict unanswered       # (connection's address in memory, packet identifier) -> event of its PUBLISH
 

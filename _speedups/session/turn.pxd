@@ -59,7 +59,7 @@ cdef class Outlet:
     cdef uint64_t held                # the commit that this connection's acknowledgements wait for
     cdef uint32_t largest             # bytes of the largest packet that the client takes
     cdef uint32_t unacknowledged      # its messages of QoS 1 and 2 that are not acknowledged; counted at level 5
-    cdef TopicAliases aliases         # that this node has set; those of the client are the channel's
+    cdef TopicAliases aliases         # that this node has set; the channel has the client's aliases
     cdef list sources                 # of MessageSource, for the session, in order of arrival; None when empty
     cdef uint16_t receive_maximum     # messages of QoS 1 and 2 that it takes without acknowledging one
     cdef uint8_t level                # protocol level, 0 before CONNECT
@@ -137,7 +137,7 @@ cdef class Turn:
     cdef dict full_queues             # client id -> messages dropped at its full queue, until `take_full_queues`
     cdef readonly Tenants tenants     # of the names at this node
     cdef dict own_limits              # client id -> its own limits of a queue: messages, bytes, drop the oldest
-    cdef readonly GroupSettings shared # of shared subscriptions that have none of their own
+    cdef readonly GroupSettings shared # of shared subscriptions without their own
     cdef readonly int64_t queued        # messages in the queues of all sessions of this node ...
     cdef readonly int64_t queued_bytes  # ... bytes of them ...
     cdef readonly int64_t inflight      # ... and how many of them were sent and are not acknowledged
@@ -158,5 +158,5 @@ cdef class Turn:
 
 
 cdef inline uint64_t record_position(Turn turn) noexcept:
-    """A number that grows with each record for the store, also when the block is sealed meanwhile."""
+    """A number that grows with each record for the store, also when the block is sealed in between."""
     return turn.sealed << 40 | <uint64_t>buffer_size(&turn.journal.records)

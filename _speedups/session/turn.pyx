@@ -238,7 +238,7 @@ cdef class Turn:
             min(limits.topic_alias_maximum, ALIASES_MAX), limits.max_uncommitted_bytes)
 
     def limit_queue(self, bytes client_id not None, limits):
-        """Give the queue of a session limits of its own: (messages, bytes, drop the oldest); None: no more."""
+        """Give the queue of a session its own limits: (messages, bytes, drop the oldest); None: no more."""
         known = dict(self.own_limits or {})
         known.pop(client_id, None)
         if limits is not None:

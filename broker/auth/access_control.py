@@ -69,7 +69,7 @@ class AccessControl:
     Args:
         config: of the node.
         users: returns the users of the cluster; None: there are none.
-        first: authentication methods before those of the configuration, on all listeners.
+        first: authentication methods before the configured methods, on all listeners.
         secret: returns a secret of the node; by default one that a restart changes.
         proofs: returns where proofs of logins are kept; None: nowhere.
 
@@ -169,7 +169,7 @@ class AccessControl:
             self._penalties.end(credentials.address)
 
     def _present(self, credentials: Credentials, chain: Chain, step: S) -> S | Verdict:
-        """A verdict with the present rights: rules and users may have changed meanwhile."""
+        """A verdict with the present rights: rules and users may have changed."""
         if isinstance(step, Challenge) or step.code != ReasonCode.ACCEPTED:
             return step
         if self._chains.get(credentials.listener) is chain:

@@ -73,7 +73,7 @@ class AclFile:
         return len(self._patterns) + sum(map(len, self._by_user.values()))
 
     def rights(self, username: str | None, client_id: str, own: Rules = ()) -> Rights:
-        """The rights of a client by the file, and by rules of its own."""
+        """The rights of a client by the file, and by its own rules."""
         return rights_of([*self._patterns, *self._by_user.get(username, ()), *own], username, client_id)
 
 

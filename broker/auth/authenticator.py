@@ -51,7 +51,7 @@ class Identity:
     method: str = ""  # name of the authentication method; empty = not verified
     listener: str = "default"  # name of the listener
     tenant: str = ""  # name of its tenant; empty = it has none
-    claims: tuple[tuple[str, str], ...] = ()  # of its token, those that rules of tenants name
+    claims: tuple[tuple[str, str], ...] = ()  # claims of its token that rules of tenants name
     credential: bytes = b""  # digest of the stored credentials that were verified; empty = none are stored
 
 
@@ -61,7 +61,7 @@ NO_RIGHTS = Rights(())
 
 @lru_cache(SHARED)
 def shared(identity: Identity) -> Identity:
-    """The one object for all clients with this identity: most clients of a listener are anonymous, or of few users."""
+    """One object for all clients with this identity: most clients of a listener are anonymous, or of few users."""
     return identity
 
 
@@ -85,7 +85,7 @@ Step = Challenge | Verdict  # of an exchange [5: 4.12]; a verdict ends it
 
 
 class Exchange(Protocol):
-    """An authentication in steps, made anew for each time that a client authenticates. An exception refuses."""
+    """An authentication in steps; each authentication of a client gets one. An exception refuses."""
 
     def start(self, client: Credentials, data: bytes) -> Step | Awaitable[Step]:
         """The first step. `data` is the authentication data of CONNECT, or of the AUTH that begins; empty = none."""

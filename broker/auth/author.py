@@ -2,7 +2,7 @@
 
 A will may be published long after its CONNECT: by the node that starts again, or by another one. Whether its client may
 still publish it is decided then, by the rules of then. For that the store has who the client was: listener, method and
-user name, and the rules that no file has, those of a token, of an HTTP back end or of a hook.
+user name, and the rules that no file has: rules of a token, of an HTTP back end or of a hook.
 """
 
 import json

@@ -3,8 +3,8 @@
 - A method returns None for an unknown user, and the next is tried; any other result is final. So a wrong
   password is never tried elsewhere, and a back end that is unavailable refuses (code 3) instead of falling through.
 - A client without credentials is anonymous, and accepted only if the listener allows it.
-- The refusal of an unknown user takes as long as that of a wrong password.
-- An exchange of several steps [5: 4.12] is that of a hook, else of the tokens, else of the stored users.
+- The refusal of an unknown user takes as long as the refusal of a wrong password.
+- An exchange of several steps [5: 4.12] belongs to a hook, else to the tokens, else to the stored users.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -63,7 +63,7 @@ class Method(Protocol):
 
 @runtime_checkable
 class StepByStep(Protocol):
-    """A method that makes exchanges of its own."""
+    """A method that makes its own exchanges."""
 
     name: str
 
@@ -78,7 +78,7 @@ class Chain:
         methods: of authentication, in their order.
         verifier: compares passwords.
         anonymous: whether clients without credentials are accepted.
-        acl: access rules; None: only those of the user apply.
+        acl: access rules; None: only the user's rules apply.
         allowed: names of the built-in ways to authenticate, as in `auth.methods`.
         close_on_password_change: whether a client whose stored credentials have changed since may not stay connected.
         tenants: assigns clients to tenants.
@@ -237,7 +237,7 @@ class Chain:
 
 @lru_cache(SHARED)
 def _of_tenant(rights: Rights | None, tenant: str) -> Rights | None:
-    """The rights within the names of a tenant; without rules all of its own names are open.
+    """The rights within the names of a tenant; without rules all names of the tenant are open.
 
     A client may do nothing if a filter with its client identifier or user name is too long for the prefix.
     """

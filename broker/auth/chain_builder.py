@@ -44,7 +44,7 @@ class ChainBuilder:
         }
 
     def of(self, listener: ListenerConfig, claims: Collection[str]) -> list[Method]:
-        """The methods of a listener; `claims` are those of tokens that identities keep.
+        """The methods of a listener; identities keep these `claims` of tokens.
 
         Raises:
             ConfigError: a file can't be used, or a package is missing.

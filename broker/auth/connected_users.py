@@ -32,7 +32,7 @@ MANY_CONNECTIONS = "too many connections"
 MANY_SESSIONS = "too many sessions"
 RENEW_BATCH = 500  # some 20 ms
 CLOSE_BATCH = 500
-STALE_FREE = 1024  # entries of connections that have ended meanwhile
+STALE_FREE = 1024  # entries of connections that have ended
 
 log = logs.get("flockmq.auth")
 
@@ -42,13 +42,13 @@ class ConnectedUsers:
 
     Args:
         data_plane: of the node.
-        quotas: those of a listener, by its name.
+        quotas: of a listener, by its name.
     """
 
     def __init__(self, data_plane: DataPlane, quotas: Callable[[str], QuotasConfig]) -> None:
         self._data_plane = data_plane
         self._quotas = quotas
-        self._connections: Counter[User] = Counter()  # by user, also of those that claim their sessions
+        self._connections: Counter[User] = Counter()  # by user, also of clients that claim their sessions
         self._claiming: dict[Connection, Claimant] = {}  # accepted by the authenticator, not admitted yet
         self._claimants: Counter[Claimant] = Counter()  # the values of `_claiming`
         self._expiring: list[Expiring] = []  # a heap; also of connections that have ended, or authenticated again
@@ -194,7 +194,7 @@ class ConnectedUsers:
     def renew(self, renewed: Renewed, concerns: Callable[[Identity], bool] = lambda identity: True) -> None:
         """Look up identity and rights of the connected clients again, in batches, so that packets are served between.
 
-        Clients that connect meanwhile get their present rights anyway.
+        Clients that connect during the walk get their present rights anyway.
         """
         work = self._renewing(list(self._data_plane.reactor), renewed, concerns)
         if next(work, None) is not None:

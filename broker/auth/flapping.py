@@ -15,7 +15,7 @@ class Flapping:
     """Counts how often each client connects.
 
     Args:
-        quotas: those of a listener, by its name.
+        quotas: of a listener, by its name.
     """
 
     def __init__(self, quotas: Callable[[str], QuotasConfig]) -> None:

@@ -6,7 +6,7 @@ of the back end: code 3.
 
 - A field missing in CONNECT is null there, never a word that could be a user's (CVE-2026-32696).
 - An accepted client is remembered for a while, under a keyed hash of the request: no password is stored.
-- After some failures in a row the back end gets no requests for some seconds; clients are refused at once meanwhile.
+- After some failures in a row the back end gets no requests for some seconds; until then clients are refused at once.
 """
 
 import hashlib

@@ -1,4 +1,5 @@
-"""OAUTHBEARER (RFC 7628): a JSON Web Token, as tokens.py accepts it as a password, as an authentication of its own.
+"""OAUTHBEARER (RFC 7628): a JSON Web Token, as an authentication method; tokens.py accepts the same token as a
+password.
 
 Its use is to authenticate again: a client that gets a new token stays connected when the old one expires.
 """

@@ -2,7 +2,7 @@
 
 A line with a fault is left out with a warning that has its number, and the other users are served, as Mosquitto serves
 them. A line that was cut or badly edited is never a user without a password (CVE-2018-12551): its user is not served,
-not even by an earlier line. Blank lines, and those that begin with #, are comments; of two lines of a user the last one
+not even by an earlier line. Blank lines, and lines that begin with #, are comments; of two lines of a user the last one
 counts. A file with such lines and without any user is not used: it is no password file, or a damaged one.
 
 Writing replaces the file in one step, and keeps all lines of others as they are; only its owner may read it.
@@ -47,7 +47,7 @@ def read_users(path: str, warn: Callable[[str, str], object] = log_fault) -> dic
         warn: called with the place and the fault of a line.
 
     Raises:
-        ConfigError: it can't be read, or no line of it is that of a user.
+        ConfigError: it can't be read, or no line of it names a user.
     """
     users: dict[str, StoredHash] = {}
     faults: list[str] = []

@@ -1,6 +1,6 @@
 """SASLprep (RFC 4013): two ways to write the same name or password become the same text.
 
-The tables are those of Unicode 3.2, as RFC 3454 has them.
+The tables are of Unicode 3.2, as RFC 3454 has them.
 """
 
 import re

@@ -4,7 +4,7 @@ The node stores neither the password nor anything by which a thief could log in.
 credentials, too: by the signature in the data of CONNACK.
 
 An unknown user goes through the same steps as a known one, and fails at the end. Its salt follows from its name and a
-secret, so it is the same each time, as that of a known user is. A user whose password is stored in another format, and
+secret, so it is the same each time, as a known user's salt is. A user whose password is stored in another format, and
 a user that is disabled, look the same to somebody who does not know the password.
 """
 
@@ -140,7 +140,7 @@ class ScramSha256:
             return _wrong(conversation.why_unknown)
         if not is_right:
             return _wrong("wrong password")
-        present = await self._find(conversation.username)  # it may have changed meanwhile
+        present = await self._find(conversation.username)  # it may have changed since
         if present is None or present.stored.text != user.stored.text:
             return _wrong("its password has just been changed")
         if present.disabled:
@@ -167,7 +167,7 @@ def _text_of(data: bytes) -> str:
 
 
 def is_proof(stored: StoredHash, signed: bytes, proof: bytes) -> bool:
-    """Whether a proof is that of somebody who knows the password, compared in constant time."""
+    """Whether a proof shows knowledge of the password, compared in constant time."""
     signature = hmac.digest(stored.digest, signed, "sha256")
     if len(proof) != len(signature):
         return False

@@ -147,7 +147,7 @@ def public_keys(place: str) -> FixedKeys | KeysOfUrl:
 
 
 def pem_key(data: bytes) -> Key:
-    """A public key, or that of a certificate.
+    """A public key, also out of a certificate.
 
     Raises:
         ValueError: it is none.

@@ -42,7 +42,7 @@ class TokenUsers:
         auth: of the listener.
         keys: sources of keys.
         pool: threads that verify signatures.
-        claims: names of those that are kept in the identity.
+        claims: names of the claims that the identity keeps.
     """
 
     name = "token"
@@ -124,7 +124,7 @@ def looks_like_token(password: bytes) -> bool:
 
 
 def header_of(password: bytes) -> dict[str, Any] | None:
-    """The header of what looks like a token, if it is one."""
+    """The header of a text that looks like a token, if it is one."""
     first = password.partition(b".")[0]
     try:
         header = read_json(base64.urlsafe_b64decode(first + b"=" * (-len(first) % 4)))

@@ -2,7 +2,7 @@
 
 Owns one `ClientSession`, its connection and timer, and the queue of received messages. Rules:
 - `Client` outlives its connections: `connect` may be called again after a loss. Unacknowledged packets are sent again
-  if the session goes on (clean_start false); their callers get `ConnectionLostError` meanwhile.
+  if the session goes on (clean_start false); until then their callers get `ConnectionLostError`.
 - An incoming message counts as received when it is acknowledged; `receive` acknowledges it unless the caller does.
 - Bounded: above QUEUE_HIGH messages in the queue, the connection is not read.
 """
@@ -82,7 +82,7 @@ class Client:
 
     @property
     def client_id(self) -> str:
-        """The client identifier: that of the options, or the one that the broker assigned."""
+        """The client identifier: of the options, or assigned by the broker."""
         return self._session.client_id
 
     @property

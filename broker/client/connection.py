@@ -98,7 +98,7 @@ class ClientConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def abort(self, reason: str, reason_code: int = 0) -> None:
-        """End the connection at once; `reason_code` is that of the broker's DISCONNECT, if it sent one."""
+        """End the connection at once; `reason_code` is from the broker's DISCONNECT, if it sent one."""
         self._reason = self._reason or reason
         self._reason_code = self._reason_code or reason_code
         self.transport.abort()
@@ -124,7 +124,7 @@ def hint_of(error: Exception) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """The system's words for a failed connect; asyncio joins those of several addresses into one text."""
+    """The system's words for a failed connect; asyncio joins the words of several addresses into one text."""
     if message := getattr(error, "verify_message", ""):
         return f"its certificate can't be trusted: {message}"
     numbers = re.findall(r"\[Errno (\d+)\]", str(error))

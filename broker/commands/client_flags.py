@@ -76,7 +76,7 @@ def add_client_options(parser: Parser) -> None:
 
 
 def parse(parser: Parser, arguments: Sequence[str]) -> Namespace:
-    """The command line; `properties` of the result are those of `-D`. Raises UsageError."""
+    """The command line; `properties` of the result are from `-D`. Raises UsageError."""
     rest, properties = split_properties(arguments)
     args = parser.parse(rest)
     args.properties = properties

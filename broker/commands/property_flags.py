@@ -1,4 +1,4 @@
-"""The flags of level 5: properties of packets (`-D`), session expiry (`-x`); names are those of mosquitto."""
+"""The flags of level 5: properties of packets (`-D`), session expiry (`-x`); names are as in mosquitto."""
 
 from argparse import SUPPRESS, ArgumentTypeError, Namespace
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def add_property_options(group: "_ArgumentGroup") -> None:
 
 
 def session_expiry(text: str) -> int:
-    """An argument type: a Session Expiry Interval in seconds; -1 and ∞ are the one without end."""
+    """An argument type: a Session Expiry Interval in seconds; -1 and ∞ are the interval without end."""
     if text in ("-1", "∞"):
         return NEVER
     if not (text.isascii() and text.isdigit() and len(text) < 11 and int(text) <= NEVER):

@@ -172,7 +172,7 @@ def subscription_options(args: Namespace) -> int:
 
 
 def writer(args: Namespace) -> "Piece":
-    """The output format; without -F that of mosquitto_sub, which prints an empty payload as nothing."""
+    """The output format; without -F as mosquitto_sub, which prints an empty payload as nothing."""
     end = b"" if args.no_eol else b"\n"
     if args.format is not None:
         line = compile_format(args.format)

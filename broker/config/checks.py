@@ -96,7 +96,7 @@ def _check_places(config: Config) -> None:
     found += [("http.listen", address, ListenUrl("mqtt", place)) for address, place in pages]
     for number, (key, address, url) in enumerate(found):
         for other_key, other_address, other in found[:number]:
-            # Shared sockets of one port may be those of all addresses and of one: the kernel takes the nearest.
+            # Shared sockets of one port may be of all addresses and of one: the kernel takes the nearest.
             is_same = not set(url.places).isdisjoint(other.places)
             if is_same or (clash(url, other) and not config.listen_shared):
                 raise ConfigError(

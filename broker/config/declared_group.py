@@ -1,6 +1,6 @@
 """Declared groups: shared subscriptions that exist without members. How one is read, checked and stored.
 
-A declaration is the name of the group and its own settings. The others are those of `[shared]`. The settings are stored
+A declaration is the name of the group and its own settings. The others are from `[shared]`. The settings are stored
 as a JSON object, in the store, in Redis and between nodes.
 """
 
@@ -44,7 +44,7 @@ OPTIONS: dict[str, tuple[Kind, str]] = {
 
 @dataclass(frozen=True)
 class DeclaredGroup:
-    """A group that exists without members: `$share/NAME/FILTER`, and the settings of its own."""
+    """A group that exists without members: `$share/NAME/FILTER`, and its own settings."""
 
     name: str
     options: tuple[tuple[str, object], ...] = ()
@@ -80,7 +80,7 @@ def declared(name: object, options: Mapping[str, object], *, is_text: bool = Fal
     Args:
         name: `$share/NAME/FILTER`.
         options: settings of the group, keys of OPTIONS.
-        is_text: whether the values are texts, as those of flags.
+        is_text: whether the values are texts, as of flags.
 
     Raises:
         ValueError: the name or a setting is invalid; the text completes "expected ...".

@@ -1,6 +1,6 @@
 """A configuration of Mosquitto as one of FlockMQ: TOML, with a comment for every line that has no counterpart.
 
-Directives are rows: those of a listener, of a bridge (`connection`), and of the whole broker. A path is taken as it is;
+Directives are rows: of a listener, of a bridge (`connection`), and of the whole broker. A path is taken as it is;
 FlockMQ reads Mosquitto's files of users and rules unchanged. A directive without a counterpart whose loss would open
 something ends the translation, unless its name is accepted.
 
@@ -136,7 +136,7 @@ class Translation:
         self.notes: list[str] = []
         self.losses: list[Loss] = []
         self.warnings: list[str] = []
-        self.nobody = ""  # who could connect: why
+        self.nobody = ""  # clients that could connect: why
         self._bridge: Bridge | None = None
         self._plugin: dict[str, object] = {}  # gets the options that follow
         self._loaded: dict[str, dict[str, object]] = {}  # options of plugins by name
@@ -146,7 +146,7 @@ class Translation:
 
     @property
     def _listener(self) -> Listener:
-        """The one that a line is about."""
+        """The section that a line is about."""
         return self.listeners[-1] if self.listeners else self.first
 
     @property
@@ -244,7 +244,7 @@ class Translation:
             self.warnings.append(f"{self._where}: `{line}` is left out: Mosquitto has no directive {name!r}")
 
     def _note_check(self, name: str) -> None:
-        """A directive is lost by which Mosquitto decides who connects: its listeners are not those of nobody."""
+        """A directive is lost by which Mosquitto decides which clients connect: its listeners are not open to all."""
         if name == "psk_file" or "plugin" in name:
             if self._per_listener:
                 self._listener.is_checked = True
@@ -350,7 +350,7 @@ class Translation:
             self.notes.append(f"{listener.url}: name the networks of its proxies in proxy.trusted")
 
     def _take_maximum_qos(self, listeners: list[Listener]) -> None:
-        """FlockMQ has one maximum QoS: take that of the listeners if they agree, else note it."""
+        """FlockMQ has one maximum QoS: take the listeners' QoS if they agree, else note it."""
         found = [listener.values.pop("mqtt.maximum_qos", 2) for listener in listeners]
         if len(set(found)) == 1 and found[0] != 2:
             self.values["mqtt.maximum_qos"] = found[0]
@@ -505,7 +505,7 @@ def translate(path: Path, accepted: Collection[str] = ()) -> Translated:
         accepted: names of directives that may be lost, though their loss opens something.
 
     Raises:
-        ConfigError: a file can't be read, a line is not understood, a loss is not accepted, or nobody could connect.
+        ConfigError: a file can't be read, a line is not understood, a loss is not accepted, or no client could connect.
     """
     translation = Translation(path)
     translation.read(path)

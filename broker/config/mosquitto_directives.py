@@ -1,7 +1,7 @@
 """The directives of a mosquitto.conf, as rows: of a listener, of the whole broker, and of a bridge (`connection`).
 
 A row has the key of FlockMQ, and makes its value of the text. Other tables name the directives without a counterpart,
-by the effect of their loss, and those that have an effect of their own in Mosquitto.
+by the effect of their loss, and directives that have their own effect in Mosquitto.
 """
 
 import re
@@ -91,7 +91,7 @@ LISTENER: dict[str, Row] = {
     "maximum_qos": Row("mqtt.maximum_qos", number),
     "max_qos": Row("mqtt.maximum_qos", number),
 }
-PLUGIN_OPTIONS = {  # of the plugins that Mosquitto 2.1 has in place of its own directives
+PLUGIN_OPTIONS = {  # of the plugins that Mosquitto 2.1 has in place of built-in directives
     "plugin_opt_password_file": Row("auth.password_file", str),
     "plugin_opt_acl_file": Row("auth.acl_file", str),
     "plugin_opt_db_file": Row("store.url", lambda text: f"sqlite:{Path(text).parent / STORE_FILE}"),
@@ -183,7 +183,7 @@ ALWAYS = {
     "log_dest": "the log is written to standard error, for the journal or the container",
 }
 UNKNOWN = "no counterpart"
-# Mosquitto completes the chain of its own certificate from `cafile`.
+# Mosquitto completes the chain of the server's certificate from `cafile`.
 CHAIN = "append the certificates of intermediate authorities that signed the node's own to tls.certificate"
 MAIN_ONLY = "without effect: Mosquitto takes it in its main file only"
 EMPTY = ("protocol", "log_type")  # without a value Mosquitto ignores them

@@ -1,4 +1,4 @@
-"""Reload: the differences between two configurations, and those that a running node applies."""
+"""Reload: the differences between two configurations, and the changes that a running node applies."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -29,7 +29,7 @@ class Diff(NamedTuple):
 
 
 def diff(old: Config, new: Config) -> Diff:
-    """The changes of a reload: those that take effect, and those that need a restart."""
+    """The changes of a reload: some take effect, the others need a restart."""
     changes = [Change(key, key.of(old), key.of(new)) for key in KEYS.values() if key.of(old) != key.of(new)]
     changes += _table_changes(dict(old.tables), dict(new.tables))
     return Diff(

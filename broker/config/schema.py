@@ -738,7 +738,7 @@ class QuotasConfig:
 class ListenerConfig:
     """One listener: the `[listeners.NAME]` table, over the sections of the same names."""
 
-    name: str  # "default" for that of `listen`
+    name: str  # "default" for `listen`
     places: tuple[tuple[str, bool], ...]  # addresses, and whether they need a PROXY header
     socket_mode: str
     tls: TlsConfig
@@ -815,7 +815,7 @@ class Config:
 
     @property
     def listeners(self) -> tuple[ListenerConfig, ...]:
-        """Every listener with its effective settings; the first is that of `listen`."""
+        """Every listener with its effective settings; the first is from `listen`."""
         own = tuple((address, self.proxied) for address in self.listen)
         found = [self._listener("default", own + tuple((address, True) for address in self.proxy.listen), {})]
         for name, values in self.tables:

@@ -55,7 +55,7 @@ class TenantRule:
         return self.claim.partition("=")[0]
 
     def patterns(self) -> dict[str, str]:
-        """The conditions that are patterns, by name; that of `claim` is for its value."""
+        """The conditions that are patterns, by name; the pattern of `claim` is for its value."""
         given = {name: getattr(self, name) for name in PATTERNS if getattr(self, name)}
         return {name: text.partition("=")[2] if name == "claim" else text for name, text in given.items()}
 
@@ -66,7 +66,7 @@ def is_tenant(name: str) -> bool:
 
 
 def limits_of(rules: Iterable[TenantRule], name: str) -> dict[str, int]:
-    """The limits of a tenant: those of the first rule with its name, else of the first one for `*`."""
+    """The limits of a tenant: of the first rule with its name, else of the first rule for `*`."""
     rules = tuple(rules)
     found = next((rule for wanted in (name, "*") for rule in rules if rule.name == wanted), None)
     return {} if found is None else found.limits

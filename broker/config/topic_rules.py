@@ -96,7 +96,7 @@ class RewriteRules(RuleTables):
     }
 
     def check(self, rule: RewriteRule) -> None:
-        """The source is a topic filter; the target has no wildcards, and uses those of the source."""
+        """The source is a topic filter; the target has no wildcards, and uses the source's."""
         _check_filter("source", rule.source)
         if is_shared(rule.source) or is_shared(rule.target):
             raise ValueError("filters without $share/NAME/: a rule holds for those of shared subscriptions too")

@@ -26,7 +26,7 @@ class DelayedTimer:
         self._data_plane = data_plane
         self._journal = journal
         self._call_later = call_later
-        self._offset = 0  # milliseconds between the store's clock and that of the machine
+        self._offset = 0  # milliseconds between the store's clock and the machine's
         self._timer: TimerHandle | None = None
 
     def start(self, stored: Iterable[tuple[Restored, int, bytes]]) -> None:

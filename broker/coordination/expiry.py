@@ -21,7 +21,7 @@ from ..core.session_expiry import NEVER, clock_after, deadline_after
 from ..core.will import Will
 
 CLOCK_SECONDS = 60  # between two records of the store's clock
-# Of those that are due, per tick: other clients must not wait for all of them.
+# Due sessions per tick: other clients must not wait for all of them.
 WILLS_AT_ONCE = 7000
 SESSIONS_AT_ONCE = 5000
 RETURNS_AT_ONCE = 20_000  # messages of shared subscriptions

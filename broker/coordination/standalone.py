@@ -36,7 +36,7 @@ from .delayed import CallLater, DelayedTimer
 from .expiry import Expiry
 
 STOP_SECONDS = 10.0  # that a store may take for the last blocks
-CHECK_SECONDS = 0.25  # between looks whether it has failed meanwhile
+CHECK_SECONDS = 0.25  # between looks whether it has failed
 
 log = logs.get("flockmq.node")
 

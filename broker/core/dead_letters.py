@@ -1,6 +1,6 @@
 """Dead letters: messages that no member of a shared subscription acknowledges go to a topic of the operator's choice.
 
-The payload and the properties are those of the message. User properties with the names below have its history.
+The payload and the properties are the message's. User properties with the names below have its history.
 """
 
 import time

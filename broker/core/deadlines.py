@@ -22,7 +22,7 @@ class Deadlines:
         return self._of.get(key)
 
     def set(self, key: bytes, deadline: int) -> None:
-        """Set the deadline of a key, in place of the one it had."""
+        """Set the deadline of a key, in place of an earlier deadline."""
         if self._of.get(key) == deadline:
             return
         self._of[key] = deadline

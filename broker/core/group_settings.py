@@ -1,4 +1,4 @@
-"""The settings of a declared group: its own, and those of `[shared]` for the rest."""
+"""The settings of a declared group: its own, and from `[shared]` for the rest."""
 
 import json
 import math
@@ -24,7 +24,7 @@ def settings_of(declaration: bytes, node: GroupSettings) -> GroupSettings:
 
 
 def refresh(router: Router, node: GroupSettings) -> None:
-    """The settings of the node have changed: declared groups have them where they have none of their own."""
+    """The settings of the node have changed: declared groups have them where their declaration has none."""
     for group in router.filters.groups.values():
         if group.settings.declared:
             group.settings.set(**_values(group.settings.declaration, node))

@@ -1,4 +1,4 @@
-"""The network that an address belongs to: what limits hold for, since one customer has it."""
+"""The network that an address belongs to: limits hold for the network, since one customer has it."""
 
 from ipaddress import IPv6Address, ip_address
 

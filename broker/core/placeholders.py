@@ -6,7 +6,7 @@ closed [MQTT-4.7.2-1].
 
 import re
 
-# What may stand before the first level of the topic itself.
+# The text that may stand before the first level of the topic itself.
 WRAPPERS = re.compile(r"(?:\$(?:delayed|share|stream|tenant)/[^/]*/)*")
 
 

@@ -42,7 +42,7 @@ class Redirect:
 
     @property
     def references(self) -> References:
-        """The servers for clients of a node that is draining: the given ones, else those of the configuration."""
+        """The servers for clients of a node that is draining: the given ones, else from the configuration."""
         configured = self._data_plane.config.mqtt.server_reference
         return self._given or tuple(reference for reference in configured if not self._is_own(reference))
 
@@ -51,7 +51,7 @@ class Redirect:
 
         Args:
             is_own: whether a reference of the configuration names this node, and is left out.
-            references: servers in place of those of the configuration.
+            references: servers in place of the configured servers.
         """
         self._draining = True
         self._is_own = is_own

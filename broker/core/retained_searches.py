@@ -4,7 +4,7 @@ A search sends the retained messages of a new subscription while its client read
 filter is noted in a hidden retained message, one for each client, which all nodes have. A search that is not over after
 a quarter of a second is noted, too: then the rest is not lost when the node dies. This node also keeps the searches of
 absent sessions, and goes on where they are. After a restart, or at another node, they begin again: the order of a
-tree of retained messages is that of one process.
+tree of retained messages differs between processes.
 """
 
 import json
@@ -62,7 +62,7 @@ class RetainedSearches(SessionFollower):
             self._go_on(session, topic_filter.decode(), search)
 
     def tick(self) -> None:
-        """Note the searches that go on, and forget those that are over."""
+        """Note the searches that go on, and forget the others."""
         if not self._running:
             return
         for session in list(self._running):
@@ -83,7 +83,7 @@ class RetainedSearches(SessionFollower):
                 search.stop()
 
     def attached(self, connection: Connection, session: Session, packet: Connect, *, present: bool) -> None:
-        """Go on with the searches of its session, or forget those of an earlier one."""
+        """Go on with the searches of its session, or forget the searches of an earlier one."""
         payload = self._notes.find(session.client_id.hex())
         if payload is None:
             return

@@ -1,4 +1,4 @@
-"""Rewrite rules: the topics that clients name, and those that the node uses in their place.
+"""Rewrite rules: the topics that clients name, and the topics that the node uses in their place.
 
 The first rule that matches counts. Wildcards of its source match levels of a topic name, or of the topic filter of a
 subscription; the target has their parts as $1, $2, ... The cost is one comparison per level and rule: a client can't
@@ -113,7 +113,7 @@ class Rewriter:
 def _rewritten(
     rules: list[CompiledRule], connection: Connection, username: str | None, client_id: str, topic: str
 ) -> str:
-    if connection.listener == LISTENER:  # a link has prefixes of its own
+    if connection.listener == LISTENER:  # a link has its own prefixes
         return topic
     levels = topic.split("/")
     for rule in rules:

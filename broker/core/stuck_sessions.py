@@ -1,6 +1,6 @@
 """Stuck sessions: their clients leave a message unacknowledged for long, while others wait behind it.
 
-A message has no time of its own. Each round notes the oldest message of every session in which others wait; its age
+A message has no time. Each round notes the oldest message of every session in which others wait; its age
 counts from the first round that has seen it. A session without a connection is not stuck.
 """
 

@@ -5,7 +5,7 @@ the same ones, and a client resumes its session at any of them.
 
 A node makes a key if none was made in the last `RENEW_SECONDS`. Several nodes may do so at once: all keys open tickets.
 The newest key seals, but only `SETTLE_SECONDS` after it was made: before that, other nodes may not have it. Times are
-those of the wall clock. Where clocks differ, nodes may make and use different keys to seal, but open the same tickets.
+of the wall clock. Where clocks differ, nodes may make and use different keys to seal, but open the same tickets.
 """
 
 import secrets

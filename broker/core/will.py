@@ -49,7 +49,7 @@ class WillRights(Protocol):
     """Decides whether a client without a connection may publish its will, by the rules of now."""
 
     def author_of(self, identity: Any) -> bytes:
-        """The author of a will, to be stored beside it; `identity` is that of its connection."""
+        """The author of a will, to be stored beside it; its connection has the `identity`."""
 
     def look_up_author(self, author: bytes) -> Awaitable[object] | None:
         """Look up what `may_publish_will` will need of an author; None: all is known.
@@ -76,7 +76,7 @@ class Everybody:
 
 
 def record(journal: Journal, client_id: bytes, connect: Connect, rights: WillRights, identity: Any) -> None:
-    """Write the will of a connected client, if it has one, into the journal; `identity` is that of its connection."""
+    """Write the will of a connected client, if it has one, into the journal; its connection has the `identity`."""
     if connect.will_topic is not None:
         journal.record_will(client_id, *will_of(connect, rights.author_of(identity)))
 

@@ -32,7 +32,7 @@ CHANGED = Verdict(
 TOO_MANY_STEPS = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its authentication has too many steps")
 TOO_MUCH_DATA = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its authentication has too much data")
 WRONG = (ReasonCode.BAD_USERNAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED)
-# Reason codes that only CONNACK can carry, and those of DISCONNECT in their place.
+# Reason codes that only CONNACK can carry, and the codes of DISCONNECT in their place.
 IN_DISCONNECT = {
     ReasonCode.BAD_USERNAME_OR_PASSWORD: ReasonCode.NOT_AUTHORIZED,
     ReasonCode.SERVER_UNAVAILABLE: ReasonCode.SERVER_BUSY,

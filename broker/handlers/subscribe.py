@@ -234,7 +234,7 @@ class SubscribeHandler:
         for follower in self._followers:
             follower.subscribing(session, added, packet)
         filters = [(each.name, each.options) for each in added]
-        identifier = added[0].identifier if added else 0  # that of the packet
+        identifier = added[0].identifier if added else 0  # the packet's
         self._coordinator.subscribe(connection, session, filters, identifier, done)
 
     def _count_refusal(self, session: Session, topic_filter: str, refusal: Refusal) -> None:

@@ -47,7 +47,8 @@ class UnsubscribeHandler:
         self._coordinator.unsubscribe(connection, session, filters, lambda: connection.send(unsuback))
 
     def _rewritten(self, connection: Connection, session: Session, topic_filter: str) -> str:
-        """The filter of the subscription: that of the rules, unless only one made before the rules exists."""
+        """The filter of the subscription: the rules' filter, unless only a subscription from before the rules
+        exists."""
         rewriter, has = self._data_plane.rewriter, partial(self._coordinator.has_subscription, connection, session)
         assert rewriter is not None
         _, client_id = tenants.split(session.client_id)

@@ -1,4 +1,4 @@
-"""The hooks of a node: calls them in their order, waits for those that are `async def`, and logs those that fail."""
+"""The hooks of a node: calls them in their order, waits for `async def` hooks, and logs failures."""
 
 import asyncio
 import time
@@ -82,10 +82,10 @@ class HookChain:
     # ---- calls ----
 
     def filter(self, value: T, *questions: Question[T]) -> T | Refused | Awaitable[T | Refused]:
-        """Call all hooks that override the method of the first question, then those of the next.
+        """Call all hooks that override the method of the first question, then of the next.
 
         The result of a hook is the next value; None and True leave it as it is; False and a failure refuse. The result
-        is awaitable only if that of a hook is.
+        is awaitable only if a hook's result is.
         """
         rest = ((name, hook, arguments) for name, arguments in questions for hook in self._methods[name])
         for name, hook, arguments in rest:

@@ -1,1 +1,1 @@
-"""The topic filters that this broker wants messages of, and those of other brokers with links to it."""
+"""The topic filters that this broker wants messages of, and the filters of other brokers with links to it."""

@@ -17,7 +17,7 @@ async def forget_copies(plane: DataPlane, dropped: list[str], watch: Watch, iden
     Args:
         plane: of the node.
         dropped: filters that are no longer asked for.
-        watch: knows those that are: their messages stay, also if one is asked for again meanwhile.
+        watch: knows the wanted topics: their messages stay, also if one is asked for again.
         identity: of the broker.
     """
     mark = encode_block({"user_property": [(HOP, identity)]})

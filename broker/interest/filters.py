@@ -1,8 +1,8 @@
-"""Calculation with topic filters: the intersection of two, and those of many that add nothing."""
+"""Calculation with topic filters: the intersection of two, and the filters among many that add nothing."""
 
 from ..._speedups.session.rights import covers
 
-Path = tuple[str, ...]  # identities of brokers: the next one first, the one with the subscriber last; empty: this one
+Path = tuple[str, ...]  # identities of brokers: the next broker first, the subscriber's broker last; empty: this one
 Rows = dict[str, Path]  # wanted topic filters, and for whom
 
 COMPARISONS = 200_000  # most for one set of rows; with more it stays as it is
@@ -30,7 +30,7 @@ def intersection(one: str, other: str) -> str | None:
 
 
 def reduced(rows: Rows) -> Rows:
-    """The rows without those that another one covers, for brokers that are all among those of the covered row."""
+    """The rows that no other row covers for the same brokers, or more."""
     wide = [(name, name.encode(), set(path)) for name, path in rows.items() if "#" in name or "+" in name]
     if len(wide) * len(rows) > COMPARISONS:
         return rows

@@ -87,7 +87,8 @@ class Guests(SessionFollower):
         self._guests.pop(session, None)
 
     def subscribing(self, session: Session, added: Sequence[Subscription], packet: Subscribe | None) -> None:
-        """Record for whom a link wants the subscriptions; those of the configuration are for this broker's clients."""
+        """Record for whom a link wants the subscriptions; subscriptions of the configuration are for this broker's
+        clients."""
         guest = self._guests.get(session)
         if guest is not None and packet is not None:
             path = tuple(value for name, value in packet.properties.get("user_property", ()) if name == PATH)

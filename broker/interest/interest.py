@@ -1,6 +1,6 @@
 """The topic filters that this broker wants messages of: of its clients, and of the brokers behind it.
 
-Another broker gets those that lie within the topics that it can send, with the path to the subscriber. A broker is not
+Another broker gets the filters within the topics that it can send, with the path to the subscriber. A broker is not
 asked for messages that are wanted by way of itself. So no interest goes round in a ring and keeps itself alive.
 """
 

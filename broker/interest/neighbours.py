@@ -47,7 +47,7 @@ class Neighbours:
         self.version += 1
 
     def refresh(self) -> None:
-        """Read those that have changed, perhaps at another node."""
+        """Read the changed ones; another node may have changed them."""
         raw = self._messages.all()
         if raw == self._raw:
             return
@@ -86,12 +86,12 @@ class Neighbours:
         self._messages.record(client_id.hex(), json.dumps(found).encode())
 
     def remove(self, client_id: bytes) -> None:
-        """Forget a neighbour: its session is that of any client."""
+        """Forget a neighbour: its session is like any client's."""
         self._messages.remove(client_id.hex())
 
     @property
     def sessions(self) -> frozenset[bytes]:
-        """The sessions whose subscriptions are not those of this broker's clients."""
+        """The sessions whose subscriptions are not for this broker's clients."""
         return self._own_links.union(self._known)
 
     def reporting(self) -> list[Neighbour]:

@@ -1,6 +1,6 @@
 """The two ends of a link: its connection to the other broker, and its connection to this one.
 
-Both are connections of a client. The local one is a socket pair, so sessions, quotas and figures are those of any
+Both are connections of a client. The local one is a socket pair, so sessions, quotas and figures are as for any
 client; only its listener, which no address leads to, shows the node that it is a link.
 """
 

@@ -134,7 +134,7 @@ class Exchange:
     # ---- wanted here ----
 
     async def _ask(self) -> None:
-        """Let the subscriptions at the other broker be those of the wanted filters; new ones first."""
+        """Let the subscriptions at the other broker be the wanted filters; new ones first."""
         wanted: dict[str, tuple[int, Path]] = {}
         for name, path in self._watch.rows.items():
             for part, rule in mapped(name, self._in, is_out=False):
@@ -159,13 +159,13 @@ class Exchange:
         self.refused = [name for name in {*self.refused, *refused} if name in wanted]
 
     def _packet_id(self) -> int:
-        """One that is far from those of the messages on their way."""
+        """A packet identifier far from the identifiers of the messages on their way."""
         return (self._session.next_number + PACKET_IDS // 2) % PACKET_IDS + 1
 
     # ---- wanted by the other broker ----
 
     async def _apply_report(self) -> None:
-        """Let the subscriptions here be those of the other broker's wanted filters; new ones first."""
+        """Let the subscriptions here be the other broker's wanted filters; new ones first."""
         if self._report is None:
             return
         report, self._report = self._report, None

@@ -216,7 +216,8 @@ class Link:
                 remote.begin(*_marks_of(connack))
                 self._lost.here |= is_new and self._continues(connack)
                 if self._lost.here:
-                    # Packet identifiers begin anew at this side: the other one must not take them for those it knows.
+                    # Packet identifiers begin again at this side: the other side must not mistake them for known
+                    # identifiers.
                     await self._end_remote_session()
                     await self._here.met(local)
                     self._lost.here, self._lost.there = False, True
@@ -418,7 +419,7 @@ async def _within(seconds: float, event: Awaitable[object]) -> bool:
 
 @contextlib.asynccontextmanager
 async def _following(exchange: Exchange | None, remote: End, *, sweep: bool):  # type: ignore[no-untyped-def]
-    """Follow the wanted filters of both sides meanwhile; a failure ends the connection."""
+    """Follow the wanted filters of both sides; a failure ends the connection."""
     if exchange is None:
         yield
         return

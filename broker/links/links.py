@@ -1,4 +1,4 @@
-"""All links of a node: in a cluster each of them is run by one node, the one that all nodes compute."""
+"""All links of a node: in a cluster one node runs each of them; all nodes compute the same node."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,14 +26,14 @@ class Links:
         self._running: dict[str, tuple[Link, asyncio.Task[None]]] = {}
 
     def configure(self, configs: tuple[LinkConfig, ...]) -> None:
-        """Run these links from the next tick on; those that have changed begin anew."""
+        """Run these links from the next tick on; changed links begin again."""
         self._configs = {config.name: config for config in configs}
         for name, (link, _) in list(self._running.items()):
             if self._configs.get(name) != link.config:
                 self._end(name)
 
     def tick(self) -> None:
-        """Start the links that are this node's to run, and end those that no longer are."""
+        """Start the links that are this node's to run, and end the others."""
         for name, config in self._configs.items():
             ours = self._is_ours(name)
             if ours and name not in self._running:

@@ -1,4 +1,4 @@
-"""The session of a link at this broker. It is there before the other broker is: what is acknowledged waits in it.
+"""The session of a link at this broker. It is there before the other broker is: acknowledged messages wait in it.
 
 A session that the other broker has not met yet has one more subscription, `NEW`. So that is known after a restart, too.
 """
@@ -103,7 +103,7 @@ class LocalSession:
                 await self.subscribe(local, plane)
 
     def _changes(self, plane: DataPlane) -> bool:
-        """Whether the subscriptions are not those of the rules, as far as these decide over them."""
+        """Whether the subscriptions differ from the rules, as far as the rules decide over them."""
         known = self._known(plane)
         if self._config.wanted_only and NEW not in known:
             return False

@@ -39,7 +39,7 @@ def _for_of(element: str) -> str:
 
 
 def _last(peer: str, chain: Sequence[str], trusts: Callable[[str], bool]) -> str:
-    """The last address of a chain that is no trusted proxy's, or what comes before one that can't be read."""
+    """The last address of a chain that is no trusted proxy's, or the address before one that can't be read."""
     client = peer
     for text in reversed(chain):
         address = _address(text.strip())

@@ -80,7 +80,7 @@ class Listeners:
     def are_named(self, reference: str, name: str) -> bool:
         """Whether a server reference, HOST[:PORT], names one of the addresses for clients.
 
-        HOST may be an address, or the first part of a host name. Without a port it is that of any port.
+        HOST may be an address, or the first part of a host name. Without a port it is of any port.
 
         Args:
             reference: by which clients find a server.

@@ -1,4 +1,4 @@
-"""Unix sockets to listen on: a file with permissions of its own, which exists as long as its process."""
+"""Unix sockets to listen on: a file with its own permissions, which exists as long as its process."""
 
 import os
 import socket

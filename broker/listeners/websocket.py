@@ -3,8 +3,8 @@
 The request is judged by `websockets`; frames are _speedups/net/websocket.pyx's. Rules:
 - Only the configured path, only the subprotocols of MQTT, no extension: nothing is ever decompressed.
 - A browser names the origin of the page that connects. Without a check, any page could use a broker that only its
-  visitor reaches. Unless origins are configured, a request needs no Origin (it is not from a browser), or that of this
-  same host. In plain text the host must be an address, since any DNS name may lead here.
+  visitor reaches. Unless origins are configured, a request needs no Origin (it is not from a browser), or the Origin of
+  this same host. In plain text the host must be an address, since any DNS name may lead here.
 """
 
 import socket

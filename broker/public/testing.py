@@ -1,4 +1,4 @@
-"""A real broker inside a test's process: on a free port of loopback, in a thread of its own, with nothing on the disk.
+"""A real broker inside a test's process: on a free port of loopback, in its own thread, with nothing on the disk.
 
     from flockmq.testing import Broker
 
@@ -32,7 +32,7 @@ class Broker:
 
     Args:
         settings: configuration keys and values, such as {"limits.max_inflight": 5}; `flockmq sample-config` has all.
-        hooks: called like those of `--hooks`.
+        hooks: called like hooks of `--hooks`.
 
     Raises:
         FlockError: a setting is wrong, or the broker can't start.

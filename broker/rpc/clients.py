@@ -100,7 +100,7 @@ def described(options: int, identifier: int) -> dict[str, Any]:
 
 
 async def subscriptions(data_plane: DataPlane, arguments: Arguments) -> dict[str, Any]:
-    """Subscriptions in the order of their filters: those that contain `search`, of `client_id` if given, after
+    """Subscriptions in the order of their filters, which contain `search`: of `client_id` if given, after
     `after` (filter and client id), `limit` of them; only of client ids in the scope."""
     wanted, client_id = arguments["search"].encode(), arguments["client_id"].encode()
     session = data_plane.sessions.get(client_id)

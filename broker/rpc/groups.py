@@ -54,9 +54,9 @@ def settings_of(group: Group) -> dict[str, Any]:
 
 
 async def find(data_plane: DataPlane, coordinator: Coordinator, arguments: Arguments) -> dict[str, Any]:
-    """Groups in the order of their names: those that contain `search`, after `after`, `limit` of them.
+    """Groups in the order of their names, which contain `search`: after `after`, `limit` of them.
 
-    Only those whose topic filter is in the scope.
+    Only groups whose topic filter is in the scope.
     """
     wanted, is_own = arguments["search"].encode(), in_scope(arguments)
     found = await first(

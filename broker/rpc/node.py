@@ -49,8 +49,8 @@ def own_references(node: NodeView, arguments: Arguments) -> list[str]:
 def drain(node: NodeView, arguments: Arguments) -> list[str] | None:
     """Begin to move its clients to other nodes, if it is the node `id`.
 
-    Returns the servers that clients of level 5 are sent to: the `references` if there are some, else those of the
-    configuration without `draining`, which name other nodes. None: it is another node.
+    Returns the servers that clients of level 5 are sent to: the `references` if there are some, else the configured
+    servers without `draining`, which name other nodes. None: it is another node.
     """
     if arguments["id"] != node.broker.coordinator.node_id:
         return None

@@ -1,9 +1,9 @@
 """Compaction: writes all live state once more, a slice at a time, then drops the older blocks.
 
-The node serves meanwhile. A record sets state from then on, so writing it again does no harm, and changes made during a
-compaction are in the new blocks anyway. The heads of all sessions and groups are first, in one piece, since any later
-record may refer to them. Compaction starts when the log is much larger than the live state of the last time, so that
-its work is in proportion to the blocks written, whatever the size of the state.
+The node serves during the compaction. A record sets state from then on, so writing it again does no harm, and changes
+made during a compaction are in the new blocks anyway. The heads of all sessions and groups are first, in one piece,
+since any later record may refer to them. Compaction starts when the log is much larger than the live state of the last
+time, so that its work is in proportion to the blocks written, whatever the size of the state.
 """
 
 from collections.abc import Callable, Iterator
@@ -89,7 +89,7 @@ class Compaction:
             if len(journal) > full:
                 yield
                 full = len(journal) + SLICE
-        # Topics that begin with $ are not found by `#`; those of $SYS are never stored.
+        # Topics that begin with $ are not found by `#`; topics of $SYS are never stored.
         for topic_filter in (b"#", *(first + b"/#" for first in self._router.retained.hidden() if first != b"$SYS")):
             search = self._router.retained.search(topic_filter)
             while search is not None and self._router.record_retained(search, RETAINED_BATCH):
@@ -104,7 +104,7 @@ class Compaction:
     def _record_head(self, session: Session) -> tuple[bytes, int]:
         """Write a session without its messages; returns its client id and its number.
 
-        A reference would keep a session that ends meanwhile, with its messages, until the compaction is done.
+        A reference would keep a session that ends, with its messages, until the compaction is done.
         """
         session_store.record(session, connected=session.owner is not None)
         owner = session.owner

@@ -58,7 +58,7 @@ class ConfirmedNote:
         where = {"path": self.path, "newest_block": newest, "confirmed_block": noted.position}
         if noted.is_certain:
             log.error(
-                "store lacks blocks that it has confirmed: sessions and messages are those of an earlier time; "
+                "store lacks blocks that it has confirmed: sessions and messages are of an earlier time; "
                 "if this is no copy that you have restored, check the disk and restore a newer copy",
                 **where,
             )
@@ -90,7 +90,7 @@ class ConfirmedNote:
             self._file = None
 
     def remove(self) -> None:
-        """Forget the note: other blocks are about to replace those of the store."""
+        """Forget the note: other blocks are about to replace the store's."""
         self.close()
         self.path.unlink(missing_ok=True)
         sync_folder(self.path.parent)

@@ -224,7 +224,7 @@ def _mend(found: list[Segment], known: int) -> Frame | None:
     """Cut off all from the first entry on whose records the store lacks, or that is not whole; returns the last entry.
 
     Args:
-        found: the segments; those that are cut off are removed.
+        found: the segments; segments behind a cut are removed.
         known: bytes of the log that the store knows of.
     """
     number = max(0, bisect_right(found, known, key=lambda segment: segment.before) - 1)

@@ -1,7 +1,7 @@
 """The log of messages as files: the layout of its segments, and how they are read, also by other processes.
 
 The log is a folder of segments. A segment is named by the bytes of the log before it. It has a head, then frames: the
-entries of the log, each with its length and its checksum. Entries are those of a log in Redis, and so are their places:
+entries of the log, each with its length and its checksum. Entries are as in a log in Redis, and so are their places:
 the time at which a block was closed, and the bytes of all blocks up to it. Only the node writes.
 """
 
@@ -18,7 +18,7 @@ from ..errors import StoreError
 MAGIC = b"FQLOG\0\0\1"  # the last byte is the layout
 HEAD = struct.Struct("<8sQ16s")  # MAGIC, bytes of the log before the segment, id of the log
 FRAME = struct.Struct("<IIqB7x")  # bytes of the block, checksum of all that follows, milliseconds of the id, bits
-CHECKED = 8  # bytes of a frame before those that its checksum is of
+CHECKED = 8  # bytes of a frame before the bytes of its checksum
 BOUND = 1  # bit of a frame: the entry is one of the log only if the store has the records of its turn
 SUFFIX = ".log"
 BUFFER = 1 << 18

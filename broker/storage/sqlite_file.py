@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ..errors import StoreError
 
 APPLICATION_ID = 0x464C4D51  # "FLMQ"
-LAYOUT = 1  # of the tables; that of the blocks is in each block
+LAYOUT = 1  # of the tables; each block has its own
 MOVED = -1  # in place of the layout: the state was moved to another place
 ARRIVING = -2  # likewise: a migration to this file has not ended
 WAL_BYTES = 32 * 1024 * 1024  # size of the -wal file after a checkpoint
@@ -83,7 +83,7 @@ def create(path: Path) -> None:
         try:
             os.link(fresh, path)
         except FileExistsError:
-            pass  # another process was faster: its store is the one to open
+            pass  # another process was faster: its store is the right one
         except OSError:
             fresh.rename(path)  # a file system without links
     finally:
@@ -184,7 +184,7 @@ def mark_of(database: sqlite3.Connection) -> Mark | None:
 
 
 def set_mark(database: sqlite3.Connection, mark: Mark | None) -> None:
-    """Replace the mark, within the caller's transaction; None: the state in the file is that of a node."""
+    """Replace the mark, within the caller's transaction; None: the state in the file is a node's."""
     database.execute(f"PRAGMA user_version = {LAYOUT if mark is None else mark.state}")
     database.execute("DROP TABLE IF EXISTS migration")
     if mark is not None:

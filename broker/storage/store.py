@@ -48,7 +48,7 @@ class Store(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """Bytes of all blocks, those of commits under way included."""
+        """Bytes of all blocks, commits under way included."""
 
     @abstractmethod
     def forget_before(self, position: int) -> None:

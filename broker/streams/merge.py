@@ -1,4 +1,4 @@
-"""The entries of all logs in one order: that of the times at which their first messages were accepted.
+"""The entries of all logs in one order: by the times at which their first messages were accepted.
 
 Each log keeps its own order. Between nodes the order follows their clocks.
 """

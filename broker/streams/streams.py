@@ -123,7 +123,7 @@ class Streams(SessionFollower):
                 self._record(session, rest)
 
     def attached(self, connection: Connection, session: Session, packet: Connect, *, present: bool) -> None:
-        """Go on with the streams of its session, or forget those of an earlier one."""
+        """Go on with the streams of its session, or forget the streams of an earlier one."""
         stored = self._find(session)
         if not stored:
             return

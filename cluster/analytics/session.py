@@ -45,7 +45,7 @@ log = logs.get("flockmq.analytics.spark")
 def start(
     name: str, master: str = "", *, verbose: bool = False, short: bool = False, warehouse: str = ""
 ) -> SparkSession:
-    """The session; under spark-submit, that of the running JVM. For a `short` one the JVM compiles little.
+    """The session; under spark-submit, the running JVM's. For a `short` one the JVM compiles little.
 
     Raises:
         FlockError: Java is missing or too old, or Spark doesn't start.
@@ -73,7 +73,7 @@ def start(
 
 
 def few_partitions(spark: SparkSession) -> None:
-    """Set the number of partitions to that of cores, unless it is configured: our batches are small."""
+    """Set the number of partitions to the number of cores, unless it is configured: our batches are small."""
     if not spark.sparkContext.getConf().contains("spark.sql.shuffle.partitions"):
         spark.conf.set("spark.sql.shuffle.partitions", str(max(2, spark.sparkContext.defaultParallelism)))
 
@@ -98,7 +98,7 @@ def check_java() -> None:
 
 @contextmanager
 def jvm_lines() -> Iterator[list[str]]:
-    """Give a child that starts meanwhile a pipe as standard error; its later lines are logged, except noise."""
+    """Give a child that starts in the block a pipe as standard error; its later lines are logged, except noise."""
     ours = os.dup(2)
     readable, writable = os.pipe()
     os.set_inheritable(writable, True)

@@ -9,7 +9,7 @@ from .schema import MESSAGES
 WINDOW = "window_start timestamp, window_end timestamp"
 TABLES = {
     "messages": MESSAGES,
-    # Per topic prefix and node; sizes are those of payloads, qos_0 to qos_2 are shares of the messages.
+    # Per topic prefix and node; sizes are of payloads, qos_0 to qos_2 are shares of the messages.
     "rates": f"{WINDOW}, prefix string, node string, messages bigint, bytes bigint, publishers bigint, "
     "size_p50 double, size_p90 double, size_p99 double, size_max int, qos_0 double, qos_1 double, qos_2 double",
     # Per client: rate in messages a second, longest_gap in seconds between two messages of the window.

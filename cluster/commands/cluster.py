@@ -187,7 +187,7 @@ def read_memory(client: "redis.Redis", prefix: str, nodes: Iterable[str]) -> lis
 
 
 def sample(client: "redis.Redis", prefix: str) -> tuple[int, dict[bytes, str]]:
-    """The number of sampled keys, and those of sessions with their kind. SCAN's order is as good as random."""
+    """The number of sampled keys, and the keys of sessions with their kind. SCAN's order is as good as random."""
     begin = prefix.encode()
     seen, cursor = 0, 0
     found: dict[bytes, str] = {}

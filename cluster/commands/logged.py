@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LogStatus:
-    """The log of a node; that of a node that has left exists until it is trimmed."""
+    """The log of a node; if the node has left, the log exists until it is trimmed."""
 
     name: str
     id: str

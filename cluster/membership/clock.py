@@ -60,9 +60,9 @@ class ClusterClock:
         self._journal.set_time(milliseconds)
 
     def elapsed(self) -> tuple[int, float]:
-        """The time since that of the last call whose reply has come, the machine's sleep included.
+        """The time since the last call with a reply, the machine's sleep included.
 
-        Returns milliseconds, for a call to bring to Redis; and what they count up to, for `count` after its reply.
+        Returns milliseconds, for a call to bring to Redis; and the end of their range, for `count` after its reply.
         """
         milliseconds = int((_now() - self._counted) * 1000)
         return milliseconds, self._counted + milliseconds / 1000

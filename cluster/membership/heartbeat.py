@@ -22,7 +22,7 @@ log = logs.get("flockmq.cluster")
 
 
 class Heartbeat:
-    """The heartbeats of this node, and its judgement on those of others.
+    """The heartbeats of this node, and its judgement on the heartbeats of others.
 
     Args:
         link: of this node.
@@ -80,7 +80,7 @@ class Heartbeat:
         """As `tick`, and wait for the reply; for long reads.
 
         While the link is repaired, the heartbeat only shows that the node lives. An ordinary one would end the time in
-        which Redis refuses claims of connections that are older than those of others.
+        which Redis refuses claims of connections that are older than others.
         """
         if time.monotonic() <= self._due:
             return

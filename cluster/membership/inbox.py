@@ -57,7 +57,7 @@ class Inbox:
             kind, *fields = wire.decode(payload)
             if self._apart:
                 wire.fill(fields, self._apart)
-                self._apart.clear()  # some may be those of an array that was lost with an earlier link
+                self._apart.clear()  # some may be of an array that was lost with an earlier link
         except DamagedMessage as error:
             log.error("invalid message between nodes", error=error)
             return
@@ -81,7 +81,7 @@ class Inbox:
             self._to_confirm[origin] = number
 
     def _handle_back(self, node: bytes, number: int) -> None:
-        """A node has a link again. It has missed the confirmations sent meanwhile, and has sent none."""
+        """A node has a link again. It has missed the confirmations of that time, and has sent none."""
         if node != self._link.node_id:
             self._barrier.node_applied(node, number)
             self._to_confirm[node] = self._changes.last

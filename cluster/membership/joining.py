@@ -59,7 +59,7 @@ class Joining:
 
         Raises:
             Refused: the cluster has another layout, or Redis refuses for a lasting reason.
-            LinkError: the node was declared dead meanwhile, or Redis refuses for now.
+            LinkError: the node was declared dead, or Redis refuses for now.
             OSError, LinkLost, TimeoutError: Redis is unreachable, or the connection ended.
         """
         link, replica = self._link, self._replica
@@ -102,7 +102,7 @@ class Joining:
             raise LinkLost
         self._membership.become_member()
         link.note_process()
-        self._wills.publish_missed()  # those whose authors could not be looked up until now
+        self._wills.publish_missed()  # messages whose authors could not be looked up until now
 
     async def _why_not(self, written: bytes) -> str:
         """Why this node can't join a cluster with this layout in Redis."""

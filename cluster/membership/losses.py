@@ -11,7 +11,7 @@ STARTED_TWICE = "Redis has started more than once since this node was there, so 
 
 
 class Losses:
-    """Compares the numbers of this node with those that Redis has.
+    """Compares the numbers of this node with the numbers that Redis has.
 
     Args:
         replica: the replicated state of the node.

@@ -31,7 +31,7 @@ MESSAGE_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER, TOPIC_ALIAS = 0x02, 0x0B, 0x23
 OUT = 1  # direction of a delivery: to the client
 OPTIONS_MAX = 0x2F  # all options of level 5; Mosquitto 2.1 writes Retain Handling too
 
-# States of a delivery. Those of versions 3 to 6 are the same.
+# States of a delivery. Versions 3 to 6 have the same.
 RESEND_PUBREL, WAIT_FOR_PUBREL, RESEND_PUBCOMP, WAIT_FOR_PUBCOMP, SEND_PUBREC, QUEUED = range(6, 12)
 
 
@@ -196,7 +196,7 @@ def chunks(data: bytes) -> Iterator[Chunk]:
             raise CutFile(begin, "the file ends within a chunk") from None
         except (_Fault, InvalidTopic, UnicodeDecodeError) as fault:
             raise DamagedFile(begin, str(fault)) from None
-    # Mosquitto writes no others than those of a session or a topic, but for clients without a persistent session.
+    # Mosquitto writes only messages of a session or a topic, but for clients without a persistent session.
     if kinds == {StoredMessage}:
         raise CutFile(fields.at, "the file ends after its messages")
 

@@ -1,7 +1,8 @@
 """The state in a persistence file of Mosquitto, as a migration moves it.
 
 FlockMQ derives the packet identifier of a message from its queue number. Mosquitto numbers the messages of a session
-likewise, so those in flight keep theirs; those that wait, whose identifiers no client has seen, follow without gaps.
+likewise, so messages in flight keep their numbers; messages that wait, whose identifiers no client has seen, follow
+without gaps.
 """
 
 from collections.abc import Iterator
@@ -205,7 +206,7 @@ class MosquittoState(State):
 def ends_with_connection(client: StoredClient) -> bool:
     """Whether a session was there only because its client was connected.
 
-    Mosquitto 2 also writes an interval of 0 for sessions of its bridges, and for those that it has read from a file of
-    version 3 or 4: they have no listener.
+    Mosquitto 2 also writes an interval of 0 for sessions of its bridges, and for sessions that it has read from a file
+    of version 3 or 4: they have no listener.
     """
     return client.interval == 0 and client.port > 0

@@ -26,7 +26,7 @@ SQLITE, MOSQUITTO = "sqlite:", "mosquitto:"  # before the path of a file
 class Stage(Enum):
     """Which state a place has."""
 
-    OWN = "own"  # that of a node, or none
+    OWN = "own"  # a node's, or none
     ARRIVING = "arriving"  # a part of a migration
     MOVED = "moved"  # none any more: it was moved away
 

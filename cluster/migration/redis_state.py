@@ -41,7 +41,7 @@ AT_ONCE = 200  # sessions in one pipeline
 PIPELINE_BYTES = 4 << 20
 ENTRIES = 500  # of a queue or a hash in one reply
 SESSION_FIELDS = ("o", "x", "p", "l", "h", "n", "w", "u", "i", "d", "e")
-LATE = 2**53 - 1  # in `sessions`: the session has an interval of its own
+LATE = 2**53 - 1  # in `sessions`: the session has its own interval
 DONE, RECEIVED = b"d", b"r"
 NO_MESSAGE = encode_message(b"", b"", 2, False)  # of an entry whose message no client needs any more
 

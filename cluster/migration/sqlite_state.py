@@ -358,7 +358,7 @@ class RecordWriter:
             self._write_share(entry.share)
 
     def _write_share(self, share: Share) -> None:
-        """The record of a group on a message of its own."""
+        """The record of a group on one of its messages."""
         group = self._group(share.group)
         if share.key >= 0 and self._strategies.get(share.group) == "publisher":
             self._add(("GROUP_KEY", group, share.place, share.key))

@@ -51,7 +51,8 @@ class Waiting(NamedTuple):
 
 @dataclass(slots=True)
 class StoredSession:
-    """A persistent session. Its queue has the numbers from `head` to `tail` - 1; those that `queue` lacks are done."""
+    """A persistent session. Its queue has the numbers from `head` to `tail` - 1; numbers that `queue` lacks are
+    done."""
 
     client_id: bytes
     number: int  # unique
@@ -121,7 +122,7 @@ class State(ABC):
 
     @abstractmethod
     def retained(self) -> Iterator[StoredMessage]:
-        """The retained messages, those that the broker keeps for itself included."""
+        """The retained messages, also the broker's."""
 
     @abstractmethod
     def wills(self) -> Iterator[StoredWill]:

@@ -104,7 +104,7 @@ class Members:
     # ---- batches of messages ----
 
     def batches(self, other: Callable[[bytes], object]) -> Batches:
-        """Return what receives the messages to this node; `other` gets those that are no batches."""
+        """Return what receives the messages to this node; `other` gets all messages but batches."""
         return Batches(self._plane.router, self._members, self._departed, self._confirm, other)
 
     def _confirm(self, node: bytes, position: int) -> None:
@@ -139,7 +139,7 @@ class Members:
     # ---- heartbeats ----
 
     def forget_heartbeats(self) -> None:
-        """Redis was away: silence meanwhile means nothing."""
+        """Redis was away: silence in that time means nothing."""
         self._heartbeats.clear()
 
     def check_heartbeats(self, counts: dict[bytes, bytes], lease: float) -> list[tuple[bytes, bytes]]:

@@ -20,7 +20,7 @@ TOO_LARGE = RpcReply(None, "the node's reply is too large: request less")
 
 
 class Rpc:
-    """The calls of this node, and its replies to those of others.
+    """The calls of this node, and its replies to the calls of others.
 
     Args:
         plane: of this node.

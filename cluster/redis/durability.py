@@ -110,7 +110,7 @@ def facts(info: Mapping[str, Any], settings: Mapping[Any, Any] | None) -> Facts:
 
 
 def describe(found: Facts, replicas: int = 0, max_message: int = 0, in_slot: bool = False) -> Durability:
-    """These facts in words; the other arguments are those of `inspect`."""
+    """These facts in words; the other arguments are as for `inspect`."""
     sentence, warning = _kept(found)
     warnings = [warning] if warning else []
     if found.aof and found.fsync != "no" and not found.fsync_on_rewrite:

@@ -1,4 +1,4 @@
-"""The link: the one connection to Redis for everything that has an order.
+"""The link: the only connection to Redis for everything that has an order.
 
 It speaks RESP3: messages to this node's channels arrive on the same connection as the replies, in the order in which
 Redis executed their causes. `_speedups/cluster/link.pyx` handles commands, replies and pushes; their meaning is its

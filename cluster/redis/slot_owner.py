@@ -53,7 +53,8 @@ def find_owner(hosts: Iterable[Place], slot: int, arguments: dict[str, Any]) -> 
 
 
 def _owner(reply: Any, slot: int, asked: str) -> Place | None:
-    """The owner in a reply to CLUSTER SLOTS; a server that does not know its own name has that of the host asked."""
+    """The owner in a reply to CLUSTER SLOTS; a server that does not know its own name has the name of the host
+    asked."""
     for first, last, (host, port, *_), *_ in reply:
         if first <= slot <= last:
             name = (host or b"").decode()

@@ -2,8 +2,8 @@
 
 Blocks are numbered. Redis applies number n only after n - 1, and reports a block that it has already. So after a broken
 link the node sends all unconfirmed blocks again. If Redis refuses a block for now (no memory, disk full, no replica),
-the node retries until Redis accepts it. No block is confirmed meanwhile: publishers wait for acknowledgements, then the
-node stops reading from them. A block that meets damaged keys of clients or groups is applied without them, and the
+the node retries until Redis accepts it. No block is confirmed until then: publishers wait for acknowledgements, then
+the node stops reading from them. A block that meets damaged keys of clients or groups is applied without them, and the
 reply names them; a damaged key of this node makes it rejoin, with other keys.
 """
 
@@ -342,7 +342,7 @@ class RedisStore(LogStore):
     def _number(self, block: Block, reply: Reply) -> None:
         if reply[0] == b"again":
             # Redis read it from an ended connection, after `flow` had its position (where CLIENT KILL is not allowed).
-            # Changes of other nodes may have been applied here in between, so the order of its own is lost.
+            # Changes of other nodes may have been applied here in between, so the order of its changes is lost.
             if block.changes:
                 self._on_fenced("Redis applied a change late")
             else:

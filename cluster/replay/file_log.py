@@ -1,4 +1,5 @@
-"""The log of messages of a node alone, in files, as a replay reads it. `analytics/log/log.py` reads that of Redis."""
+"""The log of messages of a node alone, in files, as a replay reads it. `analytics/log/log.py` reads the log in
+Redis."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

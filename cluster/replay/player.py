@@ -217,7 +217,7 @@ class Player:
         return True
 
     async def _ended(self) -> None:
-        """Wait until the replay is stopped. Raises ConnectionLostError when the connection is lost meanwhile."""
+        """Wait until the replay is stopped. Raises ConnectionLostError when the connection is lost."""
         tasks = [asyncio.ensure_future(work) for work in (self.stop.wait(), self._client.wait_lost())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

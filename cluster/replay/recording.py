@@ -2,7 +2,7 @@
 
 Each node's log keeps its own order, even if the node's clock was set back. So messages of one publisher and topic stay
 in order. Between nodes the order follows their clocks. The range is fixed when reading begins: it excludes messages
-logged later, such as those of the replay itself. Reading is lazy: a few megabytes of each log are in memory.
+logged later, such as messages of the replay. Reading is lazy: a few megabytes of each log are in memory.
 """
 
 import heapq
@@ -27,7 +27,7 @@ CACHED = 100_000  # topic names whose match is cached
 class Logged(NamedTuple):
     """A message of the range."""
 
-    order: int  # accepted_at, but never less than that of the message before it in the same log
+    order: int  # accepted_at, but never less than of the message before it in the same log
     node: str  # the node's name
     row: rows.Row
 

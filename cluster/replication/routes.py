@@ -19,8 +19,8 @@ class Route:
 
     Attributes:
         sessions: with the filter.
-        clean: those of them that are clean.
-        direct: those that get messages of QoS 1 and 2 from no queue: clean ones, and those that subscribe with QoS 0.
+        clean: the clean nodes of them.
+        direct: nodes that get messages of QoS 1 and 2 from no queue: clean ones, and nodes that subscribe with QoS 0.
         qos: the highest of clean sessions.
         announced: to the other nodes: as `options_of` has it; empty = nothing.
     """

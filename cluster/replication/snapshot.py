@@ -85,7 +85,7 @@ class SnapshotReader:
         return reply if isinstance(reply, dict) else dict(pairs(reply))
 
     async def is_same_history(self) -> bool:
-        """Whether the last change that this node has applied is the one that Redis has with its number.
+        """Whether the last change that this node has applied is the change that Redis has with its number.
 
         A failover to a replica without that change loses it, and its number is used again.
         """

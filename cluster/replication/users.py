@@ -33,8 +33,8 @@ class Users:
     def attach(self, on_changed: Callable[[set[str]], object], connected: Callable[[], set[str]]) -> None:
         """Call `on_changed` with the names of cached users that have changed.
 
-        `connected` returns the names of those that have a connection: they stay in the cache, since a change of one
-        that is not there is not noticed.
+        `connected` returns the names of users that have a connection: they stay in the cache, since a change of an
+        absent user is not noticed.
         """
         self._on_changed, self._connected = on_changed, connected
 

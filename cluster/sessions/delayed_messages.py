@@ -22,7 +22,8 @@ class DelayedMessages:
 
     That is the first node. Redis announces a message that is due before all others, and each reply has the time of the
     next one, so the first node has a timer for it. All nodes look once a second: that is how they learn the number of
-    messages, and of those of each tenant. They publish those that the first node should have published: it may be dead.
+    messages, and of each tenant's messages. They publish messages that the first node should have published: it may be
+    dead.
 
     Args:
         plane: of this node.
@@ -63,7 +64,8 @@ class DelayedMessages:
             self._arm(wait)
 
     async def stop(self) -> None:
-        """Take no more messages, and wait for those that are on their way: the node publishes them before it leaves."""
+        """Take no more messages, and wait for messages that are on their way: the node publishes them before it
+        leaves."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()

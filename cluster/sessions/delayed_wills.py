@@ -15,7 +15,7 @@ class DelayedWills:
 
     Args:
         link: of this node.
-        is_first: whether this node is the one of the cluster that lists them.
+        is_first: whether this node is the cluster's first, which lists them.
     """
 
     def __init__(self, link: NodeLink, is_first: Callable[[], bool]) -> None:
@@ -36,7 +36,7 @@ class DelayedWills:
         return [
             (*decode_will(will), max(0, -((now - due[epoch]) // 1000)))
             for epoch, will in stored.items()
-            if epoch in due  # else it was published meanwhile
+            if epoch in due  # else it was published since
         ]
 
     async def cancel(self, client_id: bytes) -> bool:

@@ -36,7 +36,8 @@ class Reclaim:
                 self._takeover.request(claim, partial(self._granted, claim))
 
     def _read(self, known: frozenset[int], seen: set[int], cursor: bytes) -> None:
-        """Read this node's claims in Redis. `known`: its epochs at the start; `seen`: those that a reply had so far."""
+        """Read this node's claims in Redis. `known`: its epochs at the start; `seen`: the epochs that a reply had so
+        far."""
         self._link.function(partial(self._compare, known, seen), "owned", cursor, AT_ONCE)
 
     def _compare(self, known: frozenset[int], seen: set[int], reply: Reply) -> None:

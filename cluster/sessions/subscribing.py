@@ -28,9 +28,9 @@ class Subscribing:
         self._routes = routes
 
     def wanted_by(self, connection: Connection, session: Session) -> dict[bytes, int] | None:
-        """The subscriptions of a persistent session, with those that are under way: topic filter -> options.
+        """The subscriptions of a persistent session, with subscriptions that are under way: topic filter -> options.
 
-        None: those of the session take effect at once.
+        None: the session's take effect at once.
         """
         claim = self._claim_of(connection, session)
         return claim.filters if claim is not None else None

@@ -1,8 +1,8 @@
 """The bytes in the queues of each tenant over all nodes, which `max_queued_bytes` of a tenant limits.
 
 Redis counts its own queues, and judges the limit when a commit adds to them. The queues of clean sessions, and leases
-for which no member has room, are at their node. So each node reports their bytes once a second, and learns those of all
-other queues, with which it judges its own.
+for which no member has room, are at their node. So each node reports their bytes once a second, and learns the bytes of
+all other queues, with which it judges its own.
 """
 
 from functools import partial

@@ -1,4 +1,5 @@
-"""What this node has received of queues that Redis may lose: up to which number, and QoS 2 that is not completed.
+"""The messages that this node has received of queues that Redis may lose: up to a number, and QoS 2 that is not
+completed.
 
 Redis gives lost numbers to other messages. An acknowledgement that is still to be sent would end one of those; so the
 ends of queues are compared. And a client that awaits PUBREL for a packet identifier takes another message with it for a

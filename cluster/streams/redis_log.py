@@ -21,7 +21,7 @@ WAIT_MS = 500  # that one XREAD waits, so that new logs are found
 NODES_SECONDS = 0.5  # for which the list of logs is not read again
 TAIL_COUNT = 64  # entries of each log that one XREAD returns
 RETRY_SECONDS = 0.5
-READERS = 4  # commands under way at a time, beside the one that waits for the newest entries
+READERS = 4  # commands under way at a time, beside the command that waits for the newest entries
 IDLE_SECONDS = 30.0  # after which nothing is read for streams any more
 
 

@@ -1,4 +1,5 @@
-"""The argument parser of `flockmq bench` and `flockmq prove`, which behaves as those of the broker's commands do."""
+"""The argument parser of `flockmq bench` and `flockmq prove`, which behaves as the parsers of the broker's commands
+do."""
 
 import argparse
 import sys

@@ -18,7 +18,7 @@ from typing import TypeVar
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT = 15.0  # seconds until a broker replies
 STOP_LIMIT = 10.0  # seconds until it is killed
-START_ATTEMPTS = 5  # with another port each, if the port is taken meanwhile
+START_ATTEMPTS = 5  # with another port each, if the port is taken
 # The words of brokers, Redis and Node.js for a port in use, in lower case.
 LAST_LINES = 12  # of the output of a server that has ended, for its error
 PORT_IN_USE = ("address already in use", "address in use", "eaddrinuse")
@@ -81,7 +81,7 @@ def start(name: str, store: str, cores: set[int], saturated: bool = False) -> It
 
 
 def start_on_free_port(attempt: Callable[[int, contextlib.ExitStack], T], stack: contextlib.ExitStack) -> T:
-    """Call `attempt` with a free port, and again with another one if that port was taken meanwhile.
+    """Call `attempt` with a free port, and again with another port if the first was taken.
 
     Args:
         attempt: starts a program on a port; puts on the stack it is given what must be undone.

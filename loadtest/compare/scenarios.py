@@ -13,13 +13,14 @@ CONNECTS_TARGET = 10_000  # per second at one core
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure of the table's first column is at most `limit`, or `limit` times (or `above`) that of column `of`."""
+    """A figure of the table's first column is at most `limit`, or `limit` times (or `above`) the figure of column
+    `of`."""
 
     limit: float
     of: str = ""
     text: str = ""  # shown in place of the number
     whose: str = ""  # a column other than the first
-    above: bool = False  # at most `limit` more than that of `of`
+    above: bool = False  # at most `limit` more than the figure of `of`
 
 
 @dataclass(frozen=True)

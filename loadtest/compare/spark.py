@@ -29,7 +29,7 @@ from .cluster import redis_command, redis_replies
 REGISTER = "flockmq.cluster.analytics.source:register"
 RUNS = ("log-noop", "log-parquet", "files-noop", "files-parquet")
 GOALS = {"log-noop": 1_000_000, "log-parquet": 400_000}
-CLIENTS = 200  # publishers, each with a topic of its own
+CLIENTS = 200  # publishers, each with its own topic
 LOG_BYTES = 16 << 30  # never reached: nothing is trimmed during a measurement
 WAITING_BYTES = 1 << 30
 Figures = dict[str, Any]

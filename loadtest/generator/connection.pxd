@@ -65,8 +65,8 @@ cdef extern from "<netinet/tcp.h>" nogil:
 
 cdef enum:
     READ_SIZE = 256 * 1024      # bytes of one read
-    PORTS_PER_ADDRESS = 8000    # connections from one source address, of those that stay
-    RECONNECT_ADDRESSES = 100   # source addresses of those that don't, so that ports in TIME_WAIT don't stop them
+    PORTS_PER_ADDRESS = 8000    # connections from one source address, if they stay
+    RECONNECT_ADDRESSES = 100   # source addresses if they don't, so that ports in TIME_WAIT don't stop them
 
 cdef enum:
     MAX_NODES = 16              # as in settings

@@ -286,7 +286,7 @@ cdef class Generator:
         uint32_t next_dial, next_ping
         uint8_t* incoming           # one read, behind the rest of the one before
         uint64_t started            # ns, of the phase
-        uint64_t pinged             # pings since then
+        uint64_t pinged             # pings sent in the phase
         uint64_t last_turn          # ns
         uint64_t may_sleep          # ns, requested in that turn
 
@@ -436,7 +436,8 @@ cdef class Generator:
         memset(self.receiving.histogram, 0, BUCKETS * sizeof(uint64_t))
 
     def latencies(self):
-        """Return the deliveries since then by their latency: nanoseconds (the middle of a bucket) -> number."""
+        """Return the deliveries since `forget_latencies` by their latency: nanoseconds (the middle of a bucket) ->
+        number."""
         cdef int bucket, power
         found = {}
         for bucket in range(BUCKETS):

@@ -32,7 +32,7 @@ def run_in(processes: int, run: Run, target: Target, load: Load, watch: Watch) -
         processes: their number; one is this process.
         run: a function of `runs`.
         target: the broker.
-        load: numbers of clients, rates and counts are those of each process.
+        load: numbers of clients, rates and counts are of each process.
         watch: receives the progress of the slowest process, and the sum of all counts.
 
     Raises:

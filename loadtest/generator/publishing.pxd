@@ -24,7 +24,7 @@ cdef struct Publishing:
     uint64_t count              # messages over all publishers; 0 = no limit
     double rate                 # messages per second; 0 = as many as possible
     uint64_t started            # ns, of the phase
-    uint64_t issued             # messages sent since then (rate)
+    uint64_t issued             # messages sent in the phase (rate)
     uint64_t last_delivery      # ns
     uint8_t* outgoing           # one write of a publisher; owned by the generator
 
@@ -124,7 +124,7 @@ cdef inline uint32_t send_messages(
 
 
 cdef inline uint64_t publish_on_time(Network* network, Publishing* load, uint64_t now) noexcept nogil:
-    """Send the due messages, publishers in turn; skip those that are blocked."""
+    """Send the due messages, publishers in turn; skip blocked publishers."""
     cdef uint64_t due = <uint64_t>(<double>(now - load.started) * load.rate / 1e9) + 1
     cdef uint64_t at
     cdef uint32_t skipped = 0, sent

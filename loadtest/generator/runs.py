@@ -307,7 +307,7 @@ def _latencies(generator: Generator) -> Figures:
 
 
 def _settings(target: Target, **values: Any) -> Settings:
-    """Settings with a client prefix and a run id of their own, so that no run meets the remains of another."""
+    """Settings with their own client prefix and run id, so that no run meets the remains of another."""
     run_id = random.SystemRandom().getrandbits(32)
     return Settings(target=target, client_prefix=f"load{run_id:08x}", run_id=run_id, **values)
 

@@ -32,7 +32,7 @@ class Settings:
     """
 
     target: Target
-    workload: Workload = NO_MESSAGES  # `rate` is also that of take-overs, `persistent` that of all clients
+    workload: Workload = NO_MESSAGES  # `rate` is also of take-overs, `persistent` of all clients
     idle: int = 0  # connections that only ping
     take_over: int = 0  # clients that connect again while they are connected
     reconnect: int = 0  # connections that connect and disconnect over and over

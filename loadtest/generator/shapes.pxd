@@ -34,7 +34,7 @@ cdef struct Shape:
     uint32_t topics
     uint32_t sites          # WILD, as all below
     uint32_t devices        # per site
-    uint32_t filters        # per subscriber; those of one subscriber never overlap
+    uint32_t filters        # per subscriber; filters of one subscriber never overlap
     char[PREFIX_SIZE] prefix  # of every topic name and filter
     size_t prefix_size
     uint16_t* of_device     # filters of kind DEVICE by device; owned, as the next two

@@ -60,7 +60,7 @@ class Client:
 def delayed_wills_load(target: Target, load: WillsLoad) -> Figures:
     """Leave sessions with delayed wills behind, all due within one second, and receive the wills.
 
-    Meanwhile another client sends messages to itself, and measures their latency.
+    Another client sends messages to itself all the time, and measures their latency.
 
     Raises:
         ConnectionError: the broker refused or closed a connection.

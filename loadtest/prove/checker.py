@@ -1,6 +1,6 @@
 """Judges a history: the promises to clients, and the messages that they got. A finding is one line, its rule first.
 
-`RULES` are those of any broker. Of a FlockMQ cluster there is also G12, the log of messages.
+`RULES` hold for any broker. Of a FlockMQ cluster there is also G12, the log of messages.
 """
 
 from collections import Counter, defaultdict
@@ -79,7 +79,7 @@ class Subscriptions:
                 self.since[event.client].setdefault(event.topic_filter, (at, event.qos))
 
     def qos(self, client: str, topic: str, at: int) -> int | None:
-        """The highest QoS granted to a persistent session for a topic by then; None: it was not subscribed."""
+        """The highest QoS granted to a persistent session for a topic up to `at`; None: it was not subscribed."""
         if client not in self.persistent:
             return None
         return max(
@@ -132,7 +132,7 @@ def repeated(history: History, allowed: Set[bytes] = frozenset()) -> list[str]:
 
 
 def out_of_order(history: History) -> list[str]:
-    """Messages that came after later ones, but for those that were sent before SUBACK, and again."""
+    """Messages that came after later ones, but for messages that were sent before SUBACK, and again."""
     sent: dict[bytes, tuple[tuple[str, str, int], int]] = {}
     for payload, (at, message) in published_first(history).items():
         sent[payload] = (message.client, message.topic, message.qos), at
@@ -237,7 +237,8 @@ def untruthful(history: History) -> list[str]:
 
 
 def retained(history: History, values: dict[str, bytes]) -> list[str]:
-    """I7. `values`: those that a new subscriber found; topics have one publisher each. An empty payload clears."""
+    """I7. `values`: the messages that a new subscriber found; topics have one publisher each. An empty payload
+    clears."""
     acknowledged = {(event.packet_id, event.payload) for event in history.of(Acknowledged)}
     possible: dict[str, set[bytes]] = defaultdict(lambda: {b""})
     for event in history.of(Published):
@@ -278,7 +279,7 @@ def doubled(history: History, workers: set[str]) -> list[str]:
 def disordered(history: History, workers: set[str]) -> list[str]:
     """I9: messages of one publisher and QoS that went to a member while another had an earlier one, or none had it.
 
-    The members are those of a group with the order `publisher`. A client is done with a message when it answers it.
+    The members belong to a group with the order `publisher`. A client is done with a message when it answers it.
     """
     findings = []
     streams: dict[tuple[str, int], list[bytes]] = defaultdict(list)

@@ -115,7 +115,7 @@ class RecordedClient:
     # ---- connections ----
 
     def connect(self, port: int, *, will: bytes | None = None, will_qos: int = 2, will_delay: int = 0) -> bool:
-        """Connect, and go on where the last connection ended. False: the connection was lost meanwhile.
+        """Connect, and go on where the last connection ended. False: the connection was lost.
 
         Args:
             port: of a node.
@@ -325,7 +325,7 @@ class RecordedClient:
             self.answer(Pubrel(packet_id=packet.packet_id))
 
     def _check_properties(self, packet: Publish) -> None:
-        """The properties are those of the publisher; the expiry interval has become shorter [5: MQTT-3.3.2-6]."""
+        """The properties are the publisher's; the expiry interval has become shorter [5: MQTT-3.3.2-6]."""
         if not packet.properties:
             return
         wanted = properties_of(packet.payload)

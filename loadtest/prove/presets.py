@@ -32,7 +32,7 @@ def flockmq(folder: Path, stack: ExitStack) -> list[Node]:
 
 
 def flockmq_cluster(folder: Path, stack: ExitStack) -> list[Node]:
-    """Three nodes over a Redis of their own, which is not killed."""
+    """Three nodes over their own Redis, which is not killed."""
     program = shutil.which("redis-server") or shutil.which("valkey-server")
     if program is None:
         raise ProveError("redis-server is not installed: apt install redis-server")
@@ -71,7 +71,7 @@ def mosquitto(folder: Path, stack: ExitStack) -> list[Node]:
     config = folder / "mosquitto.conf"
     config.write_text(MOSQUITTO.format(port=port, folder=folder))
     if os.geteuid() == 0:
-        folder.chmod(0o777)  # started by root, Mosquitto becomes a user of its own
+        folder.chmod(0o777)  # started by root, Mosquitto becomes its own user
     return [Node("mosquitto", shlex.join([program, "-c", str(config)]), ("127.0.0.1", port), folder / "mosquitto.log")]
 
 

@@ -95,7 +95,7 @@ def as_json(proof: Proof, commands: list[str]) -> str:
 
 
 def as_html(proof: Proof, commands: list[str]) -> str:
-    """A page of its own."""
+    """A whole page."""
     rows, stories = [], []
     for rule, texts in by_rule(proof).items():
         result = f'<td class="broken">{len(texts)} findings' if texts else '<td class="kept">kept'
@@ -117,7 +117,8 @@ def as_html(proof: Proof, commands: list[str]) -> str:
 
 
 def story(history: History, finding: str) -> Iterator[str]:
-    """The events of the messages in a finding; meanwhile those of their clients' connections, and the faults."""
+    """The events of the messages in a finding; in that time also the events of their clients' connections, and the
+    faults."""
     about = [at for at, event in enumerate(history.events) if (name := _name_of(event)) and name in finding]
     named = {event.client for event in history.of(Connecting) if event.client in finding}
     clients = named | {

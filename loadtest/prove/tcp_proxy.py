@@ -1,6 +1,6 @@
 """A TCP proxy that can be made a bad network: it cuts, refuses, delays, and lets nothing through.
 
-It runs in a thread of its own and listens on a free port. Settings hold for open connections and new ones. With `stall`
+It runs in its own thread and listens on a free port. Settings hold for open connections and new ones. With `stall`
 bytes wait and both ends see nothing; with `cut` both ends get RST.
 """
 
@@ -55,7 +55,7 @@ class TcpProxy:
         return int(self._call(self._cut))
 
     def refuse(self) -> None:
-        """New connections are closed at once; those that are open stay."""
+        """New connections are closed at once; open connections stay."""
         self.refusing = True
 
     def cut_at(self, text: bytes) -> None:
@@ -137,7 +137,7 @@ class TcpProxy:
 
 
 class _Pair:
-    """One connection and the one that it is passed on to."""
+    """One connection and the connection that it is passed on to."""
 
     def __init__(self, proxy: TcpProxy, client: socket.socket) -> None:
         self.proxy = proxy

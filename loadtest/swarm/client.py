@@ -1,4 +1,4 @@
-"""A simulated client: a session and its connection, driven by gevent's loop, without a greenlet of its own.
+"""A simulated client: a session and its connection, driven by gevent's loop, without its own greenlet.
 
 Owns connecting, reconnecting after a loss, and time-outs. Events are reported to a `Listener`, from the loop: its
 methods must not block. Rules:
@@ -162,7 +162,7 @@ class Client:
             self.open()
 
     def publish(self, topic_name: str, payload: bytes, qos: int, retain: bool = False, token: Any = None) -> None:
-        """Publish; `acknowledged` follows at QoS 1 and 2, also if the connection is lost meanwhile."""
+        """Publish; `acknowledged` follows at QoS 1 and 2, also if the connection is lost in between."""
         self._session.publish(topic_name, payload, qos, retain, token)
         self._flush()
 

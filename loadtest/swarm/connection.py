@@ -1,4 +1,4 @@
-"""The socket of a simulated client: one TCP connection, driven by gevent's loop, without a greenlet of its own.
+"""The socket of a simulated client: one TCP connection, driven by gevent's loop, without its own greenlet.
 
 Owns the socket, its unsent bytes, and its watcher. Events are reported by three callbacks, from the loop: they must not
 block. No callback follows `closed`. Rules:

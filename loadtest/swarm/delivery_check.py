@@ -3,7 +3,7 @@
 Owns the streams of its publishers and the subscriptions of its subscribers; finds losses, duplicates and wrong order.
 Processes exchange nothing while the test runs. At its end each one receives the streams of all (`final_count`), so
 that a stream whose last messages, or all of them, were lost is found, too. Rules:
-- A clean session's subscription starts anew with each connection: nothing is expected for the time between.
+- A clean session's subscription starts again with each connection: nothing is expected for the time between.
   A persistent session's subscription continues and misses nothing.
 - A stream is expected from the first number that was certainly sent after SUBACK, or that was received.
 - QoS 0 guarantees nothing: a gap is reported as lost, but not waited for.

@@ -28,7 +28,7 @@ def values(answers: dict[str, RpcReply]) -> dict[str, Any]:
 
 
 def best(items: Iterable[Item], key: Callable[[Item], Any]) -> list[Item]:
-    """Of items with the same key, one: that of a connected client, since other nodes show its session as offline."""
+    """Of items with the same key, one: a connected client's, since other nodes show its session as offline."""
     found: dict[Any, Item] = {}
     for item in items:
         if item.get("connected") or key(item) not in found:

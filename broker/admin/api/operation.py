@@ -46,7 +46,7 @@ class Request(NamedTuple):
 
     @property
     def scope(self) -> dict[str, str]:
-        """Arguments of calls that list names: those of a tenant, of none, or all."""
+        """Arguments of calls that list names: of a tenant, of none, or all."""
         without = TENANTS if not self.prefix and self.arguments.get("tenant") == NO_TENANT else ""
         return {"prefix": self.prefix, "without": without}
 
@@ -64,7 +64,7 @@ class Operation(NamedTuple):
     arguments: dict[str, Schema] = {}  # noqa: RUF012 - never changed
     required: tuple[str, ...] = ()  # of the arguments
     body: Schema | None = None
-    problems: tuple[HTTPStatus, ...] = ()  # besides those of every operation
+    problems: tuple[HTTPStatus, ...] = ()  # besides the responses of every operation
     stream: bool = False  # the response is an endless stream of events
 
     def in_path(self, argument: str) -> bool:

@@ -1,6 +1,6 @@
 """Tokens of tenants: the operations that they open, and names with and without the prefix of the tenant.
 
-The operations work with whole names. Here names of a request get the prefix, and those of the result lose it; an item
+The operations work with whole names. Here names of a request get the prefix, and names of the result lose it; an item
 of a list with a name that is not the tenant's is left out. Names and ends of nodes are not shown.
 """
 
@@ -88,7 +88,7 @@ def _field(prefix: str, name: str, value: Any) -> Any:
 
 
 def _is_own(prefix: str, item: dict[str, Any]) -> bool:
-    """Whether all names in an item are those of the tenant."""
+    """Whether all names in an item are the tenant's."""
     return all(_stripped(prefix, item[name]) != item[name] for name in NAMES if item.get(name))
 
 

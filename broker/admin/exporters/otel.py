@@ -1,6 +1,6 @@
 """The metrics of `flockmq.broker.metrics` by OTLP over HTTP, to an OpenTelemetry collector.
 
-The library exports in a thread of its own; it is imported only if `otel.endpoint` is set.
+The library exports in its own thread; it is imported only if `otel.endpoint` is set.
 """
 
 from collections.abc import Callable, Iterable

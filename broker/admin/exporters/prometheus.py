@@ -28,7 +28,7 @@ LINK_FIGURES = (
     ("flockmq_link_ended_total", "counter", "Messages that ended at a link, by the reason."),
     ("flockmq_link_wanted", "gauge", "Topic filters that the receiver of a direction asks for, with wanted_only."),
 )
-MAX_TENANTS = 100  # that have figures of their own: the first that the node has seen
+MAX_TENANTS = 100  # that have their own figures: the first that the node has seen
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 

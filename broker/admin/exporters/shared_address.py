@@ -47,7 +47,7 @@ def _address(node: NodeView) -> list[str]:
 
 
 def merged(pages: Iterable[str]) -> str:
-    """One page out of those of several nodes: the rows of a metric are together, as the format requires."""
+    """One page out of the pages of several nodes: the rows of a metric are together, as the format requires."""
     rows: dict[str, list[str]] = {}  # by the name of the metric; its comments come first in each page
     for page in pages:
         for line in page.splitlines():

@@ -68,7 +68,7 @@ class AdminAuthorization:
 
     Args:
         tokens: of the node.
-        strangers: returns those whose lines in the log are summed up.
+        strangers: returns addresses whose lines in the log are summed up.
     """
 
     def __init__(self, tokens: Tokens, strangers: Callable[[], Strangers]) -> None:

@@ -21,7 +21,7 @@ from ...config.tenants import is_tenant
 from ...errors import ConfigError, reason_of
 from ...files import replace_file
 
-ROLES = ("read", "admin")  # each includes the ones before
+ROLES = ("read", "admin")  # each includes all before it
 NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}", re.ASCII)
 LINE = re.compile(rf"({NAME.pattern}):({'|'.join(ROLES)}):([0-9a-f]{{64}})(?::(.+))?", re.ASCII)
 CHECK_SECONDS = 1.0  # between checks of the file

@@ -1,4 +1,4 @@
-"""`flockmq analytics run`: the Spark job, with a Spark of its own."""
+"""`flockmq analytics run`: the Spark job, with its own Spark."""
 
 from .. import job
 

@@ -1,4 +1,4 @@
-"""Topic filters in Spark, as regular expressions for topic names; the rules are those of `topic_filter`."""
+"""Topic filters in Spark, as regular expressions for topic names; the rules are as in `topic_filter`."""
 
 import re
 

@@ -1,8 +1,8 @@
 """Values far from the usual values of their topic, by robust z-score.
 
 A topic's history is its last HISTORY values from windows that are over, at most `values.SAMPLE` of each. So the history
-of a busy topic covers some windows, that of a rare one some days. Median and MAD are robust against outliers in it. If
-most values are equal, the MAD is 0, and the spread is the mean distance instead. The spread is always at least a
+of a busy topic covers some windows, the history of a rare one some days. Median and MAD are robust against outliers in
+it. If most values are equal, the MAD is 0, and the spread is the mean distance instead. The spread is always at least a
 thousandth of the median.
 """
 

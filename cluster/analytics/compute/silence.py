@@ -1,4 +1,4 @@
-"""Devices that fell silent, and those that are back.
+"""Devices that fell silent, and devices that are back.
 
 A device's interval is the gap between one second with messages of it and the next such second; a burst counts as one
 message. Its usual interval is the third quartile of its last KNOWN intervals, of which at least LEAST must exist. A

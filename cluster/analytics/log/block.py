@@ -62,7 +62,7 @@ def record_batch(
         blocks: in their order.
         node: its name.
         selection: of rows.
-        decoded: columns made of the properties, after those of SCHEMA.
+        decoded: columns made of the properties, after the columns of SCHEMA.
 
     Raises:
         BlockError: one of the blocks is damaged, or of another layout.

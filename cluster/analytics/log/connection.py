@@ -56,7 +56,7 @@ class Connection:
                 time.sleep(PAUSE)
 
     def change(self, key: bytes, name: bytes, edit: Callable[[bytes | None], bytes]) -> None:
-        """Change a field of a hash; retries if another client changed the hash meanwhile, or Redis was away."""
+        """Change a field of a hash; retries if another client changed the hash, or Redis was away."""
         end = time.monotonic() + self.patience
         while True:
             try:

@@ -1,7 +1,8 @@
 """The time up to which the logs are complete, by the heartbeats of nodes.
 
-A node that has lost Redis logs later what its clients publish meanwhile. Until then its log looks as if they were
-silent, and as if nothing more of that time came. So the clock of the job must not pass its last heartbeat.
+A node that has lost Redis logs later the messages that its clients publish until Redis is back. Until then its log
+looks as if they were silent, and as if nothing more of that time came. So the clock of the job must not pass its last
+heartbeat.
 """
 
 import time
@@ -83,5 +84,5 @@ class Heartbeats:
 
     def _hold(self, until: float, reason: object) -> None:
         if until != float("inf") and self.complete_until == float("inf"):
-            log.warning("logs may lack messages: nothing is called silent or over meanwhile", reason=reason)
+            log.warning("logs may lack messages: until then nothing is called silent or over", reason=reason)
         self.complete_until = until

@@ -34,7 +34,7 @@ class Entry(NamedTuple):
         return Position(self.position.ms, self.position.total - len(self.block))
 
     def header(self) -> Header:
-        """Its block's header. Raises BlockError, also if its position differs from that of the id."""
+        """Its block's header. Raises BlockError, also if its position differs from the id's."""
         header = parse_header(self.block)
         if header.bytes_before != self.before.total:
             raise BlockError(f"the block {self.position} has {header.bytes_before} as the bytes before it")

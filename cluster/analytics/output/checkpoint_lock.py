@@ -55,7 +55,7 @@ class CheckpointLock:
         self._thread: threading.Thread | None = None
 
     def acquire(self, job: str, directory: str) -> None:
-        """Take the lock of a job, and renew it from now on. Waits for that of a job that was killed elsewhere.
+        """Take the lock of a job, and renew it from now on. Waits for the lock of a job that was killed elsewhere.
 
         Args:
             job: its id.

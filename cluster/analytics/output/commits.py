@@ -167,7 +167,7 @@ class Commits:
         """Replace the files that the last version has merged, as far as that is not done."""
         version = self.last.version
         for hour, names in self.last.merged.items():
-            newest = max(names).partition("-")[0]  # the order of files by name stays that of their columns
+            newest = max(names).partition("-")[0]  # the order of files by name stays the order of their columns
             for path in self._files.glob(f"{self.merging(version)}/part-*.parquet"):
                 number = int(path.rpartition("/")[2].split("-")[1])
                 self._files.rename(path, f"{self._options.output}/{hour}/{newest}-{self.id}-{version}m{number}.parquet")

@@ -1,8 +1,8 @@
 """Merges the small files of hours that are over: a batch every few seconds leaves hundreds of files an hour.
 
-A merge is a version with a commit of its own, which names the files that it replaces. Its file is put beside them after
-the commit, and they are removed then. If the job dies meanwhile, its next start does the rest. A program that reads the
-table in these milliseconds may see rows twice, or find that a file is gone: it reads again.
+A merge is a version with its own commit, which names the files that it replaces. Its file is put beside them after
+the commit, and they are removed then. If the job dies during the merge, its next start does the rest. A program that
+reads the table in these milliseconds may see rows twice, or find that a file is gone: it reads again.
 """
 
 from collections import Counter
@@ -78,7 +78,7 @@ class Compaction:
                 total += size
         if len(paths) < 2:
             return False
-        rows = self._spark.read.option("mergeSchema", True).parquet(*paths)  # --properties may have changed meanwhile
+        rows = self._spark.read.option("mergeSchema", True).parquet(*paths)  # --properties may have changed
         rows = rows.coalesce(max(1, total // MERGED)).sortWithinPartitions(time_of(hour.partition("/")[0]))
         last = self._commits.last
         rows.write.mode("overwrite").parquet(self._commits.merging(last.version + 1))

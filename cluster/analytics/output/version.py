@@ -118,7 +118,7 @@ class Version:
         """Count the messages, and set the watermark; returns whether there are any.
 
         The watermark is the time up to which the log of each node with messages has been read. It is computed by node,
-        because some logs may be further behind than others; that of a node without Redis has no messages yet.
+        because some logs may be further behind than others; the log of a node without Redis has no messages yet.
         """
         now = round(time.time() * 1e6)
         late = F.count_if(F.col("window") + self._options.window <= self._before)
@@ -177,7 +177,7 @@ class Version:
         return self._spark.createDataFrame([], STATES[name]) if found is None else found
 
     def renew_devices(self, seen: DataFrame) -> None:
-        """Write the devices that fell silent, and those that are back."""
+        """Write the devices that fell silent, and the devices that are back."""
         devices = silence.renewed(self._state_or_nothing("devices"), seen, self.watermark, self._options)
         path = self._keep_state("devices", devices)
         told = self._spark.read.schema(f"{silence.DEVICES}, events {silence.EVENTS}").parquet(path)

@@ -32,7 +32,7 @@ NEW: dict[str, Schema] = {
 
 
 async def bans(request: Request) -> dict[str, Any]:
-    """All bans, or those that are only of the token's tenant."""
+    """All bans, or only the bans of the token's tenant."""
     prefix, own = request.prefix, [ban for ban in request.node.broker.bans if ban.value.startswith(request.prefix)]
     return {"items": [_of_tenant(ban, prefix)._asdict() if prefix else ban._asdict() for ban in own]}
 

@@ -29,7 +29,7 @@ def schema_of(kind: Kind, description: str) -> Schema:
 
 
 MAX_TENANT_GROUPS = 1000  # that tokens of one tenant may declare
-BOUNDED = ("window", "max_queued_messages", "max_queued_bytes")  # a tenant's groups have at most those of `[shared]`
+BOUNDED = ("window", "max_queued_messages", "max_queued_bytes")  # of tenants: at most as in `[shared]`
 SETTINGS = {name: schema_of(*option) for name, option in OPTIONS.items()}
 FIELDS = {
     "group": text("`$share/NAME/FILTER`"),

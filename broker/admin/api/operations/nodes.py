@@ -43,7 +43,7 @@ async def collect(request: Request, method: str, **arguments: Any) -> dict[str, 
 
 
 async def nodes(request: Request) -> dict[str, Any]:
-    """All nodes; `here` is the one that serves the request."""
+    """All nodes; `here` is the node that serves the request."""
     return {"here": request.node.broker.coordinator.node_id, **await collect(request, "node")}
 
 

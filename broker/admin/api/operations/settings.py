@@ -11,7 +11,7 @@ LEVEL = text("the least important lines that are written", enum=list(LEVELS))
 
 
 async def log_level(request: Request) -> dict[str, Any]:
-    """The log level of each node; first set to that of the request, if it has one."""
+    """The log level of each node; first set to the level of the request, if it has one."""
     return await collect(request, "log_level", **request.body)
 
 

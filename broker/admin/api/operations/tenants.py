@@ -26,7 +26,7 @@ ITEM = record(
 
 
 async def tenants(request: Request) -> dict[str, Any]:
-    """A page of the tenants that have rules of their own, or have been seen; for a token of a tenant only that one."""
+    """A page of the tenants that rules name, or that have been seen; for a token of a tenant only its tenant."""
     after, limit = request.arguments["after"], request.arguments["limit"]
     rules = request.node.config.tenants
     if request.holder.tenant:  # which may be new
@@ -52,9 +52,9 @@ async def tenants(request: Request) -> dict[str, Any]:
 
 
 def merged(parts: list[dict[str, int]]) -> dict[str, int]:
-    """The figures of a tenant out of those of the nodes that have seen it."""
+    """The figures of a tenant, summed up over the nodes that have seen it."""
     found = {name: (max if name in SHARED else sum)([part[name] for part in parts] or [0]) for name in FIGURES}
-    found["sessions"] = max(found["sessions"], found["connections"])  # each connection has one of its own
+    found["sessions"] = max(found["sessions"], found["connections"])  # each connection has its own
     return found
 
 
