@@ -34,7 +34,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is about one process, in `tests/unit` or marked `one_process`, is not tried with a cluster."""
+    """Tests of one process, in `tests/unit` or marked `one_process`, are not tried with a cluster."""
 
     def is_about_one(item: pytest.Item) -> bool:
         parameters = getattr(item, "callspec", None)
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What is there before the first test stays: collections of garbage need not look at it each time."""
+    """Objects that are there before the first test stay: collections of garbage need not look at it each time."""
     gc.collect()
     gc.freeze()
 
@@ -75,7 +75,7 @@ def end_nodes() -> Iterator[None]:
 
 @pytest.fixture(params=KINDS)
 def store(request: pytest.FixtureRequest) -> str:
-    """The kind of broker: a node with a store of its own, or a cluster."""
+    """The kind of broker: a node alone with a kind of store, or a cluster."""
     return str(request.param)
 
 

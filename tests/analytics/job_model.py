@@ -1,4 +1,4 @@
-"""What the job's results are, in plain Python over a list of messages: slow, and obviously so."""
+"""The results of the job, in plain Python over a list of messages: slow, and obviously so."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""`flockmq analytics run` as a process of its own, in a group of its own, so that kill -9 takes its JVM too."""
+"""`flockmq analytics run` in its own process and process group, so that kill -9 takes its JVM too."""
 
 import contextlib
 import os

@@ -37,7 +37,7 @@ class LogWriter:
         client.hset(self.registry, node, json.dumps(self.said))
 
     def add(self, rows: Sequence[Row], ms: int | None = None) -> str:
-        """Write a block; it is closed at `ms`, or 10 ms after the one before. Returns its id."""
+        """Write a block; it is closed at `ms`, or 10 ms after the block before. Returns its id."""
         self.ms = self.ms + 10 if ms is None else ms
         block = encode(rows, rows_before=self.rows, bytes_before=self.bytes, lacking=self.lacking)
         self.rows += len(rows)
@@ -74,7 +74,7 @@ class LogWriter:
         self.client.xtrim(self.key, maxlen=keep, approximate=False)
 
     def end(self) -> None:
-        """Delete the log, as other nodes do with that of a node that has gone when it was trimmed."""
+        """Delete the log, as other nodes do with the trimmed log of a node that has gone."""
         self.client.delete(self.key)
         ended = {"last": self.ids[-1] if self.ids else "0-0", "ended": self.ms + 1}
         self.client.hset(self.registry, self.node, json.dumps(self.said | ended))

@@ -1,7 +1,7 @@
 """Spark that starts quickly: an archive of its classes, no optimising compilers. None of the tests' Sparks lives long.
 
-Reading and verifying its classes is half of what a start of Spark costs: 8 s of CPU time. A JVM that gets an archive of
-them (class data sharing) skips that. The archive is made once, from a JVM that has done a little of everything, and
+Reading and verifying its classes is half of the cost of a start of Spark: 8 s of CPU time. A JVM that gets an archive
+of them (class data sharing) skips that. The archive is made once, from a JVM that has done a little of everything, and
 kept in build/spark/ until `make clean`. A JVM that cannot use it starts without.
 
 Each of Spark's Python processes imports pyspark from a zip file, and so compiles it: a second each. In a home of the
@@ -46,7 +46,7 @@ def quick_spark() -> dict[str, str]:
 
 
 def spark_home() -> Path:
-    """What Spark needs of the installed package, its Python modules as files."""
+    """The part of the installed package that Spark needs: its Python modules as files."""
     package = Path(pyspark.__path__[0])
     home = CACHE / "home"
     links = {name: package / name for name in ("bin", "jars")}

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.analytics.quick_spark import quick_spark
 from tests.harness.deadline import DEADLINE
 
-LIBRARIES = ("pyarrow",)  # what is installed beside Spark on its machines
+LIBRARIES = ("pyarrow",)  # installed beside Spark on its machines
 STARTED = re.compile(r"Starting Spark master at (spark://\S+)|Successfully registered with master")
 
 

@@ -36,7 +36,7 @@ def titled(statement: str) -> str:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a job has written, with its messages."""
+    """The results of a job, with its messages."""
     fleet = Fleet()
     fleet.archive()
     return write(tmp_path_factory.mktemp("fleet"), fleet.tables)

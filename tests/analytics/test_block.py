@@ -23,7 +23,7 @@ blocks = st.lists(rows, max_size=12)
 
 
 def as_rows(batch: object, node: str = "a") -> list[Row]:
-    """What Spark will see, as rows of the model."""
+    """The rows that Spark will see, by the model."""
     if batch is None:
         return []
     assert batch.schema.equals(SCHEMA)  # type: ignore[attr-defined]

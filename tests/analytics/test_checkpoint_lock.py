@@ -74,7 +74,7 @@ def test_a_job_without_its_lock_commits_nothing(make: MakeLock, redis_server: Re
     one.acquire("job", "d")
     with redis_server.client() as client:
         client.delete(KEY)
-        one.check()  # Redis has lost it, and nobody else has it: it is taken again
+        one.check()  # Redis has lost it, and no other job has it: it is taken again
         client.set(KEY, "elsewhere 7 0123456789abcdef")
         with pytest.raises(FlockError, match="another job has the checkpoint d: process 7 on elsewhere"):
             one.check()

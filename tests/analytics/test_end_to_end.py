@@ -1,4 +1,4 @@
-"""From clients to Parquet with everything real: nodes, Redis, Spark; what clients published is in the files, once."""
+"""From clients to Parquet with everything real: nodes, Redis, Spark; each published message is in the files, once."""
 
 import json
 import time
@@ -84,7 +84,7 @@ def test_what_clients_publish_is_in_the_files_once(jobs: Jobs) -> None:
 
 @pytest.mark.soak  # test_job has the silence in Redis, cluster/test_message_log the messages that clients get of it
 def test_a_client_hears_that_a_device_fell_silent(jobs: Jobs) -> None:
-    """From a device that stops, over log, job and Redis, to who has subscribed at another node; and that it is back."""
+    """From a device that stops, over log, job and Redis, to a subscriber at another node; and the device's return."""
     cluster = jobs._cluster.start()
     operator = SocketClient(cluster["c"].port, "operator")
     operator.subscribe(("$SYS/analytics/silent/+", 0))

@@ -38,7 +38,7 @@ def plain(output: Path, name: str, columns: list[str]) -> list[tuple[Any, ...]]:
 
 
 class Killed(BaseException):
-    """What a process does not live to see."""
+    """The step that a process does not live to see."""
 
 
 def die_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Callable[[], bool]:
@@ -82,7 +82,7 @@ def test_death_at_every_step_of_a_batch(spark: SparkSession, tmp_path: Path, mon
                 Batches(spark, options)(halves[1], 1)
             if not died():
                 break
-        batches = Batches(spark, options)  # a start: what was not committed goes
+        batches = Batches(spark, options)  # a start: uncommitted results go
         count = len(plain(tmp_path / "out", "messages", ["topic"]))
         assert count == (200 if batches.commits.last.batch == 0 else 400), f"step {step}"
         if batches.commits.last.batch == 1:

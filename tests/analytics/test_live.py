@@ -1,4 +1,4 @@
-"""Results in Redis: what is set, removed, escaped and bounded; and what happens while Redis is away."""
+"""Results in Redis: how they are set, removed, escaped and bounded, and their state while Redis is away."""
 
 import json
 from datetime import UTC, datetime
@@ -131,7 +131,7 @@ def test_what_has_no_place_in_json_is_null(redis_of_a_cluster: RedisProcess) -> 
 
 
 def test_topics_stay_bounded_when_redis_was_away(redis_of_a_cluster: RedisProcess) -> None:
-    """What had to go meanwhile goes later."""
+    """A result that had to go while Redis was away goes later."""
     shown = live(redis_of_a_cluster, most=3)
     for n in range(3):
         shown.set(f"outliers/{n}", {})

@@ -1,4 +1,4 @@
-"""Logs in a real Redis: what is there, places by time and by bytes, ranges in pieces, gaps."""
+"""Logs in a real Redis: their blocks, places by time and by bytes, ranges in pieces, gaps."""
 
 from collections.abc import Iterator
 from pathlib import Path

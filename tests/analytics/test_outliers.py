@@ -1,4 +1,4 @@
-"""Values far from what their topic usually has, and the patterns of --field."""
+"""Values far from their topic's usual ones, and the patterns of --field."""
 
 import random
 import statistics

@@ -1,4 +1,4 @@
-"""The package for `--py-files`: what is in it, and that it is all that a standalone Spark needs."""
+"""The package for `--py-files`: its files, and that a standalone Spark needs no others."""
 
 import json
 import subprocess

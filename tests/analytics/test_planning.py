@@ -1,4 +1,4 @@
-"""What batches read, planned on a real Redis without Spark: begin, end, limits, partitions, losses, trimming."""
+"""Ranges of batches, planned on a real Redis without Spark: begin, end, limits, partitions, losses, trimming."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`flockmq replay`: what is published again is what was published, in its order, and missing messages are reported."""
+"""`flockmq replay` publishes the logged messages again, in their order, and reports missing messages."""
 
 import asyncio
 import base64
@@ -43,7 +43,7 @@ SINCE, UNTIL = ("--since", iso(T0)), ("--until", iso(T0 + 1000 * SECOND))
 
 
 class Told:
-    """What a command said."""
+    """The output of a command."""
 
     def __init__(self, status: int, out: str, errors: str) -> None:
         self.status, self.out, self.errors = status, out, errors
@@ -61,7 +61,7 @@ Replay = Callable[..., Told]
 
 
 def replay_of(url: str, *arguments: str) -> Told:
-    """Run the command in a process of its own."""
+    """Run the command in a separate process."""
     result = subprocess.run(
         [sys.executable, "-m", "flockmq.broker.cli", "replay", "--redis", url, *arguments],
         capture_output=True,
@@ -119,14 +119,14 @@ class Listener:
                     self.times.append(time.monotonic())
 
     async def expect_no_more(self) -> None:
-        """Nothing else has come: what is published now is the next."""
+        """Nothing else has come: a message that is published now is the next."""
         await self._client.publish("end", b"", 2)
         async with asyncio.timeout(DEADLINE):
             assert (await self._client.receive()).topic_name == "end"
 
 
 async def played(port: int, count: int, url: str, *arguments: str, level: int = 5) -> tuple[Told, Listener]:
-    """Replay to a port, with what came there."""
+    """Replay to a port; returns the messages that came there."""
     async with Listener(port, level) as listener:
         work = asyncio.to_thread(replay_of, url, "--to", f"mqtt://127.0.0.1:{port}", *arguments)
         told, _ = await asyncio.gather(work, listener.wait_for(count))
@@ -320,7 +320,7 @@ async def publish_some(cluster: ClusterProcess, each: int) -> list[tuple[str, by
 
 
 def in_order(messages: list[tuple[str, bytes, int]]) -> dict[tuple[str, int], list[bytes]]:
-    """Payloads by topic name and QoS, which is what has an order (G2): each topic has one publisher."""
+    """Payloads by topic name and QoS: within these there is an order (G2), since each topic has one publisher."""
     found = defaultdict(list)
     for topic, payload, qos in messages:
         found[topic, qos].append(payload)

@@ -31,7 +31,7 @@ Report = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def report(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Report:
-    """Run the command; (exit status, what it said)."""
+    """Run the command; (exit status, output)."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str]:
@@ -251,7 +251,7 @@ def test_everything_is_within_the_page(browse: Callable[..., Chromium], width: i
     )
     assert outside == []
     assert page.run("return document.documentElement.scrollWidth") <= width
-    # Text stays as large as it is, and can be told from what is behind it.
+    # Text keeps its size, and differs from its background.
     assert page.run("return getComputedStyle(document.querySelector('svg text')).fontSize") == "12px"
     contrast = page.run(
         """
@@ -323,7 +323,7 @@ def test_it_is_complete_without_scripts(browse: Callable[..., Chromium], chromiu
     finally:
         chromium.command("Emulation.setScriptExecutionDisabled", value=False)
     assert text.count("<svg") > 20
-    assert text.count("<title>all, QoS 0: ") == 1  # what the browser shows by itself
+    assert text.count("<title>all, QoS 0: ") == 1  # the tooltip of the browser
     assert text.count("<details>") == 12
 
 
@@ -479,7 +479,7 @@ def test_wrong_usage_is_one_line(report: Report, flags: list[str], words: str) -
 
 
 def test_numbers_of_any_size(report: Report, tmp_path: Path) -> None:
-    """What a broken sensor sends does not keep the page from being made."""
+    """The values of a broken sensor do not keep the page from being made."""
     window = {"window_start": T0, "window_end": T0 + MINUTE, "field": "", "count": 2, "stddev": 0.0}
     values = [
         window | {"topic": f"t/{number:g}", "mean": number, "min": number, "max": number}

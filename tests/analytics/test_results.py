@@ -25,7 +25,7 @@ NO_NUMBERS = [b"", b"NaN", b"Infinity", b"1d", b"0x10", b"on", b"\xff\xfe", b"1e
 
 
 def fleet() -> list[Message]:
-    """Five minutes of devices with habits of their own; three fall silent, two of them come back."""
+    """Five minutes of devices with different habits; three fall silent, two of them come back."""
     chance = random.Random(7)
     messages = []
     for device in range(12):
@@ -82,7 +82,7 @@ def read(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: 
 
 
 def test_nothing_is_over_while_logs_may_lack_messages(spark: SparkSession, tmp_path: Path) -> None:
-    """Nodes that have lost Redis log later what their clients publish meanwhile."""
+    """Nodes that have lost Redis log the messages of their clients later."""
     complete = BEGIN / 1e6 + 30
     options = Options(output=str(tmp_path), results=frozenset(("silence", "rates")), live=False)
     batches = Batches(spark, options, complete_until=lambda: complete)

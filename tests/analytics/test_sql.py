@@ -24,7 +24,7 @@ from tests.harness.redis_process import RedisProcess
 
 @pytest.fixture(scope="module")
 def directory(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What a job has written that has read the fleet's messages."""
+    """The results of a job that has read the fleet's messages."""
     output = str(tmp_path_factory.mktemp("out"))
     options = Options(output=output, archive=True, live=False, results=frozenset(["rates", "silence"]))
     Batches(spark, options)(spark.createDataFrame(rows(fleet()), MESSAGES), 0)
@@ -62,7 +62,7 @@ def test_text_and_value_of_messages(spark: SparkSession, capsys: pytest.CaptureF
 
 
 def test_columns_of_properties(spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """They are those of the newest file; files of a job with other columns have neither them nor `properties`."""
+    """They are the newest file's; files of a job with other columns have neither them nor `properties`."""
     options = Options(output=str(tmp_path), archive=True, live=False, results=frozenset())
     batches = Batches(spark, options)
     batches(spark.createDataFrame(rows(fleet()[:5]), MESSAGES).drop("properties"), 0)

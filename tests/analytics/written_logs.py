@@ -1,4 +1,4 @@
-"""Logs of messages as nodes write them, written by a test: what was accepted when is then known to the microsecond."""
+"""Logs of messages as nodes write them, written by a test that knows the microsecond of each message."""
 
 import json
 from collections.abc import Sequence

@@ -17,7 +17,7 @@ Imports = dict[str, set[str]]
 
 
 def module_of(path: Path, root: Path = ROOT) -> str:
-    """The dotted name of a file; a package has that of its folder."""
+    """The dotted name of a file; a package has its folder's name."""
     parts = path.relative_to(root).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

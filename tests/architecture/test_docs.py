@@ -21,7 +21,7 @@ NO_NUMBERS = ("tests/model/", "tests/cases/", "tests/clients/package", "tests/pr
 
 
 def tracked(*patterns: str) -> list[Path]:
-    """Files that belong to the project: those that git knows."""
+    """Files of the project: the files in git."""
     found = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
     names = found.stdout.split() or [
         str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.rglob(pattern)

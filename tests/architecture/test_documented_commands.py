@@ -1,4 +1,4 @@
-"""What documents and help pages name is there: commands of `flockmq` and their arguments, keys, and targets of make."""
+"""Commands of `flockmq`, their arguments, keys, and targets of make exist if documents or help pages name them."""
 
 import argparse
 import re

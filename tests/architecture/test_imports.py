@@ -1,4 +1,4 @@
-"""Imports point one way: from a layer to those that stand above it here, never back, never in a circle."""
+"""Imports point one way: from a layer to the layers above it here, never back, never in a circle."""
 
 import re
 import subprocess
@@ -138,7 +138,7 @@ def test_there_is_no_circle() -> None:
 
 
 def test_folders_of_the_analytics_import_what_they_stand_on() -> None:
-    """Reading the log, computing, writing and showing are folders; the modules beside them are what all use."""
+    """Reading the log, computing, writing and showing are folders; all of them use the modules beside them."""
     order = {name: number for number, name in enumerate(ANALYTICS)}
     prefix = "cluster.analytics."
     for module, imported in all_imports().items():

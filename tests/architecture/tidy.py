@@ -1,4 +1,4 @@
-"""`make tidy`: a report of what could be smaller, clearer or better named. It judges nothing and fails nothing.
+"""`make tidy`: a report of code and prose that could be smaller, clearer or better named. It fails nothing.
 
 Sizes are aims, and sentences are found by their words: read the report at the end of a piece of work, and decide. Some
 words are frequent only where a sentence leaves its noun out, or an event its name: the last lines count them.
@@ -42,7 +42,7 @@ ACCENTS = {
     "anew, of its own": re.compile(r"\banew\b|\bof (?:its|their|his|our) own\b", re.I),
 }
 
-Found = tuple[str, Path, int, str]  # kind, file, line, what
+Found = tuple[str, Path, int, str]  # kind, file, line, description
 
 
 def sources() -> Iterator[Path]:
@@ -155,7 +155,7 @@ def cython_classes(path: Path, lines: list[str]) -> Iterator[Class]:
 
 
 def with_bases() -> Iterator[Found]:
-    """Classes that are too large together with those that they derive from."""
+    """Classes that are too large together with their bases."""
     classes: dict[str, list[Class]] = defaultdict(list)
     for path in sources():
         if path.suffix == ".pxd" or "tests" in path.relative_to(ROOT).parts[:1]:
@@ -166,7 +166,7 @@ def with_bases() -> Iterator[Found]:
             classes[found.name].append(found)
 
     def chain(of: Class) -> dict[tuple[Path, str], Class]:
-        """The class and its bases; of several with the name of a base, the one that stands nearest."""
+        """The class and its bases; of several classes with the name of a base, the nearest."""
         found = {(of.path, of.name): of}
         for base in of.bases:
             near = sorted(classes.get(base, []), key=lambda each: -len(os.path.commonpath([each.path, of.path])))

@@ -29,7 +29,7 @@ from flockmq._speedups.codec.tables import PROPERTIES
 
 class Case(NamedTuple):
     name: str
-    statement: str  # what decides it; an error's reason has to hold it if it starts with "MQTT"
+    statement: str  # the statement that decides it; an error's reason has to hold it if it starts with "MQTT"
     levels: tuple[int, ...]
     data: bytes
     packet: Packet | type[MalformedPacket]

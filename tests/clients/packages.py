@@ -19,7 +19,7 @@ def node_modules() -> Path:
         pytest.skip("node and npm are not installed (deploy/system-packages.sh test)")
     lock, installed = HERE / "package-lock.json", HERE / "node_modules" / ".installed"
     with (HERE / "package.json").open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # other test processes wait for the one that installs
+        fcntl.flock(held, fcntl.LOCK_EX)  # other test processes wait for the process that installs
         if not installed.exists() or installed.read_bytes() != lock.read_bytes():
             done = subprocess.run(
                 [npm, "ci", "--no-audit", "--no-fund"], cwd=HERE, capture_output=True, text=True, timeout=DEADLINE

@@ -1,4 +1,4 @@
-"""A client of paho-mqtt with a thread of its own, and exchanges of MQTT 5.0 that are the same over every transport."""
+"""A client of paho-mqtt with its thread, and exchanges of MQTT 5.0 that are the same over every transport."""
 
 import queue
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def properties(packet: str, **named: Any) -> Any:
 
 
 class Paho:
-    """A client with a thread of its own; its messages and answers come out of queues.
+    """A client with its thread; its messages and answers come out of queues.
 
     Args:
         port: of the node.
@@ -30,7 +30,7 @@ class Paho:
         client_id: of the client.
         scheme: mqtt, mqtts, ws or wss.
         authority: PEM file of the authority to trust, with TLS.
-        options: `will`, arguments of `will_set`; `connect`, properties of CONNECT; and those of paho's Client.
+        options: `will`, arguments of `will_set`; `connect`, properties of CONNECT; and the options of paho's Client.
     """
 
     def __init__(

@@ -495,7 +495,7 @@ def test_what_nobody_takes_is_not_read() -> None:
         await client.connect()
         for _ in range(20_000):
             assert (await client.receive()).payload == payload
-            assert client.waiting < 3000  # the mark, and what one read holds
+            assert client.waiting < 3000  # the mark, and the bytes of one read
 
     payload = b"x" * 1000
 

@@ -88,7 +88,7 @@ def test_a_persistent_session(client: Callable[..., Paho], level: int) -> None:
 
 @LEVELS
 def test_a_restart_of_the_node(broker: Broker, client: Callable[..., Paho], level: int, store: str) -> None:
-    """The client comes back by itself; what the node had acknowledged is there."""
+    """The client connects again by itself; all that the node had acknowledged is there."""
     if store == "memory":
         pytest.skip("keeps nothing")
     one = client(level, "one", clean_session=False)

@@ -1,6 +1,6 @@
 """`flockmq migrate` that kills itself: `python -m tests.cluster.dying_migrate N ARGUMENT...`.
 
-It dies at its N-th step; a step is what is written to one of the places. With fewer steps it runs to its end.
+It dies at its N-th step; a step is one write to one of the places. With fewer steps it runs to its end.
 """
 
 import os

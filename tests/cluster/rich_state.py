@@ -1,4 +1,4 @@
-"""A rich state, made through clients of levels 4 and 5 at running nodes, and what the clients must find elsewhere."""
+"""A rich state, made through clients of levels 4 and 5 at running nodes, to be found elsewhere."""
 
 import itertools
 from typing import Any

@@ -55,7 +55,7 @@ def test_a_clean_session_has_them_at_every_node(start_cluster: StartCluster) -> 
             with SocketClient(cluster[name].port, "s") as client:
 
                 def arrived(client: SocketClient = client, name: str = name) -> list[Packet]:
-                    """What has come of a message that is published now."""
+                    """The packets that have come of a message that is published now."""
                     publisher.send(Publish("state/s", name.encode(), qos=0))
                     publisher.ping()
                     return client.ping()

@@ -16,7 +16,7 @@ def claimed(caller: Caller, node: bytes) -> Any:
 def test_a_connection_since_the_last_heartbeat_keeps_its_session(caller: Caller) -> None:
     caller.call("beat", b"n1", 100, [])
     epoch = caller.call("claim", b"n2", b"c1", *CLEAN)[0]
-    caller.call("confirm", b"n1")  # over a new link: what Redis has noted at the last one stays
+    caller.call("confirm", b"n1")  # over a new link: Redis keeps its notes of the last link
     assert claimed(caller, b"n1") == [b"taken"]
     assert caller.redis.hmget("mq:s:c1", "o", "e") == [b"n2", b"%d" % epoch]
     assert caller.redis.smembers("mq:owned:n1") == set()

@@ -35,7 +35,7 @@ def test_time_counts_once_if_calls_overlap(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_step_of_the_wall_clock_ends_no_session(caller: Caller) -> None:
-    """Also if its expiry is that of the configuration."""
+    """Also if its expiry stands in the configuration."""
     wall = int(time.time() * 1000)
     caller.redis.hset("mq:clock", mapping={"t": wall - 10 * DAY * 1000, "w": wall})  # the step was one of ten days
     epoch = caller.call("claim", b"n1", b"s", 1, 4, b"", 100, b"", 0, "", 0)[0]

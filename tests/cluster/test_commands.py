@@ -20,7 +20,7 @@ StartRedis = Callable[..., RedisProcess]
 
 
 class Told:
-    """What a command said."""
+    """The output of a command."""
 
     def __init__(self, status: int, out: str, errors: str) -> None:
         self.status, self.out, self.errors = status, out, errors

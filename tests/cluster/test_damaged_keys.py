@@ -51,7 +51,7 @@ def test_a_damaged_session_keeps_no_message_of_a_commit_from_the_others(caller: 
 
 @pytest.mark.parametrize("part", ["awaiting", "released", "changes", "releases"])
 def test_likewise_of_its_other_keys(caller: Caller, part: str) -> None:
-    """What comes before and behind the damaged session's record in the same commit is applied."""
+    """Records before and behind the damaged session's record in the same commit are applied."""
     cids = (b"a", b"b", b"c")
     kind = {"awaiting": b"in", "released": b"in", "changes": b"subs", "releases": b"s"}[part]
     for cid in cids:

@@ -113,7 +113,7 @@ def test_members_that_end_with_a_message(cluster: ClusterProcess, persistent: bo
 
 @pytest.mark.parametrize("victim", ["member", "both"])
 def test_a_node_that_dies_keeps_the_count(cluster: ClusterProcess, victim: str) -> None:
-    """Clean members: what a node has told Redis of failures holds when it dies."""
+    """Clean members: failures that a node has reported to Redis still count when it dies."""
     watcher = Watcher(cluster["c"].port, "watcher", 2, persistent=True)
     worker = Worker(cluster["a"].port, "w", qos=1)
     Worker(cluster["c"].port, "away", persistent=True).client.close()

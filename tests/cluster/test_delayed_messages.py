@@ -82,7 +82,7 @@ def test_any_node_accepts_and_each_message_comes_once(cluster: ClusterProcess) -
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_node_is_killed(cluster: ClusterProcess, is_first: bool) -> None:
-    """Neither the node that accepted the messages is needed, nor the one that would publish them."""
+    """Neither the node that accepted the messages is needed, nor the node that would publish them."""
     first = first_node(cluster)
     killed = first if is_first else next(name for name in "abc" if name != first)
     other = next(name for name in "abc" if name not in (first, killed))

@@ -1,4 +1,4 @@
-"""What is published at one node reaches clients of another: every QoS, in order, whatever the names: G1, G2, G4."""
+"""Messages published at one node reach clients of another: every QoS, in order, whatever the names: G1, G2, G4."""
 
 import itertools
 

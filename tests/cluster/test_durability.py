@@ -1,4 +1,4 @@
-"""What PUBACK means with a Redis set up in each way, read from a real one."""
+"""The meaning of PUBACK with a Redis set up in each way, read from a real one."""
 
 import asyncio
 from collections.abc import Callable

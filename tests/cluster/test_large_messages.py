@@ -44,7 +44,7 @@ class Nodes(FunctionNodes):
         return self.call("acks", b"n2", [[b"a", self.epoch, done, [], *size]], b"")
 
     def published(self) -> list[bytes]:
-        """What `n2` was sent."""
+        """The messages that `n2` was sent."""
         found = []
         while (each := self.told.get_message(timeout=0.2 if found else 5)) is not None:
             found.append(each["data"])
@@ -127,7 +127,7 @@ def test_members_get_messages_of_all_sizes(start_cluster: StartCluster) -> None:
     assert sorted(one for worker in workers for one in worker.seen) == sorted(payloads)
 
 
-# ---- the bytes of what is done ----
+# ---- the bytes of messages that are done ----
 
 
 def test_acknowledgements_free_the_bytes_that_their_node_knows(nodes: Nodes) -> None:

@@ -1,4 +1,4 @@
-"""The lease of a node: how long it serves without word from Redis, and what it does when the lease is over."""
+"""The lease of a node: how long it serves without word from Redis, and its end when the lease is over."""
 
 import asyncio
 import time

@@ -77,7 +77,7 @@ def test_a_message_crosses_nodes_whole(cluster: ClusterProcess, qos: int, clean:
 
 
 def test_a_queue_has_what_its_subscriptions_were(cluster: ClusterProcess) -> None:
-    """Identifier and RETAIN are those of the time of publishing; the client comes back at another node."""
+    """Identifier and RETAIN are as at the time of publishing; the client comes back at another node."""
     reader = five(cluster, "a", "reader", **FOREVER)
     subscribe(reader, "q", 1 | AS_PUBLISHED, 5)
     reader.close()
@@ -170,7 +170,7 @@ def test_a_delayed_will_is_published_once_whoever_lives(cluster: ClusterProcess)
 
 
 def test_a_client_that_comes_back_in_time_has_no_will(cluster: ClusterProcess) -> None:
-    """At another node, also when its node has died meanwhile; one that begins anew has its will at once."""
+    """At another node, also when its node has died; a client with a clean start has its will at once."""
     watcher = five(cluster, "c", "watcher")
     subscribe(watcher, "will", 1)
     redis = cluster.redis.client()

@@ -349,13 +349,13 @@ def test_messages_of_a_dead_nodes_member_go_to_others_after_a_while(nodes: Nodes
 
 
 def test_a_clean_start_of_a_member_with_a_full_window_loses_nothing_that_waits(nodes: Nodes) -> None:
-    """What it had came back, and so it had room: it got others, which went with its session. `n2` is live."""
+    """Its messages came back, and so it had room: it got others, which went with its session. `n2` is live."""
     nodes.announce(b"a", -2)
     nodes.share(*(message(b"%d" % n) for n in range(6)))
     assert (len(nodes.queue(b"a")), nodes.waiting) == (2, 4)
     nodes.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 1, 1000, 0)
     nodes.announce(b"b", 10)
     found = {decode_message(entry[0])[1] for entry in nodes.queue(b"b")}
-    leases = nodes.redis.hvals(b"mq:gl:n2 " + GROUP)  # those that may be dead letters now
+    leases = nodes.redis.hvals(b"mq:gl:n2 " + GROUP)  # they may be dead letters now
     assert nodes.waiting == 0
     assert len(found) + len(leases) == 6

@@ -1,4 +1,4 @@
-"""The log of messages: what is in it is what clients published, each message once, whatever happens (G12)."""
+"""The log of messages: it has the messages that clients published, each once, whatever happens (G12)."""
 
 import json
 import signal
@@ -179,7 +179,7 @@ def test_while_redis_is_away(start_cluster: StartCluster) -> None:
 
 
 def test_links_that_break_while_messages_come(start_cluster: StartCluster) -> None:
-    """What is acknowledged is logged once, though what was sent to Redis has to be sent again."""
+    """Acknowledged messages are logged once, though commits to Redis have to be sent again."""
     cluster = start_cluster(EVERYTHING, nodes="ab", proxies=True)
     client = SocketClient(cluster["a"].port, "c")
     for round_number in range(10):
@@ -197,7 +197,7 @@ def test_links_that_break_while_messages_come(start_cluster: StartCluster) -> No
 
 
 def test_a_node_is_killed_while_messages_come(start_cluster: StartCluster) -> None:
-    """All that was acknowledged is logged; what was not is there at most as often as it was sent."""
+    """All acknowledged messages are logged; others are there at most as often as they were sent."""
     cluster = start_cluster({**EVERYTHING, "cluster.lease": 1.5, "cluster.timeout": 0.7}, nodes="ab")
     acknowledged: set[int] = set()
     sent: Counter[bytes] = Counter()
@@ -264,7 +264,7 @@ def test_results_reach_the_clients_of_all_nodes(start_cluster: StartCluster) -> 
     late = cluster.add("late")
     cluster.start()
     assert retained(late) == {"silent/pump 7": b'{"since": 1}', "rates/x": b"1"}
-    late.proxy.partition()  # what it isn't told, it asks for
+    late.proxy.partition()  # it asks for changes that it has missed
     cluster.wait_for_log("Redis is away", node="late")
     tell("silent/pump 7", b"")
     tell("rates/x", b"2")
@@ -359,7 +359,7 @@ def test_status_tells_of_logs_and_jobs(start_cluster: StartCluster, capsys: pyte
 
 
 def test_redis_that_has_lost_the_end_of_a_log_costs_nobody_a_connection(start_cluster: StartCluster) -> None:
-    """As when a replica takes over: what it lacks is a gap that readers see; clients stay, and the log goes on."""
+    """As when a replica takes over: readers see the lost entries as a gap; clients stay, and the log goes on."""
     cluster = start_cluster(EVERYTHING, nodes="a", proxies=True)
     client = SocketClient(cluster.port, "c")
     for number in range(3):

@@ -62,7 +62,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def old(path: Path) -> Path:
-    """A store with some state, in use by nobody."""
+    """A store with some state, not in use."""
     leave_store(path)
     return path
 
@@ -224,7 +224,7 @@ def test_a_redis_cluster(old: Path, tmp_path: Path, migrate: Run) -> None:
 
 
 class Given(State):
-    """A state with what clients reach rarely, or by chance."""
+    """A state that clients reach rarely, or by chance."""
 
     BEGAN = wall_clock()
     is_empty = False

@@ -197,7 +197,7 @@ def sessions(state: MosquittoState) -> dict[bytes, StoredSession]:
 
 @pytest.mark.parametrize("version", [3, 4, 5, 6])
 def test_a_file_that_is_cut_names_the_place(version: int) -> None:
-    """At every byte: what is before the chunk is found, and the error has the begin of the chunk."""
+    """At every byte: the chunks before the cut one are found, and the error has the cut chunk's begin."""
     file = rich(version)
     ends = [*file.offsets[1:], len(file.data)]
     whole = [*chunks(file.data)]

@@ -1,4 +1,4 @@
-"""Two nodes over one Redis, and what they must not lose, or wait for in vain, when a link breaks."""
+"""Two nodes over one Redis: when a link breaks, they lose nothing, and do not wait in vain."""
 
 import time
 from collections.abc import Callable, Iterator

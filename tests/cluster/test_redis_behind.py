@@ -17,7 +17,7 @@ def lost(caller: Caller, node: bytes, expected: int, incarnation: int = 0) -> li
 
 
 def test_claims_and_acknowledgements_are_counted(caller: Caller) -> None:
-    """They have no numbers of their own; calls that take no effect do not count."""
+    """They have no separate numbers; calls that take no effect do not count."""
     assert caller.redis.hget("mq:node:n1", "calls") == b"3"
     caller.call("acks", b"n1", [[b"a", caller.incarnation(b"a"), [1], [], b""]], b"")
     assert caller.redis.hget("mq:node:n1", "calls") == b"4"
@@ -35,7 +35,7 @@ def test_a_damaged_count_keeps_no_acknowledgement_back(caller: Caller) -> None:
 
 def test_numbers_that_are_used_again_are_lost(caller: Caller) -> None:
     """Two numbers that the node has, and that this process of Redis has given to other messages."""
-    caller.redis.function_load(function_library(), replace=True)  # its variables are new, as those of a new process
+    caller.redis.function_load(function_library(), replace=True)  # its variables are new, as in a new process
     caller.commit(pushes=caller.push(b"a", b"a"))
     assert lost(caller, b"n2", 4) == [b"a"]
     assert lost(caller, b"n2", 3) == [b"a"]
@@ -176,7 +176,7 @@ def test_what_has_gone_back_to_its_group_does_not_move(queue: Queue) -> None:
 
 
 def test_a_queue_that_has_grown_shorter_than_what_is_lost(queue: Queue) -> None:
-    """The limits have dropped the oldest entries meanwhile, up to one that has a used number."""
+    """The limits have dropped the oldest entries, up to an entry that has a used number."""
     queue.caller.redis.lpop("mq:q:a", 2)
     queue.caller.redis.hset("mq:s:a", mapping={"h": 3, "b": len(b"another")})
     assert queue.restore((2, LOST)) == 1
@@ -210,7 +210,7 @@ def test_what_must_not_be_restored(queue: Queue, why: str) -> None:
 
 
 def test_a_node_that_has_missed_a_process_of_redis_cannot_compare(caller: Caller) -> None:
-    """What the process between noted is gone: numbers that it has lost look as if they were there."""
+    """The notes of the process between are gone: numbers that it has lost look as if they were there."""
     caller.call("beat", b"n2", 100, [])
     for process in range(2):
         assert caller.call("lost_places", b"n2", []) == [[]]

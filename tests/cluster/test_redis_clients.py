@@ -1,4 +1,4 @@
-"""Every form of URL reaches a real Redis: by redis-py, blocking and asyncio, and by a connection of our own."""
+"""Every form of URL reaches a real Redis: by redis-py, blocking and asyncio, and by our own connection."""
 
 import asyncio
 import socket
@@ -30,7 +30,7 @@ StartCluster = Callable[..., ClusterProcess]
 
 
 def ping_raw(address: RedisAddress) -> bytes:
-    """What a connection that we make ourselves reads as the answer to AUTH and PING."""
+    """The answers to AUTH and PING over our own connection."""
     endpoint = asyncio.run(address.endpoint())
     if isinstance(endpoint, str):
         connection = socket.socket(socket.AF_UNIX)
@@ -244,7 +244,7 @@ def endpoint_or_error(address: RedisAddress) -> object:
 
 
 def wait(condition: Callable[[], object]) -> None:
-    """Wait for what a Sentinel can only be asked for."""
+    """Wait for a condition that a Sentinel has to be asked for."""
     until(condition, deadline=60)
 
 

@@ -82,7 +82,7 @@ def test_a_session_goes_from_node_to_node(cluster: ClusterProcess) -> None:
 
 
 def test_qos_2_goes_from_node_to_node_at_each_step(cluster: ClusterProcess) -> None:
-    """Both handshakes; each step is at another node than the one before (G3)."""
+    """Both handshakes; each step is at another node than the step before (G3)."""
     with SocketClient(cluster["a"].port, "s", clean_start=False) as client:
         client.subscribe(("t", 2))
     with SocketClient(cluster["a"].port, "p", clean_start=False) as publisher:
@@ -140,7 +140,7 @@ def test_session_present_tells_the_truth(cluster: ClusterProcess) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_two_connects_at_once_at_two_nodes(cluster: ClusterProcess, clean: bool) -> None:
-    """F20, A10: one is left, whatever the order; and it is the one that gets what is published."""
+    """F20, A10: one connection is left, whatever the order; and it gets the messages."""
     with SocketClient(cluster["c"].port, "watcher", clean_start=False) as watcher:
         watcher.subscribe(("will", 2))
         for number in range(30):
@@ -362,7 +362,7 @@ def test_packets_behind_connect_are_handled_before_a_take_over(cluster: ClusterP
 
 
 def test_a_client_with_many_filters_leaves_and_is_back_at_once(cluster: ClusterProcess) -> None:
-    """The routes of its clean session are withdrawn in slices: those that the next one has by then stay."""
+    """The routes of its clean session are withdrawn in slices: routes that its next session already has stay."""
     names = [f"many/{number}" for number in range(3000)]
     redis = cluster.redis.client()
 

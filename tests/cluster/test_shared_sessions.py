@@ -1,4 +1,4 @@
-"""A persistent session of a cluster at the node that has its client: what arrives from Redis, and when."""
+"""A persistent session of a cluster at the node that has its client: the messages that arrive from Redis, and when."""
 
 from flockmq._speedups.cluster.arrivals import arrive, unfinished
 from flockmq._speedups.cluster.journal import ClusterJournal

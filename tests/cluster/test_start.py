@@ -23,7 +23,7 @@ from tests.harness.socket_client import SocketClient
 
 
 def refused(directory: Path, url: str, *more: str) -> str:
-    """What a node says that gives up."""
+    """The error of a node that gives up."""
     ended = nursery.run(
         [sys.executable, "-m", "flockmq.broker.cli", "serve", "--listen", "127.0.0.1:0", "--redis", url, *more],
         cwd=directory,
@@ -116,7 +116,7 @@ def test_a_node_that_waits_for_redis_can_be_stopped(start_cluster: StartCluster)
 
 
 def test_two_clusters_in_one_redis(start_cluster: StartCluster, redis_server: RedisProcess) -> None:
-    """With prefixes of their own they know nothing of each other."""
+    """With different prefixes neither sees the other."""
     one = start_cluster({"cluster.prefix": "one:"}, redis=redis_server, nodes="a")
     two = start_cluster({"cluster.prefix": "two:"}, redis=redis_server, nodes="b")
     with SocketClient(one["a"].port, "c", clean_start=False) as here:

@@ -119,7 +119,7 @@ class Cluster:
             self.call("purge", self.rng.choice(SESSIONS))
 
     def expire(self) -> None:
-        """The time of sessions without a connection is over, or that of what they have of groups."""
+        """The time of sessions without a connection is over, or the time to keep their groups' messages."""
         name = self.rng.choice(("mq:expiring", "mq:grace", "mq:sessions"))
         for cid in self.redis.zrange(name, 0, 1):
             self.redis.zadd(name, {cid: 1})
@@ -173,7 +173,7 @@ class Cluster:
 
     @property
     def sums(self) -> dict[bytes, int]:
-        """What each tenant has, found by looking at all queues."""
+        """The sum of each tenant, found by looking at all queues."""
         found = {
             tenant: sum(self.size(key) for key in self.redis.scan_iter(b"mq:q:" + tenant + b"*"))
             + sum(self.size(b"mq:" + kind + b"$share/g/" + tenant + b"t") for kind in (b"gw:", b"gm:"))
@@ -209,7 +209,7 @@ def test_the_sum_is_that_of_all_queues(redis_server: RedisProcess, _: int) -> No
         cluster.call("tidy", 100)
         assert cluster.call("queued", node, [TENANTS[0], 7]) == [b"gone"], "it is dead, and can't report"
     for cid in SESSIONS:
-        cluster.call("purge", cid)  # what they have of groups goes back
+        cluster.call("purge", cid)  # their groups' messages go back
     for group in GROUPS:
         cluster.call("purge_group", group)
     assert cluster.counted == {}
@@ -217,7 +217,7 @@ def test_the_sum_is_that_of_all_queues(redis_server: RedisProcess, _: int) -> No
 
 @pytest.mark.parametrize("_", range(2))
 def test_no_commit_exceeds_the_limit(redis_server: RedisProcess, _: int) -> None:
-    """All commits have limits: only what a node has itself, and what comes back to a group, may be above."""
+    """All commits have limits: only a node's own messages, and messages that go back to a group, may be above."""
     seed = new_seed()
     cluster = Cluster(redis_server.port, seed)
     steps = [cluster.publish] * 6 + [cluster.connect] * 3 + [cluster.acknowledge, cluster.disconnect, cluster.purge]
@@ -267,7 +267,7 @@ def test_a_full_tenant_drops_as_a_full_queue_does(redis_server: RedisProcess, dr
 
 
 def test_a_damaged_sum_stops_no_message(redis_server: RedisProcess) -> None:
-    """Without the sum there is no limit; a sum that is written anew has what changes from then on."""
+    """Without the sum there is no limit; a sum that is written again has the later changes."""
     cluster = Cluster(redis_server.port, 1)
     cid = TENANTS[0] + b"a"
     cluster.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000, 0)

@@ -37,7 +37,7 @@ def test_sessions_roam_and_a_node_is_killed(start_cluster: StartCluster, tmp_pat
         if tenant == "globex":
             roamer.close()
             until(lambda: messages(watchers["globex"]) == [("gone/roamer", b"globex will")])
-    cluster["a"].kill()  # that of acme's client, which is connected
+    cluster["a"].kill()  # the node of acme's client, which is connected
     until(lambda: messages(watchers["acme"]) == [("gone/roamer", b"acme will")])
     assert messages(watchers["globex"]) == []
     for tenant, watcher in watchers.items():

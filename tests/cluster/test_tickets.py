@@ -57,7 +57,7 @@ def test_a_session_goes_from_node_to_node(
     cluster["b"].begin_anew()
     is_resumed, session = connect(cluster["b"], context, session)
     assert is_resumed
-    for end in (cluster.stop, cluster.kill):  # nobody is left but Redis
+    for end in (cluster.stop, cluster.kill):  # only Redis is left
         end()
         cluster.start()
         is_resumed, session = connect(cluster["a"], context, session)

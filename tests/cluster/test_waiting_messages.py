@@ -1,4 +1,4 @@
-"""What counts as waiting in Redis: no message that is acknowledged, and in a full queue none that has expired."""
+"""Waiting messages in Redis: no acknowledged message counts, and in a full queue none that has expired."""
 
 import time
 from typing import Any
@@ -151,7 +151,7 @@ def test_the_queue_of_an_absent_client(queue: Queue, caller: Caller) -> None:
 
 
 def test_room_of_a_member(redis_server: RedisProcess) -> None:
-    """Its window was filled by what it had acknowledged behind one message."""
+    """Its window was filled by messages that it had acknowledged behind one message."""
     caller = Caller(redis_server.port)
     epoch = caller.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)[0]
     caller.commit(changes=pack([["subscribed", b"a", caller.incarnation(b"a"), JOBS, 2, 0], ["mark", 1]]))
@@ -357,7 +357,7 @@ def test_expired_messages_make_room(start_cluster: StartCluster, policy: str, al
     clients.wait_for_expiry()
     if not is_away:
         with clients.cluster.redis.client() as redis:
-            until(lambda: redis.hlen("mq:st:subscriber") == 1 + all_expire)  # those that are done
+            until(lambda: redis.hlen("mq:st:subscriber") == 1 + all_expire)  # the messages that are done
     clients.publish(b"n")
     clients.cluster.settle()
     if is_away:

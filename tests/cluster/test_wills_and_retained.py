@@ -1,4 +1,4 @@
-"""Wills are published once, whoever dies; retained messages are the same at all nodes (G6, G7)."""
+"""Wills are published once, whichever node dies; retained messages are the same at all nodes (G6, G7)."""
 
 import signal
 import socket
@@ -118,7 +118,7 @@ def test_a_node_that_stops_publishes_its_wills(cluster: ClusterProcess, watcher:
 
 
 def test_the_whole_cluster_is_killed(cluster: ClusterProcess) -> None:
-    """Wills are published once by whoever comes first."""
+    """Wills are published once, by the first node that is back."""
     with SocketClient(cluster["b"].port, "watcher", clean_start=False) as watcher:
         watcher.subscribe(("will", 1))
     for number in range(9):
@@ -135,7 +135,7 @@ def test_the_whole_cluster_is_killed(cluster: ClusterProcess) -> None:
 
 
 def retained(port: int) -> dict[str, bytes]:
-    """What a new subscriber is given."""
+    """The retained messages that a new subscriber is given."""
     with SocketClient(port, "new subscriber") as client:
         client.subscribe(("kept/#", 0))
         packets = client.ping()

@@ -1,7 +1,7 @@
 """Base images without a registry: Debian's packages stand in for the public images; wheels are served from here.
 
 `base` has Python, Redis and HAProxy (one image stands for three), `build` a compiler on top. Made once, by debootstrap,
-and kept (`tests/harness/kept.py`), as are the wheels, and what the last build has compiled.
+and kept (`tests/harness/kept.py`), as are the wheels, and the output of the last compiler run.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ COMPILED = CACHE / "compiled"
 SUITE, PYTHON = "bookworm", "3.11"
 BASE = ["python3", "python3-venv", "redis-server", "haproxy"]
 BUILD = ["ccache", "gcc", "libc6-dev", "libssl-dev", "python3-dev"]
-# What the image `node` needs of others; the last for a Python 3.11.2, as Debian's is.
+# Packages of others that the image `node` needs; the last for a Python 3.11.2, as Debian's is.
 WHEELS = [
     "setuptools",
     "wheel",
@@ -57,7 +57,7 @@ FROM {image}
 ENV CCACHE_DIR=/compiled/ccache CCACHE_MAXSIZE=100M CYTHON_CACHE_DIR=/compiled/cython
 COPY . /compiled/
 """
-# Half of the bytes: what an engine does not unpack, it need not pack, hash and remove either.
+# Half of the bytes: files that an engine need not unpack, pack, hash and remove.
 LEFT_OUT = [
     "./dev/*",
     "./var/cache/apt/*.bin",
@@ -71,7 +71,7 @@ LEFT_OUT = [
 
 
 class NotPossible(Exception):
-    """What an image is made of can't be had here."""
+    """The parts of an image can't be had here."""
 
 
 def run(*command: str | Path, **more: object) -> None:
@@ -82,7 +82,7 @@ def run(*command: str | Path, **more: object) -> None:
 
 
 def digest(*things: object) -> str:
-    """A name for what is made of these."""
+    """A name for an image that is made of these."""
     return hashlib.sha256(repr(things).encode()).hexdigest()[:12]
 
 
@@ -132,7 +132,7 @@ def wheels() -> Path:
         run(sys.executable, "-m", "pip", "download", "--quiet", "--dest", half, *options, *WHEELS, "packaging")
         try:
             half.rename(place)
-        except OSError:  # another checkout has made it meanwhile
+        except OSError:  # another checkout has made it first
             shutil.rmtree(half)
     return place
 
@@ -146,7 +146,7 @@ def give_compiled(engine: Engine, image: str, tag: str) -> None:
 
 
 def keep_compiled(engine: Engine) -> None:
-    """Keep what the build has compiled: in the one image without a name, the last of the compiler's stage.
+    """Keep the build's compiled files: they are in the only image without a name, the last of the compiler's stage.
 
     BuildKit leaves no such image: then nothing is kept.
     """

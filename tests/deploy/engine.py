@@ -1,9 +1,9 @@
-"""A Docker engine of the test's own, out of everybody's way, and docker-compose on it.
+"""A Docker engine for one test, out of everybody's way, and docker-compose on it.
 
-It runs in namespaces of its own (network, mounts, processes): bridges, firewall rules and containers are not this
+It runs in separate namespaces (network, mounts, processes): bridges, firewall rules and containers are not this
 machine's. The end of its first process is the end of them all, and so is the end of the test's process, in any way. One
-pair of virtual interfaces leads in: what is published at `address` can be reached from here, and containers reach
-what listens at `gateway`.
+pair of virtual interfaces leads in: ports that are published at `address` can be reached from here, and containers
+reach servers at `gateway`.
 """
 
 import contextlib
@@ -137,7 +137,7 @@ class Engine:
             raise NoEngine("it ended")
 
     def _first_process(self) -> int:
-        """The one in the new namespaces whose end is that of all; 0 while there is none."""
+        """The process in the new namespaces whose end is the end of all others; 0 while there is none."""
         assert self._process is not None
         # It is in its own network from the start: unshare(2) comes before fork(2).
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
@@ -178,16 +178,16 @@ class Engine:
         self._environment.update(variables)
 
     def docker(self, *arguments: str | Path) -> str:
-        """What the client says."""
+        """The output of the client."""
         return self._run("docker", *arguments)
 
     def compose(self, *arguments: str) -> str:
-        """What docker-compose says, on the file at the top."""
+        """The output of docker-compose, with the file at the top."""
         files = ["--file", str(ROOT / "docker-compose.yml"), "--env-file", str(self.directory / "nobodys.env")]
         return self._run("docker-compose", *files, *arguments)
 
     def containers(self, service: str = "") -> list[dict[str, Any]]:
-        """What the engine knows of the project's containers, running or not.
+        """The engine's description of the project's containers, running or not.
 
         The engine is asked itself: docker-compose is Python, and takes a second to begin.
         """
@@ -196,7 +196,7 @@ class Engine:
         return self.inspect(*self.docker("ps", "--all", "--quiet", "--no-trunc", *filters).split())
 
     def log(self, container: str) -> str:
-        """What a container has written, to both of its outputs."""
+        """The log of a container, with both of its outputs."""
         done = subprocess.run(
             ["docker", "logs", container], env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
@@ -204,7 +204,7 @@ class Engine:
         return done.stdout.decode()
 
     def inspect(self, *names: str) -> list[dict[str, Any]]:
-        """What the engine knows of containers."""
+        """The engine's description of containers."""
         return list(json.loads(self.docker("inspect", *names))) if names else []
 
     def _run(self, *command: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""What clients do with a cluster that was deployed, whichever way: messages of every QoS, from one node to another."""
+"""Clients of a cluster that was deployed, whichever way: messages of every QoS, from one node to another."""
 
 import asyncio
 from typing import Any
@@ -9,7 +9,7 @@ from tests.harness.deadline import DEADLINE
 
 
 def exchange(host: str, port: int, subscriber_id: str, publisher_id: str, **login: Any) -> None:
-    """A subscriber gets what a publisher, who connects after it, publishes at QoS 0, 1 and 2; each message once."""
+    """A subscriber gets a later publisher's messages of QoS 0, 1 and 2, each once."""
     asyncio.run(asyncio.wait_for(_exchange(host, port, subscriber_id, publisher_id, login), DEADLINE))
 
 
@@ -28,6 +28,6 @@ async def _exchange(host: str, port: int, subscriber_id: str, publisher_id: str,
         assert sorted(((message.qos, message.payload) for message in got), key=lambda one: one[0]) == [
             (qos, f"{qos}/{number}".encode()) for qos in (0, 1, 2) for number in range(5)
         ]
-        # Nothing more: what comes next is what is published next.
+        # Nothing more: the next message is the one published next.
         await publisher.publish(topic_name, b"end", 1)
         assert (await subscriber.receive()).payload == b"end"

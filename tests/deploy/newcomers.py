@@ -10,7 +10,7 @@ from tests.harness.socket_client import SocketClient
 
 
 class Newcomers:
-    """Clients that connect one after the other, in a thread, and how many got in; who doesn't is a failure."""
+    """Clients that connect one after the other, in a thread, and how many got in; a refused client is a failure."""
 
     def __init__(self, host: str, port: int, **connect: Any) -> None:
         self.host, self.port = host, port

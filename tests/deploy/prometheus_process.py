@@ -1,4 +1,4 @@
-"""A real Prometheus as a process of its own, with the project's configuration but for where its targets are."""
+"""A real Prometheus as a process, with the project's configuration but for the places of its targets."""
 
 import json
 import subprocess
@@ -45,7 +45,7 @@ class PrometheusProcess:
             self._process = subprocess.Popen(command, cwd=directory, stdout=log, stderr=log)
 
     def get(self, path: str, **parameters: str) -> Any:
-        """What the API answers; None while it doesn't."""
+        """The answer of the API; None while there is none."""
         assert self._process.poll() is None, (self.directory / "prometheus.log").read_text()
         url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
@@ -64,7 +64,7 @@ class PrometheusProcess:
         return list(data["result"])
 
     def rules(self) -> list[dict[str, Any]]:
-        """All rules, with what came of their last evaluation."""
+        """All rules, with the result of their last evaluation."""
         return [rule for group in self.get("rules")["groups"] for rule in group["rules"]]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A real systemd as process 1 of namespaces of its own, which knows only the units that it is given.
+"""A real systemd as process 1 of new namespaces, with only the units that it is given.
 
 It sees the machine's files (read-only where a unit says so), its network and its processes' own cgroup; /run, /tmp and
 /var/lib are its own and empty, so that nothing is left behind. Its end is the end of everything that it started.
@@ -17,9 +17,9 @@ from tests.harness.broker_process import until
 from tests.harness.deadline import DEADLINE
 
 SYSTEMD = Path("/lib/systemd/systemd")
-# What units may want; empty, since nothing but the test's units is to be started.
+# Targets that units may want; empty, since only the test's units are to be started.
 TARGETS = ("trial", "sysinit", "basic", "shutdown", "multi-user", "network-online", "umount", "final", "exit")
-PLACE = "/run/trial"  # where the test's directory and what is bound are found from inside
+PLACE = "/run/trial"  # the place of the test's directory and of bound files inside
 BOOT = f"""\
 set -e
 mount --make-rprivate /
@@ -46,7 +46,7 @@ def cgroups() -> Path | None:
 
 
 def unavailable() -> str:
-    """Why there can be no systemd of our own; empty if there can."""
+    """Why there can be no systemd for tests; empty if there can."""
     if os.geteuid() != 0:
         return "only root can start a systemd"
     if not SYSTEMD.exists() or shutil.which("unshare") is None or shutil.which("nsenter") is None:

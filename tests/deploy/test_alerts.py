@@ -71,7 +71,7 @@ HEALTHY = {of(node, name): values for node in NODES for name, values in HEALTHY_
 
 
 class Scenario(NamedTuple):
-    """What is wrong, and which alerts fire."""
+    """A fault, and the alerts that fire."""
 
     name: str
     changes: dict[str, str | None]  # series -> values; None: there is no such series

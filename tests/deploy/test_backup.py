@@ -1,4 +1,4 @@
-"""Backup and restore, as deploy/docs/RUNBOOK.md says: what was acknowledged before the one is there after the other."""
+"""Backup and restore, as deploy/docs/RUNBOOK.md says: messages acknowledged before the backup are there after it."""
 
 import re
 import shutil
@@ -54,7 +54,7 @@ def subscribe(port: int) -> None:
 
 
 def restored(port: int) -> tuple[list[int], int]:
-    """What the persistent session has, and the retained value."""
+    """The numbers in the persistent session, and the retained value."""
     with SocketClient(port, "reader") as client:
         client.subscribe(("r", 0))
         retained = client.receive()

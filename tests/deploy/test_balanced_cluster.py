@@ -85,7 +85,7 @@ def test_clients_of_a_node_that_is_killed_come_back_through_another(start_balanc
     killed.kill()
     gone, client_id = clients.pop("c")
     assert gone.receive() is None
-    # No check has failed yet: who is sent to the dead node is sent on to another one.
+    # No check has failed yet: a client that is sent to the dead node is sent on to another.
     publisher, _ = connect(balanced, "publisher")
     publisher.send(Publish("news", b"while away", 1, packet_id=1))
     publisher.receive()

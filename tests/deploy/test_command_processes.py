@@ -1,4 +1,4 @@
-"""Commands as processes: what they load, how they end, and that they read what other programs write."""
+"""Commands as processes: the modules that they load, how they end, and that they read other programs' output."""
 
 import shutil
 import subprocess

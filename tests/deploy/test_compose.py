@@ -1,7 +1,7 @@
 """docker-compose.yml, for real: images are built, containers run, and clients see of it only the load balancer.
 
 One story, because each start costs: a first run, messages between nodes, a node that is stopped and one that is killed,
-five in place of three, a stop, and a start with what was kept.
+five in place of three, a stop, and a start with the kept data.
 """
 
 import re
@@ -28,7 +28,7 @@ from tests.harness.broker_process import until
 from tests.harness.socket_client import SocketClient
 
 USER = "10001:10001"
-PAUSE = 0.3  # s: what asks an engine costs more than the answer is worth sooner
+PAUSE = 0.3  # s: to ask an engine more often costs too much
 SERVICES = ("credentials", "redis", "node", "haproxy")
 
 
@@ -57,7 +57,7 @@ def engine() -> Iterator[Engine]:
 
 
 def variables(engine: Engine, server: WheelServer) -> dict[str, str]:
-    """What differs from a deployment: images and packages come from here, and the machine may allow fewer files."""
+    """The differences from a deployment: images and packages are made here, and the machine may allow fewer files."""
     files = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 131_072)
     return {
         "BUILD_IMAGE": "flockmq-test/compiler:1",
@@ -75,7 +75,7 @@ def variables(engine: Engine, server: WheelServer) -> dict[str, str]:
 
 
 class Story:
-    """What the test asks of the deployment again and again."""
+    """Questions that the test asks of the deployment again and again."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -145,7 +145,7 @@ def test_the_compose_file(engine: Engine) -> None:
 
 
 def check_image(engine: Engine) -> None:
-    """What runs can't compile or install, and is not root. StandaloneCoordinator it is a broker; its size is said."""
+    """The image can't compile or install, and is not root. Alone it is a broker; its size is printed."""
     run = ["run", "--rm", "--entrypoint", "sh", "flockmq", "-c"]
     assert engine.docker(*run, "command -v gcc pip; id -u").split() == ["10001"]
     closed = engine.docker("run", "--detach", "flockmq").strip()
@@ -192,7 +192,7 @@ def check_secrets(engine: Engine) -> None:
 
 
 def check_users(story: Story) -> None:
-    """Nobody comes in without a password; a user who is made while the nodes run does, at each of them."""
+    """No client is admitted without a password; a user that is made while the nodes run is, at each of them."""
     assert len(story.login["password"]) == 32
     for wrong in ({"username": None, "password": None}, {"password": b"guess"}):
         with story.connect("stranger", **wrong) as stranger:
@@ -214,7 +214,7 @@ def keep_something(story: Story) -> None:
 
 
 def find_it_again(story: Story) -> None:
-    """What `keep_something` left: the volume of Redis has outlived its container's stop."""
+    """The data of `keep_something`: the volume of Redis has outlived its container's stop."""
     with story.connect("absent", clean_start=False) as absent:
         assert absent.connack is not None and absent.connack.session_present
         queued = absent.receive()
@@ -226,7 +226,7 @@ def find_it_again(story: Story) -> None:
 
 
 def stop_a_node(story: Story) -> None:
-    """SIGTERM: while the node drains, whoever comes gets in at another one."""
+    """SIGTERM: while the node drains, new clients get in at another one."""
     with story.connect("early"), Newcomers(*story.place, **story.login) as newcomers:
         newcomers.wait_for_more()
         node = story.node_of("early")

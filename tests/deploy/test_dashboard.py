@@ -1,4 +1,4 @@
-"""deploy/grafana: the dashboard is what its table says, Grafana's own types take it, and there is data for every query.
+"""deploy/grafana: the dashboard follows its table, Grafana's own types take it, and there is data for every query.
 
 The data is a real Prometheus', which looks at a real cluster through the project's configuration, alerts included.
 """
@@ -71,7 +71,7 @@ def source() -> ModuleType:
 
 
 def panels() -> list[dict[str, Any]]:
-    """Those that show something."""
+    """The panels that show something."""
     return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
 
 
@@ -92,7 +92,7 @@ def test_the_file_is_what_the_table_says() -> None:
 
 
 def lost(ours: Any, theirs: Any, where: str = "") -> Iterator[str]:
-    """What of ours is not, or not the same, in theirs."""
+    """The parts of ours that theirs lacks, or has in another form."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for name, value in ours.items():
             yield from lost(value, theirs[name], f"{where}.{name}") if name in theirs else [f"{where}.{name}"]
@@ -104,7 +104,7 @@ def lost(ours: Any, theirs: Any, where: str = "") -> Iterator[str]:
 
 
 def as_grafana_reads(document: dict[str, Any]) -> Any:
-    """What is left of it in the types that Grafana Labs makes from Grafana's schemas."""
+    """The dashboard in the types that Grafana Labs makes from Grafana's schemas."""
     register_default_plugins()
     return json.loads(JSONEncoder().encode(Dashboard.from_json(document)))
 

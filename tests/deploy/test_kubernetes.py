@@ -1,4 +1,4 @@
-"""deploy/k8s: what Kubernetes would take, and what fits together.
+"""deploy/k8s: Kubernetes would take it, and its parts fit together.
 
 Built by a real `kubectl kustomize` as an operator does it; each object is judged, strictly, by Kubernetes' own
 schemas. The nodes' settings are judged by `flockmq check-config`, and Redis' command is run as it stands.
@@ -91,7 +91,7 @@ def settings(objects: Objects) -> dict[str, str]:
 
 
 def read(secret: dict[str, str], entry: dict[str, Any]) -> str:
-    """What Kubernetes would put into a variable."""
+    """The value that Kubernetes would put into a variable."""
     return base64.b64decode(secret[entry["valueFrom"]["secretKeyRef"]["key"]]).decode()
 
 
@@ -103,7 +103,7 @@ def config(objects: Objects, directory: Path) -> Config:
 
 
 def port_of(addresses: tuple[str, ...]) -> int:
-    """The port of the one address."""
+    """The port of the only address."""
     assert len(addresses) == 1
     return int(addresses[0].rpartition(":")[2])
 
@@ -190,7 +190,7 @@ def test_probes_ask_what_nodes_answer() -> None:
 
 @pytest.mark.parametrize(("kind", "name"), [("Deployment", "flockmq"), ("StatefulSet", "flockmq-redis")])
 def test_pods_are_restricted(kind: str, name: str) -> None:
-    """What Kubernetes' strictest standard asks, which the namespace enforces, and a root that can't be written."""
+    """As Kubernetes' strictest standard asks, which the namespace enforces; and the root can't be written."""
     spec, container = pod(build(), kind, name)
     assert spec["securityContext"]["runAsNonRoot"]
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -205,7 +205,7 @@ def test_pods_are_restricted(kind: str, name: str) -> None:
 
 
 def test_selectors_and_names_meet() -> None:
-    """What points at the nodes points at their labels; what points at an object points at one that is there."""
+    """Selectors of nodes name the nodes' labels; names of objects are names of existing objects."""
     objects = build()
     labels = objects["Deployment", "flockmq"]["spec"]["template"]["metadata"]["labels"]
     selectors = [

@@ -130,7 +130,7 @@ def serve_from(wheel: Path, tmp_path: Path) -> None:
 
 
 def check_foreign_names(tmp_path: Path) -> None:
-    """A project has a `broker.py` and a `cluster.py` of its own, and FlockMQ is installed beside its pytest."""
+    """A project has its `broker.py` and its `cluster.py`, and FlockMQ is installed beside its pytest."""
     project = tmp_path / "project"
     project.mkdir()
     (project / "broker.py").write_text("NAME = 'mine'\n")

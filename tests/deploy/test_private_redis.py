@@ -67,7 +67,7 @@ def publish_all_kinds(port: int) -> None:
 
 
 def check_all_kinds(port: int) -> None:
-    """What `publish_all_kinds` has left is there, once; the session acknowledges it."""
+    """The messages of `publish_all_kinds` are there, once; the session acknowledges them."""
     with SocketClient(port, "s", clean_start=False) as subscriber:
         assert subscriber.connack is not None
         assert subscriber.connack.session_present
@@ -229,7 +229,7 @@ def test_acknowledged_messages_survive_the_death_of_all(start_workers: StartWork
 
 
 def test_a_transaction_that_was_cut_off_is_not_applied(start_workers: StartWorkers) -> None:
-    """Neither at the next start nor at the one after it, with what was written between."""
+    """Neither at the next start nor, with later writes, at the start after it."""
     workers = start_workers()
     publish_all_kinds(workers.port)
     assert workers.stop() == 0

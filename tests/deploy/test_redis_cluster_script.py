@@ -68,7 +68,7 @@ def running(directory: Path, first: int) -> Iterator[RedisAddress]:
 
 @pytest.fixture
 def first(tmp_path: Path) -> int:
-    """The first of the ports; what the script reads is in the test's directory."""
+    """The first of the ports; the script's files are in the test's directory."""
     (tmp_path / "password").write_text(f"{PASSWORD}\n")
     settings = (ROOT / "deploy" / "redis.conf").read_text().replace("include /run/redis-password/redis.conf\n", "")
     (tmp_path / "redis.conf").write_text(f"requirepass {PASSWORD}\n{settings}".replace("dir /data\n", ""))

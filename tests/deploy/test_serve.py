@@ -26,7 +26,7 @@ StartBroker = Callable[..., BrokerProcess]
 
 
 def refused(*arguments: str, cwd: Path | None = None) -> str:
-    """The one line with which `serve` refuses these arguments."""
+    """The line with which `serve` refuses these arguments."""
     done = nursery.run(
         [sys.executable, "-m", "flockmq.broker.cli", "serve", "--listen", "127.0.0.1:0", *arguments],
         capture_output=True,
@@ -131,7 +131,7 @@ def damage_middle(path: Path) -> None:
 
 
 def change(path: Path, statement: str) -> None:
-    """Run a statement on the database, so that all of it is in the one file."""
+    """Run a statement on the database, so that all of it is in one file."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute(statement)
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -1,4 +1,4 @@
-"""A log that nobody reads: the node serves on, ends in time, and reports each line that is lost."""
+"""A log without a reader: the node serves on, ends in time, and reports each line that is lost."""
 
 import contextlib
 import fcntl

@@ -70,7 +70,7 @@ class Supervised:
         )
 
     def log(self, name: str) -> list[str]:
-        """What the stand-in has written, all its lives."""
+        """The lines of the stand-in, in all its lives."""
         file = self.directory / f"{name}.log"
         return file.read_text().splitlines() if file.exists() else []
 
@@ -278,7 +278,7 @@ def test_nodes_share_a_port(redis_server: RedisProcess, tmp_path: Path) -> None:
 
 
 def test_nodes_share_addresses_of_all_kinds(redis_server: RedisProcess, tmp_path: Path) -> None:
-    """TLS and WebSocket, and a Unix socket, which one process binds and hands down; those of tables too."""
+    """TLS and WebSocket, and a Unix socket, which one process binds and hands down; also addresses in tables."""
     path = tmp_path / "s"
     authority = Authority(tmp_path / "certificates")
     settings = tls_settings(authority.server()) | {"listeners.near.listen": f"unix:{path}"}

@@ -10,7 +10,7 @@ UNIT = Path("deploy/systemd/flockmq.service").resolve()
 
 
 def settings() -> dict[str, list[int]]:
-    """Key, with the "-" of those that a kernel may lack -> values."""
+    """Key, with "-" if a kernel may lack it -> values."""
     found = re.findall(r"^(-?[\w.-]+) = ([\d ]+)$", FILE.read_text(), re.MULTILINE)
     return {key: [int(value) for value in values.split()] for key, values in found}
 

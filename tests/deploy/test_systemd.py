@@ -63,7 +63,7 @@ def test_there_is_time_to_stop() -> None:
     assert found
     assert (
         int(found[1]) > 15 + DRAIN_STEPS * DRAIN_STEP_SECONDS + STOP_SECONDS * 1.2
-    )  # 15: what other files set as drain
+    )  # 15: the drain that other files set
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def start_systemd(tmp_path: Path) -> Iterator[StartSystemd]:
 
 
 def status_of(systemd: SystemdProcess) -> str:
-    """What the kernel says of the service's process."""
+    """The kernel's status of the service's process."""
     return systemd.run("cat", f"/proc/{systemd.show('flockmq', 'MainPID')}/status").stdout
 
 
@@ -140,7 +140,7 @@ def test_workers_live_in_the_sandbox(start_systemd: StartSystemd, start_redis: S
 
 
 def test_workers_start_a_redis_in_the_sandbox(start_systemd: StartSystemd, tmp_path: Path) -> None:
-    """Without one of the user's; what it has survives a restart of the unit."""
+    """Without a Redis of the user's; its data survives a restart of the unit."""
     port = free_port()
     systemd = start_systemd(port, FLOCKMQ_CLUSTER_WORKERS=2)
     with SocketClient(port, "a") as client:

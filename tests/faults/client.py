@@ -1,4 +1,4 @@
-"""The clients of the fault suite: those of `flockmq prove`, with the one time limit of the tests."""
+"""The clients of the fault suite: the clients of `flockmq prove`, with the time limit of the tests."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ __all__ = ["NEVER", "FaultClient", "Fleet", "Outgoing"]
 
 
 class FaultClient(RecordedClient):
-    """A client; not connected yet. The arguments are those of `RecordedClient`.
+    """A client; not connected yet. The arguments are as for `RecordedClient`.
 
     It gives a CONNECT without a reply up after a minute, as real clients do: in a partition the only reset may be lost.
     """

@@ -1,4 +1,4 @@
-"""A cluster under load. A fault happens in a thread of its own while the clients go on."""
+"""A cluster under load. A fault happens in a separate thread while the clients go on."""
 
 import threading
 import time
@@ -31,7 +31,7 @@ class ClusterLoad(Load):
 
     Args:
         cluster: not started.
-        seed: of what clients do.
+        seed: of the clients' acts.
     """
 
     def __init__(self, cluster: ClusterProcess, seed: int) -> None:

@@ -33,7 +33,7 @@ class Load(ClientLoad):
 
     Args:
         broker: not started.
-        seed: of what clients do.
+        seed: of the clients' acts.
     """
 
     fleet: Fleet
@@ -126,7 +126,7 @@ class Load(ClientLoad):
                 time.sleep(0.05)
 
     def settle(self) -> None:
-        """What comes late has come."""
+        """Wait until late messages have arrived."""
 
     def ports(self) -> list[int]:
         """Where retained messages are looked at."""

@@ -1,6 +1,6 @@
 """Runs a node whose function library has the next revision number: `python -m tests.faults.next_revision serve ...`.
 
-It stands for the node of a later version: it loads its library over that of its neighbours, whose calls go on.
+It stands for the node of a later version: it loads its library over its neighbours' library, and their calls go on.
 """
 
 import re

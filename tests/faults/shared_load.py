@@ -3,10 +3,10 @@
 Four groups get each message, all over the same topics:
 
 ========  ===========  ==========  ==============================================================================
-strict    QoS 2        persistent  all messages; those of QoS 2 exactly once, over all kills
+strict    QoS 2        persistent  all messages, at QoS 2 exactly once, over all kills
 mixed     QoS 1        both        all messages, at least once
-clean     QoS 2        clean       none twice at QoS 2; what was sent to a session that ended is discarded with it
-ordered   both         both        all messages, those of one publisher in order (clean members have QoS 1)
+clean     QoS 2        clean       none twice at QoS 2; a session's sent messages are discarded at its end
+ordered   both         both        all messages, each publisher's in order (clean members have QoS 1)
 ========  ===========  ==========  ==============================================================================
 """
 
@@ -90,7 +90,7 @@ class SharedLoad:
 
     Args:
         cluster: not started.
-        seed: of what clients do.
+        seed: of the clients' acts.
     """
 
     def __init__(self, cluster: ClusterProcess, seed: int) -> None:
@@ -128,7 +128,7 @@ class SharedLoad:
         self.keeper.lose()
 
     def reconnect(self, clients: Iterable[FaultClient]) -> None:
-        """Those who are not connected try it once, each at any node."""
+        """Clients without a connection try it once, each at any node."""
         for client in clients:
             if client.socket is None:
                 client.connect(self.cluster.port)

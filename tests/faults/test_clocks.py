@@ -15,7 +15,7 @@ from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient
 from tests.harness.wall_clock import WallClock
 
-LONG, SHORT = 1000, 2  # seconds; shorter and longer than what a test takes, both shorter than a step
+LONG, SHORT = 1000, 2  # seconds; longer and shorter than a test, both shorter than a step
 LATE = 4  # seconds by which something may end late on a busy machine
 STEPS = (5, -7)  # hours
 
@@ -157,7 +157,7 @@ def test_clocks_of_a_cluster_are_stepped(start_cluster: StartCluster, tmp_path: 
             clocks[name].step(other)
     lives.check()
     check_clocks(cluster, whose, hours)
-    with cluster.redis.client() as redis:  # what nodes with an expiry in their configuration call
+    with cluster.redis.client() as redis:  # as nodes with an expiry in their configuration do
         assert redis.fcall("flockmq_expire", 0, "mq:", "", LONG, 100) == 0
     assert [line for line in cluster.log if "dead" in line["event"] or "is away" in line["event"]] == []
 

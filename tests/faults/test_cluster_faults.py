@@ -138,7 +138,7 @@ def redis_stands_still_for_longer_than_the_lease(cluster: ClusterProcess) -> Non
 
 @fault
 def redis_ends_connections(cluster: ClusterProcess) -> None:
-    """F9, A8: by CLIENT KILL, again and again; what was published meanwhile is read from streams and queues."""
+    """F9, A8: by CLIENT KILL, again and again; messages of the gaps are read from streams and queues."""
     for _ in range(15):
         cluster.redis.cut("pubsub")
         cluster.redis.cut("normal")
@@ -156,7 +156,7 @@ def output_buffers_of_redis_overflow(cluster: ClusterProcess) -> None:
 
 @fault
 def redis_has_no_memory_left(cluster: ClusterProcess) -> None:
-    """F12: what frees memory passes, the rest waits, and goes on by itself."""
+    """F12: calls that free memory pass, the others wait, and go on by themselves."""
     for _ in range(3):
         cluster.redis.set(maxmemory=1)
         wait(0.7)

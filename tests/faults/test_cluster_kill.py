@@ -53,7 +53,7 @@ class Flow:
         return not self.publisher.outgoing and self.subscriber.taken >= set(messages)
 
     def move(self) -> None:
-        """Who was at the dead node, or has lost its connection, goes on at the other."""
+        """A client of the dead node, or without its connection, goes on at the other."""
         for client in (self.subscriber, self.publisher):
             client.silent.clear()
         self.fleet.run_for(0.01)
@@ -160,7 +160,7 @@ def nudge(flow: Flow) -> None:
 @pytest.mark.parametrize("present", [True, False], ids=["old session", "new session"])
 @pytest.mark.parametrize("point", CLAIM_POINTS)
 def test_a_node_dies_while_it_gets_or_gives_up_a_session(cluster: ClusterProcess, point: str, present: bool) -> None:
-    """The client comes to the other node: Session Present is true, what was queued comes, the will comes once."""
+    """The client comes to the other node: Session Present is true, queued messages come, the will comes once."""
     flow = Flow(cluster, "bb", 2, f"{point}:1")
     mover = FaultClient(flow.history, "mover")
     flow.fleet.clients.append(mover)

@@ -1,7 +1,7 @@
 """Partitions by the kernel, in network namespaces: packets vanish, and no connection gets an error (F7, F8).
 
-One bridge, in a namespace of its own, where no firewall of this machine judges what passes; a namespace for Redis and
-one for each node. Needs root.
+One bridge, in a separate namespace, where no firewall of this machine judges the packets; a namespace for Redis and one
+for each node. Needs root.
 """
 
 import itertools
@@ -79,11 +79,11 @@ class Network:
         return f"{self.subnet}.{2 + self.names.index(name)}"
 
     def within(self, name: str) -> list[str]:
-        """What a command line begins with that is to run there."""
+        """The beginning of a command line that is to run there."""
         return ["ip", "netns", "exec", self.space(name)]
 
     def plug(self, name: str, state: str) -> None:
-        """Have a member's leg `up` or `down`: what is sent vanishes."""
+        """Have a member's leg `up` or `down`: packets over it vanish."""
         ip("-n", self.hub, "link", "set", f"to-{name}", state)
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ class WholeLoad(ClusterLoad):
 
     Args:
         directory: for the stores.
-        seed: of what clients do.
+        seed: of the clients' acts.
     """
 
     def __init__(self, directory: Path, seed: int) -> None:
@@ -52,7 +52,7 @@ class WholeLoad(ClusterLoad):
         cluster = ClusterProcess(directory / "cluster", settings, redis="always", proxies=True, orderly=False)
         super().__init__(cluster, seed)
         self.far = FaultClient(self.history, "far")
-        # A history of its own: what a stream has of a publisher that roams is ordered by the nodes' logs.
+        # A separate history: a stream has a roaming publisher's messages in the order of the nodes' logs.
         self.reader = FaultClient(History(), "reader", level=5)
         self.fleet.clients += [self.far, self.reader]
 

@@ -1,4 +1,4 @@
-"""Redis away, empty, full, failed over: what clients notice, and that nodes neither crash, spin nor grow (G8, G9)."""
+"""Redis away, empty, full, failed over: as clients notice it, and nodes neither crash, spin nor grow (G8, G9)."""
 
 import signal
 import time
@@ -26,7 +26,7 @@ def cluster(start_cluster: StartCluster) -> ClusterProcess:
 
 
 def code_of(cluster: ClusterProcess, name: str, client_id: str, *, clean: bool) -> int | None:
-    """What CONNECT is answered with; None: the connection was closed."""
+    """The code of the answer to CONNECT; None: the connection was closed."""
     with SocketClient(cluster[name].port, None) as client:
         client.send(encode(Connect(client_id=client_id, clean_start=clean, keep_alive=0, protocol_level=4), 4))
         packet = client.receive()
@@ -141,7 +141,7 @@ def test_publishers_are_held_back_without_redis(start_cluster: StartCluster) -> 
 
 
 def test_a_redis_that_has_lost_everything(cluster: ClusterProcess) -> None:
-    """F4 at its worst: sessions are gone, and nobody says otherwise; nodes begin anew by themselves, and all works."""
+    """F4 at its worst: sessions are gone, and no node claims otherwise; nodes rejoin by themselves, and all works."""
     with SocketClient(cluster["a"].port, "s", clean_start=False) as client:
         client.subscribe(("t", 1))
         client.send(Publish("kept", b"x", qos=1, packet_id=1, retain=True))
@@ -210,7 +210,7 @@ def test_a_transaction_that_a_crash_cut_off(cluster: ClusterProcess) -> None:
 
 
 def test_a_redis_with_no_memory_left(cluster: ClusterProcess) -> None:
-    """F12: publishers wait; who has messages takes them and frees memory; it goes on by itself."""
+    """F12: publishers wait; a client with messages takes them and frees memory; it goes on by itself."""
     with SocketClient(cluster["a"].port, "s", clean_start=False) as subscriber:
         subscriber.subscribe(("t", 1))
         with SocketClient(cluster["b"].port, "p") as publisher:
@@ -222,11 +222,11 @@ def test_a_redis_with_no_memory_left(cluster: ClusterProcess) -> None:
             publisher.send(Publish("t", b"during", qos=1, packet_id=2))
             assert publisher.ping() == []
             cluster.wait_for_log("Redis refuses data", node="b")
-            # Balancers must still send clients: those that take their messages free memory.
+            # Balancers must still send clients: clients that take their messages free memory.
             assert HttpClient(cluster["b"]).ask("GET", "//readyz").data == b"ready\n"
             subscriber.send(Puback(packet_id=packet.packet_id))
             until(lambda: cluster.redis.client().llen("mq:q:s") == 0)
-            time.sleep(2 * LEASE)  # nobody is taken for dead meanwhile
+            time.sleep(2 * LEASE)  # no node is taken for dead in this time
             assert cluster.redis.client().hlen("mq:nodes") == 3
             assert publisher.ping() == []
             cluster.redis.set(maxmemory=0)
@@ -276,7 +276,7 @@ def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
 
 
 def test_a_failover_loses_nothing_that_the_replica_has(start_cluster: StartCluster, sentinels: Sentinels) -> None:
-    """F6: with cluster.replicas = 1 what is acknowledged is at the replica; what is delivered may not be."""
+    """F6: with cluster.replicas = 1 acknowledged messages are at the replica; delivered ones may not be."""
     settings = {**CLUSTER_SETTINGS, "cluster.replicas": 1, "cluster.lease": 4}
     cluster = start_cluster(settings, redis=GivenRedis(sentinels.servers[0], sentinels.url), running=False)
     load = ClusterLoad(cluster, new_seed())
@@ -296,7 +296,7 @@ def test_a_failover_loses_nothing_that_the_replica_has(start_cluster: StartClust
 
 
 def test_a_failover_that_lost_something_is_noticed(start_cluster: StartCluster, sentinels: Sentinels) -> None:
-    """Without cluster.replicas: the nodes see that Redis is behind them, and begin anew."""
+    """Without cluster.replicas: the nodes see that Redis is behind them, and rejoin."""
     cluster = start_cluster(
         {**CLUSTER_SETTINGS, "cluster.lease": 4}, redis=GivenRedis(sentinels.servers[0], sentinels.url)
     )

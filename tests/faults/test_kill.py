@@ -170,7 +170,7 @@ def test_kill_at_each_step_of_qos_1(node: FaultNode, side: str, last: type[Packe
 
 
 def test_many_kills_at_the_same_step(node: FaultNode) -> None:
-    """What is half done stays half done, whatever number of times the node dies."""
+    """A handshake that is half done stays half done, whatever number of times the node dies."""
     flow = Flow(node, 2)
     flow.subscriber.silent = {Pubcomp}
     flow.publisher.publish("t/1", b"one", 2)
@@ -249,7 +249,7 @@ def test_retained_messages_are_kept(node: FaultNode) -> None:
 
 
 def retained_values(node: FaultNode, history: History) -> dict[str, bytes]:
-    """What a new subscriber is given."""
+    """The retained messages that a new subscriber is given."""
     with SocketClient(node.port, "new subscriber") as client:
         client.subscribe(("kept/#", 0))
         return {packet.topic_name: packet.payload for packet in client.ping() if isinstance(packet, Publish)}

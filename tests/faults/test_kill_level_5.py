@@ -172,7 +172,7 @@ def test_a_node_dies_while_a_will_begins_to_wait(cluster: ClusterProcess, point:
 @pytest.mark.parametrize("ends", [False, True], ids=["will due", "session ends"])
 @pytest.mark.parametrize("point", DUE_POINTS)
 def test_a_node_dies_with_what_is_due(cluster: ClusterProcess, point: str, ends: bool) -> None:
-    """Either of the nodes may be given a will, so there are wills until it is the one that dies."""
+    """Either of the nodes may be given a will, so there are wills until the node with the kill point dies."""
     node = cluster["a"]
     node.module = ["tests.faults.cluster_kill_points", f"{point}:1"]
     cluster.start()

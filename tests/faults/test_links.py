@@ -1,7 +1,7 @@
 """A link between two brokers, each killed at random moments, over a network that is cut, silent or slow.
 
-The checker judges. Publishers are at one broker, subscribers at the other. What the first has acknowledged arrives, in
-order, and at QoS 2 once. Subscribers are of level 4, since a link of level 5 adds a user property.
+The checker judges. Publishers are at one broker, subscribers at the other. Messages that the first has acknowledged
+arrive, in order, and at QoS 2 once. Subscribers are of level 4, since a link of level 5 adds a user property.
 """
 
 import itertools
@@ -25,7 +25,7 @@ from tests.harness.mosquitto_process import MosquittoProcess
 from tests.links.test_wanted import filters_of
 
 HTTP = {"http.listen": "127.0.0.1:0"}
-# Direction and version; "wanted": the subscribers' broker asks for what it wants.
+# Direction and version; "wanted": the subscribers' broker asks for its filters.
 WAYS = (
     ("out", "3.1.1", ""),
     ("in", "3.1.1", ""),
@@ -55,7 +55,7 @@ class LinkedLoad(Load):
 
     Args:
         directory: for the stores.
-        seed: of what clients do.
+        seed: of the clients' acts.
         direction: "out": the publishers' broker runs the link; "in": the other one.
         version: of the link.
         wanted: whether it carries wanted messages only.
@@ -131,7 +131,7 @@ class MosquittoLoad(LinkedLoad):
 
     It is not killed: it keeps no store here. Order is not judged: Mosquitto changes it at a reconnect of its clients.
     With `max_inflight_messages`, Mosquitto 2.0.11 acknowledges a QoS 1 message of a client that has as many of QoS 2
-    under way, drops it, and closes the connection: nobody gets it. So there is no such limit here.
+    under way, drops it, and closes the connection: no subscriber gets it. So there is no such limit here.
     """
 
     def _make(self, name: str, directory: Path, direction: str) -> Any:

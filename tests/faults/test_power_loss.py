@@ -29,7 +29,7 @@ class PowerLoad(Load):
 
     Args:
         folder: for disks.
-        seed: of what clients do, and of the losses.
+        seed: of the clients' acts, and of the losses.
         compacts: whether the node compacts its store all the time; else it logs all messages.
     """
 

@@ -61,7 +61,7 @@ def test_the_owner_is_gone(start_cluster: StartCluster, servers: RedisCluster, h
 
 
 def test_it_is_failed_over_by_hand(start_cluster: StartCluster, servers: RedisCluster) -> None:
-    """The engine stops writes meanwhile: nothing is lost, also without cluster.replicas."""
+    """The engine stops writes while it fails over: nothing is lost, also without cluster.replicas."""
     cluster = start(start_cluster, servers, running=False)
     load = loaded(cluster)
 
@@ -76,7 +76,7 @@ def test_it_is_failed_over_by_hand(start_cluster: StartCluster, servers: RedisCl
 
 
 def test_the_slot_moves_to_and_fro(start_cluster: StartCluster, servers: RedisCluster) -> None:
-    """While its keys are at two primaries nothing is done; what clients sent meanwhile is not lost."""
+    """While its keys are at two primaries nothing is done; packets of that time are not lost."""
     cluster = start(start_cluster, servers, running=False)
     load = loaded(cluster)
     home, away = servers.owner, servers.other_primary()
@@ -128,7 +128,7 @@ def test_a_fail_over_that_lost_something_is_noticed(start_cluster: StartCluster,
     cluster = start(start_cluster, servers)
     replica = servers.replica
     replica.freeze()
-    cluster.redis.cut("replica")  # what follows does not even wait in its socket
+    cluster.redis.cut("replica")  # later commits do not even wait in its socket
     with SocketClient(cluster["a"].port, "s", clean_start=False) as client:
         client.subscribe(("t", 1))
         for number in range(5):
@@ -151,7 +151,7 @@ def publish(client: SocketClient, payload: bytes, packet_id: int) -> None:
 
 
 def completed(client: SocketClient, until_payload: bytes) -> tuple[dict[int, bytes], list[int]]:
-    """What a client gets until the handshake of this message is complete: payloads by identifier, and all PUBRELs."""
+    """A client's packets until the handshake of this message is complete: payloads by identifier, and all PUBRELs."""
     payloads: dict[int, bytes] = {}
     released: list[int] = []
     while not (released and payloads.get(released[-1]) == until_payload):
@@ -172,7 +172,7 @@ def completed(client: SocketClient, until_payload: bytes) -> tuple[dict[int, byt
 def test_a_packet_identifier_that_a_client_awaits_pubrel_for_is_not_used_again(
     start_cluster: StartCluster, servers: RedisCluster, topic_filter: str, is_received: bool, is_late: bool
 ) -> None:
-    """The fail-over has lost the message: its node gives it back, also when others have used its number meanwhile."""
+    """The fail-over has lost the message: its node gives it back, also when another has used its number."""
     cluster = start(start_cluster, servers, **{"cluster.lease": 20})
     for node in cluster.nodes:
         SETTLERS.pop(node.port, None)  # they would make changes, and wait for a node that stands still

@@ -130,7 +130,7 @@ class Flow:
         self.fleet.run(lambda: any(last in member.taken for member in self.members), "the last")
         if self.persistent or self.qos == 1:
             self.fleet.run(lambda: not checker.undelivered(self.history, self.workers, self.since), "the group has all")
-        else:  # what was begun with the clean member that ended is discarded: no more than its windows
+        else:  # messages begun with the clean member that ended are discarded: no more than its windows
             self.fleet.run_for(1)
             most = 4 * (1 + sum(1 for event in self.history.events if type(event).__name__ == "Ended"))
             assert len(checker.undelivered(self.history, self.workers, self.since)) <= most

@@ -1,9 +1,9 @@
 """Owns: the fuzz target of a whole connection. `python tests/fuzz/fuzz_connection.py --seconds 60`, with atheris.
 
 Every input is a stream of bytes after (or instead of) a good CONNECT, cut into pieces, to a node in this process. It
-may end its own connection and nothing else: another client is still served, and what the node's journal says can be
-read back. The first byte of an input chooses level, session, CONNECT and the size of the pieces. A CONNECT of level 5
-names an authentication method, whose steps do as the first byte of their data says. Options: fuzzing.py.
+may end its own connection and nothing else: another client is still served, and the node's journal can be read back.
+The first byte of an input chooses level, session, CONNECT and the size of the pieces. A CONNECT of level 5 names an
+authentication method, whose steps do as the first byte of their data says. Options: fuzzing.py.
 """
 
 import asyncio

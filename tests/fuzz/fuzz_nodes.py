@@ -1,8 +1,8 @@
-"""Owns: the fuzz target of what nodes send each other. `python tests/fuzz/fuzz_nodes.py --seconds 60`, with atheris.
+"""Owns: the fuzz target of messages between nodes. `python tests/fuzz/fuzz_nodes.py --seconds 60`, with atheris.
 
 The first byte of an input chooses the item: MessagePack, a message between nodes, a batch of publications, a message as
-Redis has it, or an entry of a queue. Only documented errors may escape, what is read can be written again, and a node
-that gets batches and entries serves its clients. Options: fuzzing.py.
+Redis has it, or an entry of a queue. Only documented errors may escape, an item that is read can be written again, and
+a node that gets batches and entries serves its clients. Options: fuzzing.py.
 """
 
 import contextlib

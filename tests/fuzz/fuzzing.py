@@ -23,7 +23,7 @@ def fuzz(describe: str, make_target: Callable[[], Target], seeds: Callable[[], I
 
     Args:
         describe: one sentence.
-        make_target: makes it; what it imports of `tests.model` and `broker` guides the fuzzer.
+        make_target: makes it; its imports of `tests.model` and `broker` guide the fuzzer.
         seeds: inputs to begin with.
         length: bytes of the longest input.
     """
@@ -33,7 +33,7 @@ def fuzz(describe: str, make_target: Callable[[], Target], seeds: Callable[[], I
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)  # of the process that is the fuzzer
     options, others = parser.parse_known_args()
     if options.folder is None:
-        # The fuzzer ends its process without cleaning up, so a process of its own runs in a folder of ours.
+        # The fuzzer ends its process without cleaning up, so it gets a separate process in a folder of ours.
         with tempfile.TemporaryDirectory() as folder:
             return run(Path(folder), options.seconds, others, keep=options.keep)
 

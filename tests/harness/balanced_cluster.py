@@ -1,6 +1,6 @@
 """The cluster as it is deployed, as processes: three real nodes, their Redis, and a real HAProxy before them.
 
-Each node has an address of its own in 127.0.0.0/8, and all the same ports there, as containers and machines have.
+Each node has its address in 127.0.0.0/8, and all the same ports there, as containers and machines have.
 """
 
 import random
@@ -55,7 +55,7 @@ class BalancedCluster:
         return self.cluster[name]
 
     def server(self, node: ClusterNode) -> str:
-        """What HAProxy calls a node."""
+        """HAProxy's name of a node."""
         return f"node-{self.cluster.nodes.index(node) + 1}"
 
     def connected(self, client_id: str, **values: object) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class BalancedCluster:
         return self.cluster.wait_for_log("client connected", client_id=client_id, **values)
 
     def close(self) -> None:
-        """End everything; fails if a node ended badly or has logged a fault of its own."""
+        """End everything; fails if a node ended badly or has logged an internal fault."""
         try:
             self.haproxy.stop()
         finally:

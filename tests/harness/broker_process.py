@@ -1,8 +1,8 @@
-"""A real node as a process of its own: started, watched through its log, stopped, killed, started again.
+"""A real node as a process: started, watched through its log, stopped, killed, started again.
 
 Nothing waits for seconds: `start` returns when the node has logged its address, `wait_for_log` when a line has come.
-Every wait has a deadline, so that a broker that hangs is a failed test. `check` fails when the node has logged a fault
-of its own; the fixtures of conftest.py call it for every node.
+Every wait has a deadline, so that a broker that hangs is a failed test. `check` fails when the node has logged an
+internal fault; the fixtures of conftest.py call it for every node.
 """
 
 import json
@@ -56,7 +56,7 @@ def settle(port: int) -> bool:
 
 
 def take_turns(port: int, client: object) -> None:
-    """A client is about to send: in a cluster, what others have sent has been acted on when this returns."""
+    """A client is about to send: in a cluster, packets of others have been acted on when this returns."""
     settler = SETTLERS.get(port)
     if settler is not None:
         settler.take_turns(client)
@@ -77,7 +77,7 @@ class BrokerProcess:
         settings: configuration keys and values, as for `--set`; constants of modules, by `flockmq.module.NAME`.
         arguments: more of the command line.
         listen: address; by default of a free port, which later starts take again.
-        fresh: whether it is an interpreter of its own from the start, not a fork of one that has imported everything.
+        fresh: whether it is a new interpreter from the start, not a fork of one that has imported everything.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class BrokerProcess:
         ]
 
     def check(self) -> None:
-        """Fail if the node has logged a fault of its own."""
+        """Fail if the node has logged an internal fault."""
         assert not self.faults(), "\n\n".join(
             str(line.get("traceback") or line.get("error") or line["event"]) for line in self.faults()
         )

@@ -104,7 +104,7 @@ class Chromium:
         self._ask("POST", "/url", {"url": page if isinstance(page, str) else page.resolve().as_uri()})
 
     def run(self, script: str, *arguments: object) -> Any:
-        """What a script's `return` returns."""
+        """The value of a script's `return`."""
         return self._ask("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
     def move_to(self, x: float, y: float) -> None:
@@ -132,7 +132,7 @@ class Chromium:
         return found
 
     def console(self) -> list[str]:
-        """What the console has said since it was asked last."""
+        """The lines of the console since it was asked last."""
         return [entry["message"] for entry in self._ask("POST", "/se/log", {"type": "browser"})]
 
     def requests(self) -> list[str]:
@@ -143,7 +143,7 @@ class Chromium:
         return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
 
     def screenshot(self, file: Path, whole: bool = True) -> None:
-        """The whole page as PNG, or what is to be seen of it."""
+        """The whole page as PNG, or its visible part."""
         shot = self.command("Page.captureScreenshot", captureBeyondViewport=whole)
         file.write_bytes(base64.b64decode(shot["data"]))
 

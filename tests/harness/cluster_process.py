@@ -1,8 +1,8 @@
 """Real nodes over a real Redis, used like one broker: a BrokerProcess whose `port` is another node's each time.
 
-What a test of one broker takes for granted, that everybody sees what happened before, a cluster gives a little later.
-`settle` waits for that, and the tests' clients call it between the steps of different clients, so that the same tests
-mean the same with one node and with many. With `one_node` all clients are at the same node, the first.
+That every client sees each earlier step, as a test of one broker expects, holds a little later in a cluster. `settle`
+waits for that, and the tests' clients call it between the steps of different clients, so that the same tests mean the
+same with one node and with many. With `one_node` all clients are at the same node, the first.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from tests.harness.broker_process import SETTLERS, STORES, BrokerProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import KEEPS, RedisProcess
 
-KINDS = [*STORES, "cluster"]  # what every protocol test runs against
+KINDS = [*STORES, "cluster"]  # every protocol test runs against each
 
 
 def new_seed() -> int:
@@ -62,12 +62,12 @@ class ClusterNode(BrokerProcess):
         super().__init__(directory, "cluster", settings, arguments)
         self.cluster = cluster
         self.name = name
-        self.module = ["flockmq.broker.cli"]  # what is run: a module and its first arguments
+        self.module = ["flockmq.broker.cli"]  # a module that is run, and its first arguments
         self._proxy = proxy
 
     @property
     def proxy(self) -> TcpProxy:
-        """What is between the node and Redis."""
+        """The proxy between the node and Redis."""
         assert self._proxy is not None, "the cluster was made without proxies"
         return self._proxy
 
@@ -119,10 +119,10 @@ class ClusterProcess:
         directory: for the files of all.
         settings: of all nodes, as for BrokerProcess.
         nodes: their names.
-        redis: what a Redis of the cluster's own has on disk, a key of KEEPS; or a Redis that another part owns.
-        proxies: whether each node reaches Redis through a proxy of its own.
+        redis: the persistence of the cluster's Redis, a key of KEEPS; or a Redis that another part owns.
+        proxies: whether each node reaches Redis through its proxy.
         one_node: whether `port` is always the first node's.
-        orderly: whether the tests' clients let the cluster settle; not where a test looks at what happens meanwhile.
+        orderly: whether the tests' clients let the cluster settle; not where a test looks at the time before that.
         arguments: more of each node's command line.
     """
 
@@ -163,7 +163,7 @@ class ClusterProcess:
         self._last_sender = 0
 
     def add(self, name: str, **settings: object) -> ClusterNode:
-        """A node more, which is not started; settings of its own go before those of all."""
+        """A node more, which is not started; its settings go before the common ones."""
         proxy = TcpProxy(lambda: self.redis.port) if self._proxies else None
         node = ClusterNode(self, name, proxy, {**self.settings, **settings}, self.arguments)
         self.nodes.append(node)
@@ -210,7 +210,7 @@ class ClusterProcess:
 
     @property
     def pid(self) -> int:
-        """The process id of the one node."""
+        """The process id of the only node."""
         assert self.one_node, "there are several"
         return self.nodes[0].pid
 
@@ -293,7 +293,7 @@ class ClusterProcess:
         return [line for node in self.nodes for line in node.faults()]
 
     def check(self) -> None:
-        """Fail if a node has logged a fault of its own."""
+        """Fail if a node has logged an internal fault."""
         for node in self.nodes:
             node.check()
 
@@ -384,7 +384,7 @@ class _Barrier:
 
     @property
     def ended(self) -> bool:
-        """Whether the node has closed the connection: it began anew."""
+        """Whether the node has closed the connection: it rejoined."""
         return bool(select.select([self.socket], [], [], 0)[0])  # else nothing comes that was not asked for
 
     def send(self, packet: Packet) -> None:

@@ -24,7 +24,7 @@ def commit_arguments(
 
     Args:
         sequence: number of the commit.
-        messages: those that the parts name by their numbers, from 1 on.
+        messages: the parts name them by their numbers, from 1 on.
         limits: messages and bytes of a queue, and whether it drops its oldest.
         group_limits: the same of a group.
         entry: of the log of messages: id, block, oldest entry to keep.

@@ -1,6 +1,6 @@
-"""A real HAProxy as a process of its own, with the configuration that is deployed: `deploy/haproxy.cfg`.
+"""A real HAProxy as a process, with the configuration that is deployed: `deploy/haproxy.cfg`.
 
-What the file takes from the environment is all that differs. It listens on free ports of 127.0.0.1; `start` returns
+Only the values that the file takes from the environment differ. It listens on free ports of 127.0.0.1; `start` returns
 when it answers.
 """
 
@@ -66,7 +66,7 @@ class HaproxyProcess:
         return bool(self.get("/healthz"))
 
     def get(self, path: str) -> str:
-        """What its HTTP side says; empty while nobody answers, or with an error."""
+        """The answer of its HTTP side; empty while there is none, or with an error."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}{path}", timeout=DEADLINE) as answer:
                 return str(answer.read().decode())
@@ -83,7 +83,7 @@ class HaproxyProcess:
         until(lambda: self.states().get(server) == state, f"{server} is {state}: {self.log_text()}")
 
     def log_text(self) -> str:
-        """What it said."""
+        """Its output."""
         return (self.directory / "haproxy.log").read_text()
 
     def stop(self, signum: int = signal.SIGTERM) -> int:

@@ -1,7 +1,7 @@
 """A node's protocol side within the test's own process: real packets over socket pairs, but every step when told.
 
 Nothing runs by itself. `Node.run` works until nothing is left to do; blocks stay unconfirmed in a `KeepingStore` until
-`confirm`; time passes with `advance`. A "crash" is to drop the node and build another one from what the store kept at
+`confirm`; time passes with `advance`. A "crash" is to drop the node and build another one from the store's content of
 some moment, so that every moment can be tried, and a failing case shrinks.
 """
 
@@ -90,13 +90,13 @@ class AllowAll:
         return None
 
 
-opened: list["Node"] = []  # those of the test that runs, which ends them: their sockets must not wait for a collector
+opened: list["Node"] = []  # by the running test, which ends them: their sockets must not wait for a collector
 
 
 class Node:
     """The protocol side of a node over a store; `mqtt`, `shared` and `limits` as in the configuration.
 
-    A real store that writes in a thread of its own is waited for in `run`.
+    A real store that writes in its thread is waited for in `run`.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Node:
         del self._readers[fd]
 
     def _call_back(self) -> None:
-        """What the loop would call."""
+        """Make the calls of the loop."""
         soon, self._soon = self._soon, []
         for callback in soon:
             callback()
@@ -257,7 +257,7 @@ class Client:
     """One connection to a Node, packets by hand.
 
     Args:
-        node: what to connect to.
+        node: the node to connect to.
         client_id: send CONNECT with it; None: send nothing.
         connect: more fields of CONNECT.
     """
@@ -268,11 +268,11 @@ class Client:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.connect(node.address)
         self.socket.setblocking(False)
-        node.clients.append(self)  # a client that nobody looks at stays connected
+        node.clients.append(self)  # a client without references stays connected
         self._decoder = Decoder(level)
-        self.received: list[Packet] = []  # what has come and was not taken
+        self.received: list[Packet] = []  # packets that have come and were not taken
         self.ended = False
-        self.unsent = b""  # what the socket did not take, because the node doesn't read
+        self.unsent = b""  # bytes that the socket did not take, because the node doesn't read
         if client_id is not None:
             self.send(Connect(client_id=client_id, protocol_level=level, **{"keep_alive": 0, **connect}))
         else:
@@ -326,13 +326,13 @@ class Client:
         return taken
 
     def take_one(self, kind: type[P]) -> P:
-        """The one packet that has come."""
+        """The only packet that has come."""
         (packet,) = self.take()
         assert isinstance(packet, kind), packet
         return packet
 
     def connack(self) -> Connack:
-        """The CONNACK, which must be first of what has come."""
+        """The CONNACK, which must have come first."""
         self.read()
         packet = self.received.pop(0)
         assert isinstance(packet, Connack)

@@ -1,4 +1,4 @@
-"""Where tests keep results that cost minutes and seldom change: base images, packages, what compilers have made.
+"""Where tests keep results that cost minutes and seldom change: base images, packages, compiled files.
 
 FLOCKMQ_TEST_CACHE names a directory that several checkouts share; else it is `build`, until `make clean`.
 """

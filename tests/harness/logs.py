@@ -1,4 +1,4 @@
-"""What nodes have logged, read by the book: from Redis, or from the files of a node alone."""
+"""Nodes' logs of messages, read by the book: from Redis, or from the files of a node alone."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -31,7 +31,7 @@ class MosquittoProcess:
         return shutil.which("mosquitto") is not None or Path("/usr/sbin/mosquitto").exists()
 
     def start(self) -> "MosquittoProcess":
-        """Start it, and wait until it accepts connections; another port is tried if one has been taken meanwhile."""
+        """Start it, and wait until it accepts connections; another port is tried if the port has been taken."""
         until(self._try, "Mosquitto accepts connections")
         return self
 

@@ -1,4 +1,4 @@
-"""A real nginx before the HTTP server of a node. It connects from an address of its own, 127.0.0.2."""
+"""A real nginx before the HTTP server of a node. It connects from another address, 127.0.0.2."""
 
 import socket
 import subprocess

@@ -1,14 +1,14 @@
 """Processes of Python that begin with everything imported: forks of one process that has imported the broker.
 
 The start of an interpreter and its imports cost a node more than the rest of most tests. A fork is a process like any
-other: it has a number, files, an environment, a working directory and signals of its own; only its modules were read
-before. Tests of memory, of the command line's own start and of imports start a process the usual way.
+other: it has its number, files, environment, working directory and signals; only its modules were read before. Tests of
+memory, of the command line's own start and of imports start a process the usual way.
 
 A fork ends as an interpreter does, threads and exit handlers included, but for the last step: it does not take its
 modules apart. With collections of garbage, which copy pages, that was three quarters of a node's start and end.
 
-`start` and `run` replace those of `subprocess`. The nursery starts with the first of them, and ends with the process of
-the tests.
+`start` and `run` replace `subprocess.Popen` and `subprocess.run`. The nursery starts with the first of them, and ends
+with the process of the tests.
 """
 
 import atexit
@@ -39,7 +39,7 @@ NOT_IMPORTED = (
     "flockmq.broker.public",
     "flockmq.cluster.analytics",
     "flockmq.cluster.replay",
-)  # what a node does not import either
+)  # a node does not import them either
 
 Stream = IO[Any] | int | None
 
@@ -83,7 +83,7 @@ class ForkedProcess:
         }
         ours: list[int | None] = []
         theirs: list[int] = []
-        passed: list[int] = []  # those of `theirs` that were made here
+        passed: list[int] = []  # the part of `theirs` that was made here
         for number, stream in enumerate((stdin, stdout, stderr)):
             mine = None
             if stream == subprocess.PIPE:

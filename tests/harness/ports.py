@@ -1,9 +1,9 @@
 """Ports for servers that are given one before they bind it, such as Redis, HAProxy and Prometheus.
 
 They lie below the range that the kernel takes the ports of outgoing connections from, and the answers to a bind of
-port 0, so that neither can take them between choosing and binding. Each process of the tests has a block of its own,
-marked by an abstract Unix socket, which ends with the process: workers of pytest-xdist, and several runs on one
-machine, never choose the same port.
+port 0, so that neither can take them between choosing and binding. Each process of the tests has its block, marked by
+an abstract Unix socket, which ends with the process: workers of pytest-xdist, and several runs on one machine, never
+choose the same port.
 """
 
 import itertools
@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-FIRST = 12_000  # below are the well-known ports of what may run on the machine
+FIRST = 12_000  # below are the well-known ports of servers that may run on the machine
 BLOCK = 200  # ports of one process: a port is chosen again after so many others
 LOCAL_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 

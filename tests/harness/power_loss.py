@@ -1,7 +1,7 @@
-"""Disks as a loss of power may leave them: what was synced, and any part of what was not.
+"""Disks as a loss of power may leave them: all that was synced, and any part of the rest.
 
-A process runs with a library (power_loss.c) that notes, in order, what it changes below a folder. `Disk` repeats the
-notes up to any moment, and knows which of them a sync has made safe. `Disk.after_loss` makes the folder as it may be
+A process runs with a library (power_loss.c) that notes, in order, its changes below a folder. `Disk` repeats the notes
+up to any moment, and knows which of them a sync has made safe. `Disk.after_loss` makes the folder as it may be
 then: it is stricter than most file systems.
 
 | of a file or folder | safe after | else |
@@ -32,7 +32,7 @@ def variables(folder: Path, notes: Path) -> dict[str, str]:
 
 
 class Note(NamedTuple):
-    """What the process has done."""
+    """The changes that the process has made."""
 
     kind: str
     file: int  # inode, or the number of a mark
@@ -68,9 +68,9 @@ class File:
 
     Attributes:
         data: that is safe.
-        unsafe: what was written since: where, and the bytes; None: it was cut to this size.
+        unsafe: later writes: where, and the bytes; None: it was cut to this size.
         names: of a folder that are safe.
-        changes: of these names since; those of one step are together.
+        changes: of these names since; the changes of one step are together.
     """
 
     is_folder: bool = False
@@ -157,7 +157,7 @@ class Disk:
 
         Args:
             target: a folder that does not exist.
-            left: of what is not safe.
+            left: the parts of unsafe changes that are left.
             rng: chance.
         """
         self._make(self._root, target, left, rng, {})
@@ -210,7 +210,7 @@ def _content(file: File, left: Left, rng: Random) -> bytearray:
 
 
 def _write(data: bytearray, where: int, written: bytes | None) -> None:
-    """Write bytes, or cut the file if there are none; what is between becomes zeros."""
+    """Write bytes, or cut the file if there are none; a gap becomes zeros."""
     if len(data) < where:
         data.extend(bytes(where - len(data)))
     if written is None:

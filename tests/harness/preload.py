@@ -19,5 +19,5 @@ def library(source: Path) -> str:
 
 
 def preload(source: Path) -> dict[str, str]:
-    """The variable of a process with this library, behind those of this process: a sanitizer has to be the first."""
+    """The variable of a process with this library, behind this process's libraries: a sanitizer has to be first."""
     return {VARIABLE: " ".join([*os.environ.get(VARIABLE, "").split(), library(source)])}

@@ -28,7 +28,7 @@ class RedisCluster:
         replicas: number of replicas of each.
         node_timeout: seconds after which a silent server is taken for dead.
         arguments: more of each server's command line.
-        connection: what a client needs beside the port.
+        connection: a client's arguments beside the port.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""A real Redis or Sentinel as a process of its own: started on a free port, ready when it answers, stopped, killed.
+"""A real Redis or Sentinel as a process: started on a free port, ready when it answers, stopped, killed.
 
-Without persistence unless told; what it writes is in its own directory. `start` takes the same port again. It can be
+Without persistence unless told; its files are in its own directory. `start` takes the same port again. It can be
 frozen, lose its clients and run out of memory. `Sentinels` watch a master and its replicas.
 """
 
@@ -19,7 +19,7 @@ from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 
 VOLATILE = ["--save", "", "--appendonly", "no"]
-# What a Redis keeps on disk: arguments for RedisProcess.
+# Persistence of a Redis: arguments for RedisProcess.
 KEEPS = {
     "nothing": [],
     "everysec": ["--appendonly", "yes", "--appendfsync", "everysec"],
@@ -33,7 +33,7 @@ class RedisProcess:
     Args:
         directory: for its files; also its working directory.
         arguments: more of the command line, such as ["--requirepass", "sesame"].
-        connection: what a client needs beside the port, such as {"password": "sesame"}.
+        connection: a client's arguments beside the port, such as {"password": "sesame"}.
         sentinel: whether it is a Sentinel; its configuration file is then `directory / "redis.conf"`.
     """
 
@@ -127,7 +127,7 @@ class RedisProcess:
         self.stop(signal.SIGKILL)
 
     def restart(self) -> None:
-        """End it cleanly and start it again on the same port, with what it has on disk."""
+        """End it cleanly and start it again on the same port, with its data on disk."""
         self.stop()
         self.start()
 

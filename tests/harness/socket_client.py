@@ -50,7 +50,7 @@ class SocketClient:
             self.connack = answer
 
     def send(self, *packets: Packet | bytes) -> None:
-        """Send packets, in one write. In a cluster, what others have sent before comes before it."""
+        """Send packets, in one write. In a cluster, earlier packets of others come before them."""
         take_turns(self.port, self)
         self.socket.sendall(b"".join(p if isinstance(p, bytes) else encode(p, self.level) for p in packets))
 
@@ -79,7 +79,7 @@ class SocketClient:
         return list(answer.reason_codes)
 
     def ping(self) -> list[Packet]:
-        """What comes before the answer to a PINGREQ; in a cluster, before one after all nodes have settled."""
+        """The packets before the answer to a PINGREQ; in a cluster, to one after all nodes have settled."""
         before = self._ping()
         return before + self._ping() if settle(self.port) else before
 

@@ -1,4 +1,4 @@
-"""The Redis of the tests: what it keeps, and that each fault is one."""
+"""The Redis of the tests: its persistence, and that each fault is one."""
 
 import signal
 from collections.abc import Iterator

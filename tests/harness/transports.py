@@ -22,13 +22,13 @@ def tls_settings(pair: Pair, urls: str = URLS, name: str = "open", **tls: object
 
 
 def ports(broker: Any, name: str = "open") -> dict[str, int]:
-    """The ports of a listener, by what is spoken there."""
+    """The ports of a listener, by their protocols."""
     urls = broker.wait_for_log("^listener$", name=name)["listen"].split(", ")
     return {url.partition(":")[0]: int(url.rpartition(":")[2]) for url in urls if "//" in url}
 
 
 def trusting(authority: Authority | None, pair: Pair | None = None) -> ssl.SSLContext:
-    """What a client needs: whom it trusts (None: anybody), and what it shows."""
+    """A client's context: the authority that it trusts (None: any), and its certificate."""
     context = ssl.create_default_context(cafile=authority.ca if authority else None)
     if authority is None:
         context.check_hostname = False

@@ -11,7 +11,7 @@ from tests.harness.deadline import DEADLINE
 
 
 class WorkersProcess(BrokerProcess):
-    """Workers with a Redis of their own. It is ready when all workers are.
+    """Workers with their Redis. It is ready when all workers are.
 
     Args:
         directory: for its store; also its working directory.

@@ -1,4 +1,4 @@
-"""The other broker is away when a link begins, or when a rule is added: what is acknowledged meanwhile waits for it."""
+"""The other broker is away when a link begins, or when a rule is added: messages acknowledged before wait for it."""
 
 import signal
 from collections.abc import Iterator
@@ -104,7 +104,7 @@ def test_a_rule_that_sighup_adds_while_the_other_broker_is_away(
 
 @one_store
 def test_retained_messages_cross_with_the_first_connection(start_broker: StartBroker, network: TcpProxy) -> None:
-    """Those of QoS 1 are in the queue; of QoS 0 the present ones are sent, also by a rule of QoS 0."""
+    """With QoS 1 they are in the queue; with QoS 0 the present ones are sent, also by a rule of QoS 0."""
     here = start_broker(links(far=table(network.port, "a/# out 1", "zero/# out 0")))
     with SocketClient(here.port, "publisher") as client:
         for topic in ("a/0", "zero/1"):
@@ -177,7 +177,7 @@ def test_the_queue_holds_a_higher_qos_than_the_other_broker_takes(
 
 @one_store
 def test_the_other_brokers_session_is_older_than_the_one_here(start_broker: StartBroker, other: OtherBroker) -> None:
-    """Also after a restart before the first connection: packet identifiers here begin anew, so that session ends."""
+    """Also after a restart before the first connection: packet identifiers here begin at 1, so that session ends."""
     here = start_broker(links(far=table(1, "a/# out 2", "b in 2", retry=0.1)))
     send(here.port, *five(2))
     here.kill()

@@ -30,7 +30,7 @@ def table(port: int, *topics: str, **more: object) -> dict[str, object]:
 
 
 def payloads(client: SocketClient, last: bytes) -> list[bytes]:
-    """What comes until a certain message."""
+    """The messages up to a certain one."""
     found: list[bytes] = []
     while not found or found[-1] != last:
         packet = client.receive()
@@ -58,7 +58,7 @@ def test_a_ring_of_three_delivers_each_message_once(start_broker: StartBroker, d
         for each in range(20):
             names.append(b"%d/%d" % (number, each))
             client.send(Publish("r/x", names[-1], qos=1, packet_id=each + 1))
-    # A message that goes round once more arrives after the first one, and before those that are sent later.
+    # A message that goes round once more arrives after the first one, and before later messages.
     found = [set[bytes]() for _ in ring]
     for seen, client in zip(found, clients, strict=True):
         while seen < set(names):

@@ -50,7 +50,7 @@ def other() -> Iterator[OtherBroker]:
 def test_messages_of_a_lost_session_there_are_released_by_a_later_attempt(
     start_broker: StartBroker, other: OtherBroker
 ) -> None:
-    """Its packet identifier was taken for that of the old message: the new one was lost."""
+    """Its packet identifier was taken for the old message's: the new one was lost."""
     plain = {"wanted_only": False, "retry": 0.1}
     here = start_broker(links(far=table(other.port, "a in 2", **plain)) | {"limits.max_connections": 2})
     with SocketClient(here.port, "reader") as reader:

@@ -252,7 +252,7 @@ def test_a_rule_for_another_kind_of_broker_carries_all(start_broker: StartBroker
     here.wait_for_log("link is connected")
     assert filters_of(here, "$link/far") == {"a/#"}
     assert HttpClient(here).get("/links")["items"][0]["wanted"] is None
-    # The same link, then with the exchange: what was wanted by the rule is wanted no more.
+    # The same link, then with the exchange: the rule's filters are wanted no more.
     here.stop()
     here.settings |= links(far=table(there.port, "a/# out 1"))
     here.start()

@@ -1,4 +1,4 @@
-"""What tests of load tests share."""
+"""Fixtures that tests of load tests share."""
 
 from collections.abc import Iterator
 from pathlib import Path

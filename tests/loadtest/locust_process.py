@@ -1,4 +1,4 @@
-"""A real `locust` as a process of its own: its command line, its exit status, its output and files.
+"""A real `locust` as a process: its command line, its exit status, its output and files.
 
 Locust patches the standard library when it is imported, so no test imports it.
 """
@@ -33,7 +33,7 @@ class LocustProcess:
         self.directory = directory
         (directory / "scenario.toml").write_text(scenario)
         self._output = (directory / "output.txt").open("w")
-        # What a shell runs in the background ignores SIGINT, and so do its children, unless told otherwise.
+        # A process that a shell runs in the background ignores SIGINT, and so do its children, unless told otherwise.
         command = ["env", "--default-signal=INT", sys.executable, "-m", "locust"]
         command += ["-f", str(LOCUSTFILE), "--host", hosts]
         command += ["--scenario", "scenario.toml", "--csv", "result", *arguments]
@@ -53,7 +53,7 @@ class LocustProcess:
 
     @property
     def output(self) -> str:
-        """What it has said so far."""
+        """Its output so far."""
         return (self.directory / "output.txt").read_text()
 
     def wait(self) -> int:
@@ -71,7 +71,7 @@ class LocustProcess:
         self._output.close()
 
     def events(self) -> dict[str, int]:
-        """How many of each event there were, failures included, by what locust wrote."""
+        """How many of each event there were, failures included, by locust's files."""
         path = self.directory / "result_stats.csv"
         if not path.exists():
             return {}

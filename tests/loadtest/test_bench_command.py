@@ -1,4 +1,4 @@
-"""`flockmq bench` against real nodes: every shape, what it says, and that it finds what is wrong."""
+"""`flockmq bench` against real nodes: every shape, its output, and that it finds faults."""
 
 import json
 import re

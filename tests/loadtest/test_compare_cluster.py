@@ -1,4 +1,4 @@
-"""What the bench needs for a cluster: real nodes over a real Redis, and Aedes where it can be installed."""
+"""The servers of the bench for a cluster: real nodes over a real Redis, and Aedes where it can be installed."""
 
 from __future__ import annotations
 

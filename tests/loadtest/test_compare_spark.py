@@ -14,7 +14,7 @@ from tests.analytics.quick_spark import quick_spark
 COUNT = 5_000
 
 
-@pytest.mark.soak  # a benchmark: it measures, and nobody's data depends on it
+@pytest.mark.soak  # a benchmark: it measures, and no data depends on it
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
 def test_every_run_reads_every_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

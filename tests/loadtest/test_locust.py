@@ -1,4 +1,4 @@
-"""Real locusts against real nodes: what each user class does, what is found of a wrong broker, and the exit status."""
+"""Real locusts against real nodes: the work of each user class, the faults of a wrong broker, and the exit status."""
 
 import json
 import os
@@ -102,7 +102,7 @@ dies_every = "500 ms"
 away = "200 ms"
 """
 
-SOON_LOST = PAIRS.replace('"20 s"', '"2 s"')  # where something is: what comes late on a busy machine is not
+SOON_LOST = PAIRS.replace('"20 s"', '"2 s"')  # where messages are lost: messages that a busy machine delays are not
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def came(events: dict[str, int], expected: int, first: int) -> bool:
 
 
 def drain(client: SocketClient) -> list[Publish]:
-    """What a client has received so far."""
+    """The packets that a client has received so far."""
     return [packet for packet in client.ping() if isinstance(packet, Publish)]
 
 

@@ -13,7 +13,7 @@ from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterNode
 from tests.loadtest.locust_process import LocustProcess
 
-# Whoever loses its connection has a persistent session: it misses nothing, and makes no message two.
+# A client that loses its connection has a persistent session: it misses nothing, and makes no message two.
 FLEET = """
 duration = "10 h"
 spawn_rate = {rate}
@@ -58,7 +58,7 @@ def run(hosts: str, victim: ClusterNode, directory: Path, clients: int, rate: in
     """Run that many clients, kill -9 a node, go on, at least for so many seconds: the test has to pass."""
     # Some 500 messages a second, each to two subscribers.
     scenario = FLEET.format(sensors=clients - 100, interval=clients // 500, rate=rate)
-    # From addresses of their own, so that they take no port that another test's server wants back.
+    # From other addresses, so that they take no port that another test's server wants back.
     arguments = ("--headless", "--only-summary", "--source", "127.1.0.0/28")
     locust = LocustProcess(directory, scenario, hosts, *arguments, processes=2)
     try:

@@ -21,7 +21,7 @@ from tests.harness.socket_client import SocketClient
 
 
 class Listener:
-    """What happened to a client."""
+    """The events of a client."""
 
     def __init__(self) -> None:
         self.happened: list[str] = []

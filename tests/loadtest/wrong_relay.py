@@ -37,11 +37,11 @@ def lose_all(before: list[Publish], packet: Publish) -> list[Publish]:
 
 
 class WrongRelay:
-    """Listens on a port of its own and passes on to a node, with a fault in what it delivers.
+    """Listens on a port and passes on to a node, with a fault in the messages that it delivers.
 
     Args:
         target: the node's port.
-        fault: what is done to the messages of each topic and connection.
+        fault: is done to the messages of each topic and connection.
         topic_end: only topics that end so are touched.
     """
 

@@ -68,7 +68,7 @@ PROPERTIES: dict[int, tuple[str, str, set[str]]] = {
 BY_NAME = {name: (identifier, wire) for identifier, (name, wire, _) in PROPERTIES.items()}
 USER_PROPERTIES_MAX = 128
 
-# Level 5, section 2.4: who may carry which reason code.
+# Level 5, section 2.4: which packet may carry which reason code.
 REASON_CODES = {
     "Connack": "00 80 81 82 83 84 85 86 87 88 89 8A 8C 90 95 97 99 9A 9B 9C 9D 9F",
     "Puback": "00 10 80 83 87 90 91 97 99",

@@ -1,4 +1,4 @@
-"""A block of the message log, in plain Python: what the compiled writer and the readers are held against.
+"""A block of the message log, in plain Python: the compiled writer and the readers are held against it.
 
 The layout is in deploy/docs/internals/log.md.
 """

@@ -1,6 +1,6 @@
 """Owns: topic names and topic filters, as plainly as section 4.7 puts them. Judges the compiled code.
 
-Their match is that of `flockmq prove`. A name or filter is a list of levels here, nothing is cached. Slow on purpose.
+They match as in `flockmq prove`. A name or filter is a list of levels here, nothing is cached. Slow on purpose.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ def is_text(data: bytes) -> bool:
 
 
 def is_common(data: bytes, level: int, max_levels: int) -> bool:
-    """What names and filters share: section 4.7.3, and the shorter limit of level 3."""
+    """The rules that names and filters share: section 4.7.3, and the shorter limit of level 3."""
     return (
         0 < len(data) <= 65535
         and is_text(data)

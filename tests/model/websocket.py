@@ -10,10 +10,10 @@ NORMAL, PROTOCOL_ERROR, UNSUPPORTED_DATA = 1000, 1002, 1003
 
 
 class Taken(NamedTuple):
-    """What frames say."""
+    """The content of frames."""
 
     payload: bytes = b""  # of all data frames
-    answers: tuple[bytes, ...] = ()  # what must be sent: pongs, and at most one close at the end
+    answers: tuple[bytes, ...] = ()  # frames to send: pongs, and at most one close at the end
     code: int = 0  # why the connection ends; 0 = it goes on
 
 
@@ -36,7 +36,7 @@ def frame(
 
 
 def take(data: bytes) -> Taken:
-    """What a server makes of the first bytes that a client sends."""
+    """The result of a server for the first bytes that a client sends."""
     payload, answers, going_on = b"", [], False
     at = 0
 

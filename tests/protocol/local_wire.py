@@ -13,7 +13,7 @@ class LocalWire(Wire):
     """A connection to a node of `tests.harness.inprocess`, which works while the client sends or waits.
 
     Args:
-        node: what to connect to.
+        node: the node to connect to.
         level: as for Wire.
         name: as for Wire.
         split: as for Wire; the node takes each byte by itself.

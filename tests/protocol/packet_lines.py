@@ -1,8 +1,8 @@
-"""Packets written as lines, for those who send them and for those who await them.
+"""Packets written as lines, for tests that send them and tests that await them.
 
-A line has the packet's name, its fields in their order, and named values. What only level 5 has (properties, reason
-codes of acknowledgements) may stand in lines of all levels: it is left out below level 5. So one conversation can be
-played at every level.
+A line has the packet's name, its fields in their order, and named values. Fields that only level 5 has (properties,
+reason codes of acknowledgements) may stand in lines of all levels: they are left out below level 5. So one conversation
+can be played at every level.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ SHORT_NAMES = {"user": "user_property", "reason": "reason_string"}
 NEVER = 0xFFFFFFFF
 OPTIONS = {"nl": 4, "rap": 8, "rh1": 0x10, "rh2": 0x20}  # of a subscription, beside its QoS
 FILTER_REASON = "filter "  # how user properties of a SUBACK begin that say why a filter is refused
-# What every CONNACK of level 5 holds, unless the line or the settings say otherwise.
+# The properties of every CONNACK of level 5, unless the line or the settings differ.
 CONNACK_PROPERTIES: dict[str, Any] = {
     "receive_maximum": LimitsConfig().receive_maximum,
     "maximum_packet_size": LimitsConfig().max_packet_size,
@@ -107,7 +107,7 @@ def parse_packet(line: str, level: int, client_id: str = "c") -> bytes:
 
     At level 5 also: code=N; NAME=VALUE for each property, user=KEY:VALUE (in CONNECT user_property=KEY:VALUE), and
     will.NAME=VALUE. `clean=0` without a session_expiry_interval asks for a session that never ends, as below level 5.
-    A `connack` of success has the CONNACK_PROPERTIES; a property that the line names replaces the one there.
+    A `connack` of success has the CONNACK_PROPERTIES; a property that the line names replaces its default.
     """
     parsed = Line(line, level)
     if parsed.name == "hex":

@@ -1,4 +1,4 @@
-"""Connections from one address are limited: by where they come from, and by what a trusted proxy says of it."""
+"""Connections from one address are limited: by their source, and by the source that a trusted proxy reports."""
 
 import itertools
 import socket

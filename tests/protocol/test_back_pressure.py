@@ -17,7 +17,7 @@ MESSAGES = 500
 
 
 def test_all_publishers_that_were_held_back_are_read_again(start_broker: StartBroker) -> None:
-    """Those that were held back once more while they were let go were forgotten, and hung for ever."""
+    """Publishers that were held back once more while they were let go were forgotten, and hung for ever."""
     broker = start_broker({"flockmq.broker.core.data_plane.MAX_UNCOMMITTED_BYTES": 1 << 16})
     with SocketClient(broker.port, "absent", clean_start=False) as subscriber:
         subscriber.subscribe(("t", 1))

@@ -1,4 +1,4 @@
-"""Client identifiers: the log names the reason of a refusal; the broker tells a client the one that it has given it."""
+"""Client identifiers: the log names the reason of a refusal; the broker reports an identifier that it has made."""
 
 import pytest
 

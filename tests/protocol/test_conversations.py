@@ -1,20 +1,20 @@
 """Plays the conversations of `conversations/*.toml`: within this process with each store, and with a cluster.
 
-A sample of them is played against a node alone that is a process of its own.
+A sample of them is played against a node alone that is a real process.
 
 A conversation is an entry with `name`, `statement`, optional `levels`, `settings` of the node, `one_write`, `nodes`
 ("alone" or "cluster": it is played only there), and `steps`, one a line:
 
     a > PACKET       client a sends; the first time, and after its end, it connects to the node
-    a < PACKET       exactly these bytes are what a gets next
+    a < PACKET       exactly these bytes come to a next
     a < closed       the node closes a's connection, having sent nothing more
     a < closed CODE  likewise, but at level 5 it sends DISCONNECT with this reason code before
     a nothing        a gets nothing, though the node has acted on and stored all that everybody sent
     a drop | reset   a's network connection ends, by FIN or RST
     clock advances N N seconds pass; such conversations are played within this process only
 
-PACKET is what packet_lines.py reads; a client id is the client's name unless given. Conversations of one client marked
-`one_write` are played three times: step by step, byte by byte, and with all that is sent in one write.
+PACKET is a line as packet_lines.py reads it; a client id is the client's name unless given. Conversations of one client
+marked `one_write` are played three times: step by step, byte by byte, and with all that is sent in one write.
 """
 
 import logging
@@ -52,7 +52,7 @@ class Conversation(NamedTuple):
     level: int
     way: str  # STEP, SPLIT or ONE_WRITE
     settings: dict[str, Any]
-    steps: list[list[str]]  # words: client, what, rest of the line
+    steps: list[list[str]]  # words: client, action, rest of the line
     only_level: bool  # it is played at no other level
     nodes: str  # "alone" or "cluster"; "": both
 
@@ -153,7 +153,7 @@ class Stage:
     """The clients of one conversation.
 
     Args:
-        conversation: what is played.
+        conversation: is played.
         open_wire: opens a connection to the node; as Wire, without the port.
         advance: lets that many seconds pass at the node, if the test can.
     """
@@ -213,7 +213,7 @@ class Stage:
             raise ValueError(f"unknown step {what!r}")
 
     def note(self, name: str, line: str) -> None:
-        """What is to be cleaned up."""
+        """Note the names that are to be cleaned up."""
         words = line.split()
         self.names.update(word[3:] for word in words if word.startswith("id=") and words[0] == "connect")
         if "retain" in words:
@@ -221,7 +221,7 @@ class Stage:
             self.retained.update(words[1:2] if words[0] == "publish" else [])
 
     def play_in_one_write(self) -> None:
-        """All that the one client sends first; the answers must be the same."""
+        """All that the client sends first; the answers must be the same."""
         (name,) = {step[0] for step in self.conversation.steps}
         sent = [rest for _, what, *rests in self.conversation.steps if what == ">" for rest in rests]
         for line in sent:
@@ -266,7 +266,7 @@ LOCAL = [
     param for param in ALL if param not in RESETS and param.values[0].nodes != "cluster"
 ]  # a Unix socket has no RST
 SHARED_NODES = [param for param in ALL if not param.values[0].is_timed]  # nodes that a test can't advance
-# What a node does byte by byte and at another level is the same over a socket and without one.
+# A node's acts byte by byte and at another level are the same over a socket and without one.
 OVER_SOCKETS = [
     param
     for param in SHARED_NODES

@@ -1,4 +1,4 @@
-"""Whoever breaks the protocol is found in the log, at the level that is on by default."""
+"""A client that breaks the protocol is found in the log, at the level that is on by default."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 """The memory that a node takes for each idle connection, and for each session whose client is away.
 
-Both have one subscription of their own.
+Each has one subscription.
 """
 
 import socket

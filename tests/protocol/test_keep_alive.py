@@ -7,7 +7,7 @@ from tests.harness.socket_client import SocketClient
 
 
 def test_keep_alive_shorter_than_the_time_for_connect(broker: Broker) -> None:
-    """The timer of the connection was still the one that waits for CONNECT, ten seconds."""
+    """The timer of the connection was still the wait for CONNECT, ten seconds."""
     with SocketClient(broker.port, "a", keep_alive=1) as client:
         began = time.monotonic()
         assert client.receive(timeout=8) is None

@@ -1,4 +1,4 @@
-"""The limits: what one client may cost, and that a client at a limit harms nobody else."""
+"""The limits: the cost that one client may cause, and that a client at a limit harms nobody else."""
 
 import random
 import resource
@@ -25,7 +25,7 @@ SLOW = 4096  # receive buffer of a slow reader
 
 @contextmanager
 def figure(broker: Broker, topic: str) -> Iterator[Callable[[], int]]:
-    """A figure of the node's $SYS tree, read anew at each call; needs a small mqtt.sys_interval."""
+    """A figure of the node's $SYS tree, read again at each call; needs a small mqtt.sys_interval."""
     with Wire(broker.port, name="figure") as client:
         client.connect()
 
@@ -83,7 +83,7 @@ def test_the_largest_packet_and_one_byte_more(start_broker: StartBroker, most: i
 
 @pytest.mark.one_node
 def test_a_large_packet_is_refused_before_it_is_read(start_broker: StartBroker) -> None:
-    """Its header is enough; nothing is allocated for what was only announced."""
+    """Its header is enough; nothing is allocated for bytes that were only announced."""
     broker = start_broker()
     with Wire(broker.port, name="p") as writer:
         writer.connect()
@@ -246,7 +246,7 @@ def test_a_full_queue_drops_nothing_that_was_sent(start_broker: StartBroker, pol
         for n in range(1, 9):
             publisher.send(f"publish t {n} q1 id={n}")
             publisher.expect(f"puback {n}")
-            if n <= 2:  # in a cluster its node may not have sent it yet, and what was not sent may be dropped
+            if n <= 2:  # in a cluster its node may not have sent it yet, and unsent messages may be dropped
                 sent.append(subscriber.packet())
         for packet in sent:
             subscriber.send(f"puback {packet.packet_id}")
@@ -309,7 +309,7 @@ def test_a_burst_of_qos_2_messages(start_broker: StartBroker) -> None:
 
 @pytest.mark.one_node
 def test_a_slow_consumer_harms_only_itself(start_broker: StartBroker) -> None:
-    """QoS 0 for it is dropped and counted, QoS 1 waits and comes later; others get everything meanwhile."""
+    """QoS 0 for it is dropped and counted, QoS 1 waits and comes later; others get everything at once."""
     broker = start_broker({"limits.max_outgoing_bytes": MIB, "mqtt.sys_interval": 0.1})
     payload = "x" * 20_000
     with (
@@ -395,7 +395,7 @@ def test_publishers_wait_for_a_store_that_is_behind(start_broker: StartBroker) -
 
 @pytest.mark.one_node
 def test_max_connections(start_broker: StartBroker) -> None:
-    """The one too many waits in the kernel, and comes in when another goes."""
+    """One connection too many waits in the kernel, and comes in when another goes."""
     broker = start_broker({"limits.max_connections": 3})
     with ExitStack() as stack:
         clients = [stack.enter_context(Wire(broker.port, name=f"c{n}")) for n in range(4)]
@@ -427,7 +427,7 @@ def test_max_pending_connects(start_broker: StartBroker) -> None:
 
 @pytest.mark.one_node
 def test_file_descriptors_run_out(start_broker: StartBroker) -> None:
-    """Accepting pauses, nothing spins, those who are in are served; it resumes when there are some again."""
+    """Accepting pauses, nothing spins, connected clients are served; it resumes when there are some again."""
     broker = start_broker()
     with ExitStack() as stack:
         first = stack.enter_context(Wire(broker.port, name="first")).connect()
@@ -483,7 +483,7 @@ MALFORMED = [
 
 
 def by_different_clients(stream: tuple[bytes, ...]) -> list[tuple[bytes, ...]]:
-    """The stream with other client ids: those who fight for one have to wait."""
+    """The stream with other client ids: connections that share one have to wait for each other."""
     return [tuple(part.replace(b"\x01a", b"\x01" + bytes([n])) for part in stream) for n in range(0x41, 0x7A)]
 
 

@@ -1,4 +1,4 @@
-"""Listeners: addresses of all kinds, limits of each, what a reload changes, and what is counted."""
+"""Listeners: addresses of all kinds, limits of each, changes by a reload, and figures."""
 
 import os
 import re

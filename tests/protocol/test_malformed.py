@@ -1,4 +1,4 @@
-"""Every packet of the table of cases at a real node: what is malformed ends its own connection, and nothing else.
+"""Every packet of the table of cases at a real node: a malformed packet ends its own connection, and nothing else.
 
 Also the nine combinations of QoS, and the codec's cases sent byte by byte.
 """
@@ -31,7 +31,7 @@ def is_connect(case: Case) -> bool:
 
 
 def connect_level(case: Case) -> int:
-    """The level of the answer to a CONNECT: one with the name MQTT and a level from 5 on gets that of level 5."""
+    """The level of the answer to a CONNECT: level 5 for a CONNECT with the name MQTT and a level from 5 on."""
     at = case.data.find(b"\0\4MQTT", 0, 10)
     return 5 if 0 < at < len(case.data) - 6 and case.data[at + 6] >= 5 else 4
 

@@ -23,7 +23,7 @@ MESSAGES, CONNECTS, MANY = 10_000_000, 1_000_000, 100_000
 CLIENTS = 400  # that have the groups or the aliases together
 ROUNDS = 10
 SMALL = 100 * MIB
-FIRST = 3  # rounds before the one that others are compared with
+FIRST = 3  # rounds before the round that later ones are compared with
 
 
 @pytest.fixture

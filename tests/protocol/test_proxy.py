@@ -32,7 +32,7 @@ def connect(broker: Broker) -> socket.socket:
 
 
 def answer(connection: socket.socket, size: int = 4) -> bytes:
-    """What comes, up to so many bytes; less when the connection ends."""
+    """The bytes that come, up to so many; less when the connection ends."""
     data = b""
     try:
         while len(data) < size and (piece := connection.recv(size - len(data))):

@@ -1,4 +1,4 @@
-"""What a session still is after the node was stopped or killed and started again."""
+"""The state of a session after the node was stopped or killed and started again."""
 
 import pytest
 

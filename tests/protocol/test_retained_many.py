@@ -1,4 +1,4 @@
-"""Many retained messages: few matches are found without a look at the rest, all arrive, and nobody waits for that."""
+"""Many retained messages: few matches are found without a look at the rest, all arrive, no client waits for them."""
 
 import time
 from collections.abc import Callable
@@ -70,7 +70,7 @@ def take(client: Wire, count: int, between: Callable[[int], None] = lambda n: No
 @pytest.mark.parametrize("each", MANY)
 @pytest.mark.parametrize("qos", [0, 1])
 def test_all_of_them_arrive_at_a_slow_reader(start_broker: StartBroker, each: int, qos: int) -> None:
-    """Once each, with RETAIN, paced by its reading; memory is bounded and others are served meanwhile."""
+    """Once each, with RETAIN, paced by its reading; memory is bounded and others are served at once."""
     broker = start_broker()
     fill(broker, each)
     with ExitStack() as stack:
@@ -96,7 +96,7 @@ def test_all_of_them_arrive_at_a_slow_reader(start_broker: StartBroker, each: in
 @pytest.mark.one_process  # its CPU time is measured
 @pytest.mark.parametrize("each", MANY)
 def test_few_matches_are_found_without_a_look_at_the_rest(start_broker: StartBroker, each: int) -> None:
-    """The CPU time of a search is compared with that of taking all: by far less, whatever the machine."""
+    """The CPU time of a search is compared with the time to take all: by far less, whatever the machine."""
     broker = start_broker({"mqtt.sys_interval": 0})
     fill(broker, each)
     with Wire(broker.port, name="s") as client:
@@ -126,7 +126,8 @@ def test_few_matches_are_found_without_a_look_at_the_rest(start_broker: StartBro
 
 
 def test_they_are_found_while_they_change(start_broker: StartBroker) -> None:
-    """A search that stands still while the tree changes under it: what stays is found once, what goes is no harm."""
+    """A search that stands still while the tree changes under it: a kept message is found once, a removed one does no
+    harm."""
     broker = start_broker()
     each = 100
     fill(broker, each)

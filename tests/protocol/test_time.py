@@ -1,4 +1,4 @@
-"""Keep alive, the time for CONNECT, retries of level 3: what happens when nothing is sent."""
+"""Keep alive, the time for CONNECT, retries of level 3: the times when nothing is sent."""
 
 import signal
 import time
@@ -68,7 +68,7 @@ def test_other_packets_keep_a_connection_alive_too(broker: Broker, level: int) -
 
 @LEVELS
 def test_keep_alive_counts_after_a_packet_too(broker: Broker, level: int) -> None:
-    """What is sent later starts the period again; half a packet is no reason to wait for ever."""
+    """Later bytes start the period again; half a packet is no reason to wait for ever."""
     with Wire(broker.port, level) as client:
         client.connect("keep=1")
         client.send("publish t x q1 id=1")
@@ -186,7 +186,7 @@ def test_a_will_is_published_when_the_node_stops(tmp_path: Path, store: str) -> 
 
 
 def test_a_stopped_process_does_not_time_its_clients_out(broker: Broker) -> None:
-    """SIGSTOP for longer than keep alive: what clients had sent meanwhile counts."""
+    """SIGSTOP for longer than keep alive: packets sent during the stop count."""
     with Wire(broker.port, name="short") as client:
         client.connect("keep=1")
         broker.signal(signal.SIGSTOP)

@@ -72,7 +72,7 @@ REVOKED: dict[str, Pair] = {}
 
 
 def echo(client: SocketClient, payload: bytes, qos: int = 1) -> bytes:
-    """What comes back of a message to oneself."""
+    """The packet that comes back of a message to oneself."""
     client.subscribe(("echo", qos))
     client.send(Publish(topic_name="echo", payload=payload, qos=qos, packet_id=7 if qos else 0))
     while not isinstance(packet := client.receive(), Publish):
@@ -124,7 +124,7 @@ def test_who_means_another_protocol_is_refused(node: BrokerProcess, authority: A
         ("broker.example", "localhost"),
         ("other.example", "other.example"),
         ("two.wild.example", "other.example"),
-        ("one.wild.example", "certbot.example"),  # a name of its own goes before a wildcard
+        ("one.wild.example", "certbot.example"),  # a certificate's own name goes before a wildcard
         ("CERTBOT.example", "certbot.example"),
         ("unknown.example", "localhost"),
     ],
@@ -194,7 +194,7 @@ def test_what_a_certificate_says(
     since = len(node.log)
     with tls_client(ports(node, listener)["mqtts"], trusting(authority, pair), "says"):
         line = node.wait_for_log("client connected|connection refused", since=since, client_id="says")
-    if certificate is None and listener != "open":  # where certificates name users, who has no name is nobody
+    if certificate is None and listener != "open":  # where certificates name users, a client without a name is refused
         assert line["reason"] == "it sent no credentials"
     else:
         assert (line["certificate"], line["listener"], line["transport"]) == (certificate, listener, "mqtts")
@@ -263,7 +263,7 @@ def test_who_reads_slowly_gets_all(start_node: StartNode, authority: Authority) 
 
 
 def test_the_end_is_said(node: BrokerProcess, authority: Authority) -> None:
-    """close_notify: what a client reads is the end, not a line that was cut."""
+    """close_notify: a client reads the end, not a line that was cut."""
     connection = tls_socket(ports(node)["mqtts"], trusting(authority), suppress_ragged_eofs=False)
     with SocketClient(0, "rude", connected=connection) as client:
         client.send(b"\xff\xff\xff\xff\xff")

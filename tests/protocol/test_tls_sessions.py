@@ -1,4 +1,4 @@
-"""TLS sessions that clients resume, spoken by Python's ssl: for how long, and what ends them."""
+"""TLS sessions that clients resume, spoken by Python's ssl: their duration, and the reasons for their end."""
 
 import signal
 import ssl

@@ -1,4 +1,4 @@
-"""MQTT over WebSocket at a real node, spoken by `websockets`: who is let in, and what frames may look like."""
+"""MQTT over WebSocket at a real node, spoken by `websockets`: the clients that are admitted, and the form of frames."""
 
 import socket
 from collections.abc import Iterator
@@ -228,7 +228,7 @@ def test_a_fault_is_said(node: BrokerProcess, data: bytes, code: int) -> None:
 
 
 def test_answers_to_pings_do_not_pile_up(node: BrokerProcess) -> None:
-    """Whoever pings and doesn't read costs one answer, and loses nothing else."""
+    """A client that pings and doesn't read costs one answer, and loses nothing else."""
     before = node.rss()
     with socket.create_connection(("127.0.0.1", ports(node)["ws"]), DEADLINE) as connection:
         connection.sendall(request() + frame(BINARY, CONNECT))

@@ -1,7 +1,7 @@
 """One client's end of a connection, at the level of packets: for tests that say what stands on the wire.
 
-Packets are written as lines ("publish a/b hello q1 id=5", see packet_lines.py) or are bytes. What comes is cut into
-frames and compared as bytes, so that a flag or a length that is wrong shows.
+Packets are written as lines ("publish a/b hello q1 id=5", see packet_lines.py) or are bytes. The bytes that come are
+cut into frames and compared as bytes, so that a flag or a length that is wrong shows.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class Wire:
 
     Args:
         port: of the node.
-        level: protocol level, for what is written as lines and for what is shown.
+        level: protocol level, of written lines and of shown packets.
         name: client id of CONNECT lines without one.
         split: send each byte by itself.
         receive_buffer: SO_RCVBUF, for a client that is to be slow.
@@ -75,10 +75,10 @@ class Wire:
     # ---- sending ----
 
     def send(self, *what: str | bytes) -> None:
-        """Send packets, in one write unless `split`. In a cluster, what others have sent before comes before it."""
+        """Send packets, in one write unless `split`. In a cluster, earlier packets of others come before them."""
         take_turns(self.port, self)
         data = b"".join(item if isinstance(item, bytes) else parse_packet(item, self.level, self.name) for item in what)
-        with contextlib.suppress(ConnectionError):  # the node closed first: what it sent before shows that
+        with contextlib.suppress(ConnectionError):  # the node closed first: its last packets show that
             if not self.split:
                 self._socket.sendall(data)
             else:
@@ -164,9 +164,9 @@ class Wire:
             raise AssertionError(f"{error}; awaited {wanted}") from None
 
     def _answer(self, awaited: Awaited) -> bytes | None:
-        """The next frame. In a cluster some answers wait for Redis or other nodes, and what does not may come first.
+        """The next frame. In a cluster some answers wait for Redis or other nodes, and other packets may come first.
 
-        SUBACK: [3.8.4]. PUBACK and PUBCOMP: messages of the one direction are in no order with answers of the other.
+        SUBACK: [3.8.4]. PUBACK and PUBCOMP: messages of one direction are in no order with answers of the other.
         """
         if awaited.data[0] not in ANSWERS or self.port not in SETTLERS:
             return self.receive()
@@ -188,7 +188,7 @@ class Wire:
         return None if found is None else decode(found, self.level)
 
     def settle(self) -> None:
-        """Wait until the node has acted on all that was sent, and has stored it; what comes meanwhile is kept.
+        """Wait until the node has acted on all that was sent, and has stored it; packets that come are kept.
 
         In a cluster, until all nodes have.
         """
