@@ -1,6 +1,6 @@
 """In which groups, and in which order, pytest-xdist runs the tests (`--dist loadgroup --no-loadscope-reorder`).
 
-A group runs in one worker, one test after the other. Heavy tests are in groups by what they start: two of a kind never
+A group runs in one worker, one test after the other. Heavy tests are in groups by their servers: two of a kind never
 run side by side, and one JVM, one engine or one browser serves them all. The longest groups begin first. Other tests
 stay together by file, which keeps what a file's tests share. Files whose tests share nothing and take long are spread.
 """

@@ -22,8 +22,8 @@ from tests.harness.redis_cluster import RedisCluster
 from tests.harness.redis_process import RedisProcess
 from tests.harness.socket_client import SocketClient
 
-# What CLUSTER.md lists for a Redis Cluster, without the commands that a rented service refuses: CONFIG, INFO and
-# CLIENT.
+# The rights that CLUSTER.md lists for a Redis Cluster, without the commands that a rented service refuses: CONFIG, INFO
+# and CLIENT.
 RIGHTS = [
     *("~{mq}*", "&{mq}:*", "-@all", "+@read", "+@write", "+time", "+fcall", "+fcall_ro", "+function|list"),
     *("+function|load", "+spublish", "+ssubscribe", "+hello", "+ping", "+wait", "+cluster|slots"),

@@ -75,7 +75,7 @@ class Engine:
             **environment(),
             "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin",
             "DOCKER_HOST": f"unix://{self.directory}/socket",
-            "DOCKER_CONFIG": str(self.directory),  # nobody's credentials
+            "DOCKER_CONFIG": str(self.directory),  # without credentials
             "COMPOSE_PROJECT_NAME": "flockmq",
         }
 

@@ -28,6 +28,6 @@ async def _exchange(host: str, port: int, subscriber_id: str, publisher_id: str,
         assert sorted(((message.qos, message.payload) for message in got), key=lambda one: one[0]) == [
             (qos, f"{qos}/{number}".encode()) for qos in (0, 1, 2) for number in range(5)
         ]
-        # Nothing more: the next message is the one published next.
+        # Nothing more: the message published next is the next that comes.
         await publisher.publish(topic_name, b"end", 1)
         assert (await subscriber.receive()).payload == b"end"

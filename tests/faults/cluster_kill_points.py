@@ -23,7 +23,7 @@ filled            Redis has put messages of a group into a queue of the node's s
 filled-given      they are passed to the session, and nothing was sent
 settled           Redis has the leases' ends by acknowledgements, and no part of the node knows yet
 returned          Redis has the release of a session, with which messages went back to their groups
-grace-asked       the node has asked for what is due, messages of absent members among it
+grace-asked       the node has asked for due messages, among them messages of absent members
 grace-due         they went back; the node knows it, and no more
 buried-leases     a dead node's leases went back to their groups; this node has its messages of them
 leases-asked      after a gap of its link, the node has got its leases again

@@ -46,7 +46,7 @@ class AccessFiles:
         self._write_users("")
 
     def comment(self, text: str) -> None:
-        """Write the file anew with a comment, and the same users in another order."""
+        """Write the file again with a comment, and the same users in another order."""
         self._hashes = dict(reversed(self._hashes.items()))
         self._write_users(f"# {text}\n")
 
@@ -77,7 +77,7 @@ class AccessFiles:
 
 
 def login(broker: Broker, user: str, client_id: str = "", line: str = "") -> Wire:
-    """A client of a user, who has his name as password."""
+    """A client of a user; the password is the user's name."""
     return Wire(broker.port, name=client_id or user).connect(f"user={user} pass={user} {line}")
 
 

@@ -1,4 +1,4 @@
-"""What attackers do, in a process of their own: `attacks.py PORT malformed COUNT`, or `slow COUNT`."""
+"""Attackers, in a separate process: `attacks.py PORT malformed COUNT`, or `slow COUNT`."""
 
 import itertools
 import socket
@@ -25,12 +25,12 @@ def of_all_levels() -> list[bytes]:
 
 
 def malformed(port: int, count: int) -> None:
-    """Send so many malformed packets, each on a connection of its own, as far as it is one that ends it."""
+    """Send so many malformed packets, each on a new connection, if the packet ends it."""
     hurl(port, [row for row in [*ROWS.values(), *of_all_levels()] if len(row) < 1000], count)
 
 
 def slow(port: int, count: int) -> None:
-    """Open so many connections and say CONNECT a byte at a time, for ever; those that are closed come again."""
+    """Open so many connections and say CONNECT a byte at a time, for ever; closed connections come again."""
     clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
     print("open", flush=True)
     for number in itertools.count():

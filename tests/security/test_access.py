@@ -1,4 +1,4 @@
-"""Who may do what: known attacks on access control of MQTT brokers, each against a real node.
+"""Rights of clients: known attacks on access control of MQTT brokers, each against a real node.
 
 The names have the ids of advisories where there are some.
 """
@@ -19,7 +19,7 @@ from tests.security.access_files import NOT_AUTHORIZED, WRONG, AccessFiles, coun
 
 @pytest.fixture
 def store() -> str:
-    """Who may do what is decided alike over each store."""
+    """Rights are decided alike over each store."""
     return "memory"
 
 
@@ -108,7 +108,7 @@ def test_cve_2017_7650_a_name_does_not_widen_a_pattern(
 def test_cve_2018_12546_a_retained_message_is_not_delivered_once_the_right_is_gone(
     files: AccessFiles, start_broker: StartBroker
 ) -> None:
-    """The right to read it. Whose publisher has lost the right to publish it stays: nobody keeps who that was."""
+    """The right to read it. It stays if its publisher has lost the right to publish: no publisher is noted with it."""
     files.users("ada", "bob")
     files.rules("user ada", "topic readwrite #", "user bob", "topic read plan/#")
     broker = files.start(start_broker)
@@ -177,7 +177,7 @@ def test_nats_2026_26_a_deny_under_a_broad_grant_holds_for_retained_and_queued_m
 
 
 def test_cve_2017_7652_a_damaged_file_leaves_no_open_door(files: AccessFiles, start_broker: StartBroker) -> None:
-    """What can't be read at SIGHUP leaves what was known before."""
+    """A file that can't be read at SIGHUP leaves the earlier rules."""
     files.users("ada")
     files.rules("user ada", "topic readwrite a/#")
     broker = files.start(start_broker)
@@ -232,7 +232,7 @@ def test_changed_files_act_on_who_is_connected(files: AccessFiles, start_broker:
 
 
 def test_a_changed_password_ends_the_connections_that_used_it(files: AccessFiles, tmp_path: Path) -> None:
-    """Those of its user, and of nobody else; a client with the new password comes in."""
+    """Its user's connections, and no others; a client with the new password is admitted."""
     files.users("ada", "bob")
     configuration = tmp_path / "flockmq.toml"
     configuration.write_text(
@@ -282,7 +282,7 @@ def test_a_changed_password_ends_nothing_if_so_configured(files: AccessFiles, tm
             ada.expect_nothing()
             refused(broker, "user=ada pass=ada", WRONG)
             with Wire(broker.port, name="again").connect("user=ada pass=new") as again:
-                configuration.write_text(f"{text}true\n")  # the old password has changed meanwhile
+                configuration.write_text(f"{text}true\n")  # the old password has changed before
                 reread(broker)
                 assert ada.receive() is None
                 again.expect_nothing()
@@ -336,7 +336,7 @@ def test_cve_2017_7652_a_configuration_that_would_be_open_is_not_followed(files:
 
 
 def test_cve_2018_20145_each_listener_has_its_own_rules(files: AccessFiles, tmp_path: Path) -> None:
-    """What is said of one listener holds for it, and for no other."""
+    """The rules of one listener hold for it, and for no other."""
     files.users("ada")
     files.rules("topic read public/#", "user ada", "topic readwrite #")
     configuration = tmp_path / "flockmq.toml"

@@ -1,4 +1,4 @@
-"""Credentials under attack: guessing, floods of CONNECT, and what clients write into names."""
+"""Credentials under attack: guessing, floods of CONNECT, and names with special letters."""
 
 import asyncio
 import re
@@ -44,7 +44,7 @@ def files(tmp_path: Path) -> AccessFiles:
 def attempt(
     access: AccessControl, username: str | None, password: bytes | None, address: str = "192.0.2.1:5"
 ) -> Verdict:
-    """What is said of these credentials."""
+    """The verdict on these credentials."""
 
     async def ask() -> Verdict:
         answer = access.authenticate(Credentials("c", username, password, address, 4))
@@ -161,7 +161,7 @@ def test_a_client_that_returns_after_a_restart_costs_no_hash(tmp_path: Path, mon
 
 
 def test_every_byte_of_a_password_counts() -> None:
-    """Other hashes end at a zero byte, or after 72: the hash of a longer password is then that of its beginning."""
+    """Other hashes end at a zero byte, or after 72: a longer password then has the hash of its beginning."""
     password = b"a\0b" + b"c" * 97
     stored, verifier = hash_password(password), Verifier()
     verifier.configure(60.0)
@@ -178,7 +178,7 @@ def test_a_queue_of_work_is_bounded() -> None:
     async def flood() -> list[object]:
         tasks = [asyncio.ensure_future(pool.run(go.wait, 20)) for _ in range(10)]
         await asyncio.sleep(0)
-        tasks[0].cancel()  # who gives up does not make room: its thread is still busy
+        tasks[0].cancel()  # a task that gives up does not make room: its thread is still busy
         more = await asyncio.gather(pool.run(go.wait, 20), return_exceptions=True)
         go.set()
         return [*await asyncio.gather(*tasks, return_exceptions=True), *more]
@@ -214,7 +214,7 @@ def test_addresses_are_those_of_customers() -> None:
 
 
 def test_a_wrong_password_is_answered_late(files: AccessFiles, start_broker: StartBroker) -> None:
-    """And who knows the right one does not wait, at the same address."""
+    """And a client with the right one does not wait, at the same address."""
     broker = files.start(start_broker, auth__failure_delay=0.3)
     began = time.monotonic()
     refused(broker, "user=ada pass=wrong", WRONG)
@@ -227,7 +227,7 @@ def test_a_wrong_password_is_answered_late(files: AccessFiles, start_broker: Sta
 
 
 def test_a_flood_of_passwords_does_not_stop_publishing(start_broker: StartBroker, tmp_path: Path) -> None:
-    """Argon2 is slow on purpose: what is compared is latency with and without a flood, in one run, and loosely."""
+    """Argon2 is slow on purpose: latency with and without a flood is compared, in one run, and loosely."""
     (tmp_path / "argon").write_text("ada:" + hash_password(b"secret").text + "\n")
     settings = {"auth.password_file": tmp_path / "argon", "auth.failure_delay": 0, "auth.allow_anonymous": True}
     broker = start_broker({**settings, "http.listen": "127.0.0.1:0"})
@@ -335,7 +335,7 @@ def test_redis_keys_are_not_widened_by_client_ids(start_cluster: StartCluster) -
     assert keys == {f"mq:{kind}:{name}" for name in names for kind in ("s", "subs")}
     clients[1].send("disconnect")
     with Wire(cluster["a"].port, name="*") as star:
-        star.connect("")  # a clean session ends the one before: that of `*`
+        star.connect("")  # a clean session ends the session before: the session of `*`
         star.send("pingreq")
         star.expect("pingresp")
         left = {key for key in cluster.redis.key_names() if key.startswith("mq:subs:")}
@@ -346,7 +346,7 @@ def test_redis_keys_are_not_widened_by_client_ids(start_cluster: StartCluster) -
 
 @pytest.mark.parametrize("name", ["*", ">", "a.*", "a/>", "?", "[a-z]", "%", "{a}"])
 def test_nats_globs_are_letters(name: str, files: AccessFiles, start_broker: StartBroker) -> None:
-    """What is a wildcard elsewhere is none here: in rules, in topics, in names."""
+    """Wildcards of other systems are letters here: in rules, in topics, in names."""
     files.rules("user ada", f"topic readwrite {name}", f"topic readwrite x/{name}/y")
     broker = files.start(start_broker)
     with login(broker, "ada", name) as ada:
@@ -357,7 +357,7 @@ def test_nats_globs_are_letters(name: str, files: AccessFiles, start_broker: Sta
 
 
 def test_cve_2017_9868_what_is_kept_is_its_owners_only(tmp_path: Path) -> None:
-    """Whatever the umask says: the database, what stands beside it while it is open, and the password file."""
+    """Whatever the umask: the database, the files beside it while it is open, and the password file."""
     broker = BrokerProcess(tmp_path, "sqlite").start(umask=0)
     try:
         with Wire(broker.port, name="c") as client:

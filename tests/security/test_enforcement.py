@@ -1,4 +1,4 @@
-"""What a client may publish and read is enforced wherever a message enters and leaves: see also tests/security."""
+"""Rights to publish and to read are enforced wherever a message enters and leaves: see also tests/security."""
 
 import pytest
 
@@ -11,7 +11,7 @@ Rules = dict[str, list[tuple[bool, int, bytes]]]
 
 
 class ByRules:
-    """Everybody is who they say, with the rights that stand here; whoever doesn't stand here may do everything."""
+    """Each client has the name that it gives, with the rights that stand here; without a row it may do everything."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -114,7 +114,7 @@ def test_queued_messages_are_judged_when_they_are_delivered() -> None:
     assert topics(reader) == ["a"]
     session = node.sessions.get(b"reader")
     assert session is not None
-    assert session.queue_length == 2  # what was sent and not acknowledged: the denied one has left the queue
+    assert session.queue_length == 2  # sent and not acknowledged: the denied one has left the queue
 
 
 def test_a_denied_message_stays_away_after_a_restart() -> None:
@@ -126,7 +126,7 @@ def test_a_denied_message_stays_away_after_a_restart() -> None:
     reader = Client(again, "reader", clean_start=False)
     reader.connack()
     assert topics(reader) == []
-    again.advance(1)  # that it is done is a record that nobody waits for
+    again.advance(1)  # no reply waits for the record that it is done
     third = node_with(KeepingStore(again.store.after(len(again.store.told))))
     again.close()
     reader = Client(third, "reader", clean_start=False)

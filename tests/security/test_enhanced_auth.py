@@ -35,7 +35,7 @@ def store() -> str:
 
 
 def start(start_broker: StartBroker, tmp_path: Path, **more: object) -> Broker:
-    """A broker with ada, who has SCRAM credentials, bob, who has none, and tokens."""
+    """A broker with ada, with SCRAM credentials, bob without them, and tokens."""
     passwords = tmp_path / "passwords"
     lines = [f"ada:{scram_credentials(b'engine', ROUNDS).text}", f"bob:{quick_hash('bob')}"]
     passwords.write_text("".join(f"{line}\n" for line in lines))

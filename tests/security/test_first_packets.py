@@ -1,6 +1,6 @@
 """Anyone may send a first packet: the largest ones that limits allow stop the loop for at most 2 ms.
 
-The time is that of the CPU, the best of several attempts: another process costs none of it.
+The time is CPU time, the best of several attempts: another process costs none of it.
 """
 
 import time

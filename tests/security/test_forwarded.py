@@ -91,7 +91,7 @@ class Site:
         self.token = token
 
     def ask(self, source: str, token: str, *, port: int = 0, method: str = "GET", path: str = "/nodes") -> int:
-        """The status of a request from an address, with a header of its own making."""
+        """The status of a request from an address, with a forged header."""
         connection = http.client.HTTPConnection(
             "127.0.0.1", port or self.nginx.port, DEADLINE, source_address=(source, 0)
         )

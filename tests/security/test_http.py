@@ -148,7 +148,7 @@ def test_smuggling(api: HttpClient) -> None:
 
 
 def test_slowloris(start_broker: StartBroker) -> None:
-    """Connections that send little, or nothing, or read nothing, go; who asks properly meanwhile is answered."""
+    """Connections that send little, or nothing, or read nothing, go; proper requests are answered all the time."""
     broker = start_broker(HTTP)
     api = HttpClient(broker)
     began = time.monotonic()
@@ -258,7 +258,7 @@ def test_others_are_served_no_api_without_tokens(start_broker: StartBroker) -> N
 def test_metrics_may_take_a_token(start_broker: StartBroker, tmp_path: Path) -> None:
     token = add(tmp_path / "tokens", "prometheus", "read")
     closed = HttpClient(start_broker({"http.listen": "0.0.0.0:0", "http.metrics_token": True}))
-    assert closed.ask("GET", "//metrics").status == 403  # nobody has a token yet
+    assert closed.ask("GET", "//metrics").status == 403  # there is no token yet
     broker = start_broker({**HTTP, "http.tokens_file": tmp_path / "tokens", "http.metrics_token": True})
     assert HttpClient(broker).ask("GET", "//metrics").status == 401
     assert HttpClient(broker, token).ask("GET", "//metrics").status == 200

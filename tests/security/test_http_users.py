@@ -1,4 +1,4 @@
-"""A back end over HTTP: what it is asked, whom it lets in, and what happens when it fails."""
+"""A back end over HTTP: its requests, the clients that it admits, and its failures."""
 
 import json
 import threading

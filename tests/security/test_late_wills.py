@@ -42,7 +42,7 @@ def retained(broker: Broker) -> list[str]:
 
 
 def kill_with_wills(broker: Broker) -> None:
-    """The node dies while bob and carl are connected, who have wills."""
+    """The node dies while bob and carl are connected, with wills."""
     clients = [login(broker, name, line=f"clean=0 will={name}/will message=x q1 retain") for name in ("bob", "carl")]
     broker.kill()
     for one in clients:

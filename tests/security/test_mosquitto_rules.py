@@ -101,7 +101,7 @@ def connect(port: int, user: str | None, client_id: str) -> Wire:
 
 
 def rights(port: int, user: str | None, client_id: str) -> tuple[set[str], set[str]]:
-    """What a client may read, and what it may publish, as others see it."""
+    """The topics that a client may read, and may publish, as others see it."""
     with connect(port, user, client_id) as client, connect(port, "admin", "admin") as admin:
         client.send("subscribe 1 #:0")
         client.packet()

@@ -32,7 +32,7 @@ def test_connections_of_a_user_are_counted(files: AccessFiles, start_broker: Sta
     broker = files.start(start_broker, quotas__max_connections_per_user=2)
     with login(broker, "ada", "1") as one, login(broker, "ada", "2") as two, login(broker, "bob", "3"):
         refused(broker, "user=ada pass=ada", UNAVAILABLE, "4")
-        with login(broker, "ada", "2"):  # in place of the one before
+        with login(broker, "ada", "2"):  # in place of the client before
             assert two.receive() is None
             one.close()
             until(lambda: connects(broker, "ada", "4"), "there is room again")
@@ -55,7 +55,7 @@ def test_who_comes_back_too_often_is_held_off(files: AccessFiles, start_broker: 
 
 
 def test_new_rules_reach_many_clients(files: AccessFiles, start_broker: StartBroker) -> None:
-    """More than are looked at in one turn, and those of the last turn too."""
+    """More than are looked at in one turn, and also the clients of the last turn."""
     files.rules("topic read a")
     broker = files.start(start_broker, auth__allow_anonymous=True)
     with contextlib.ExitStack() as stack:
@@ -86,10 +86,10 @@ def test_a_connection_counts_and_can_be_banned_while_it_claims_its_session(
         try:
             roamer.send("connect user=ada pass=ada")
             refused(b, "user=ada pass=ada", UNAVAILABLE, "other")
-            again.send("connect user=ada pass=ada")  # in the place of the one before
+            again.send("connect user=ada pass=ada")  # in the place of the client before
             refused(b, "", NOT_AUTHORIZED, "third")  # by now the node has read that
             assert HttpClient(b).ask("POST", "/bans", {"kind": "client_id", "value": "roamer"}).status == 200
             assert roamer.receive() is None and again.receive() is None
         finally:
-            a.signal(signal.SIGCONT)  # what it has not applied, it does: only then others get CONNACK
+            a.signal(signal.SIGCONT)  # it applies the changes that it has missed: only then others get CONNACK
         until(lambda: connects(b, "ada", "other"), "there is room again")

@@ -1,7 +1,7 @@
-"""Published faults of MQTT brokers in what they do with packets: each ends its own connection, and nothing else.
+"""Published faults of MQTT brokers in the handling of packets: each ends its own connection, and nothing else.
 
-A row is what a client sends, after CONNECT or instead of it. The node must close that connection, say why in its log,
-and go on serving others; what takes memory is measured.
+A row has the bytes that a client sends, after CONNECT or instead of it. The node must close that connection, say why in
+its log, and go on serving others; memory is measured where an attack takes it.
 """
 
 import itertools
@@ -91,7 +91,7 @@ ROWS: dict[str, bytes] = {
     "will to a wildcard": connect(flags=WILL, rest=text(b"a/#") + text(b"x")),
     "will to $SYS": connect(flags=WILL, rest=text(b"$SYS/broker/version") + text(b"x")),
 }
-# Levels are refused in SUBACK, which closes nothing; what is published or a will closes.
+# Levels are refused in SUBACK, which closes nothing; a PUBLISH or a will with them closes.
 DEEP = b"/" * 65_400
 ROWS |= {
     "CVE-2019-11779 topic name of 65 400 levels": HELLO + frame(0x30, text(DEEP)),
@@ -148,7 +148,7 @@ def witness(node: BrokerProcess) -> Iterator[SocketClient]:
 
 
 def ended(client: socket.socket) -> bytes:
-    """What the node still says before it closes the connection."""
+    """The node's last bytes before it closes the connection."""
     client.settimeout(20)
     said = b""
     try:
@@ -332,7 +332,7 @@ def test_aedes_1087_the_queue_of_an_absent_client_is_bounded(node: BrokerProcess
 
 
 def test_ghsa_2hjf_wildcards_cost_no_time(node: BrokerProcess, witness: SocketClient) -> None:
-    """What made a regular expression run for ever is matched level by level."""
+    """Filters that made a regular expression run for ever are matched level by level."""
     client = SocketClient(node.port, "patterns")
     filters = ["/".join("+" * n + "a" * (30 - n)) for n in range(31)]
     assert client.subscribe(*((name, 0) for name in filters)) == [0] * 31
@@ -381,7 +381,7 @@ def test_cve_2026_8741_a_crash_between_publish_and_its_identifier() -> None:
     device = Client(node, "device", clean_start=False)
     device.send(Publish("t", b"x", qos=2, packet_id=5))
     device.send(Pubrel(packet_id=5))
-    for moment in range(begin, len(node.store.told)):  # after the last one, what is sent again is a new message
+    for moment in range(begin, len(node.store.told)):  # after the last one, the repeated PUBLISH is a new message
         again = Node(KeepingStore(node.store.after(moment)))
         device = Client(again, "device", clean_start=False)
         device.send(Publish("t", b"x", qos=2, packet_id=5, dup=True), Pubrel(packet_id=5))

@@ -1,4 +1,4 @@
-"""Users of a cluster, in Redis: `flockmq users` makes them, and what changes acts on all nodes at once."""
+"""Users of a cluster, in Redis: `flockmq users` makes them, and changes act on all nodes at once."""
 
 import json
 import os
@@ -110,7 +110,7 @@ def subscribes(client: Wire, topic_filter: str) -> bool:
 
 
 def test_users_in_an_outage(start_cluster: StartCluster) -> None:
-    """Those who are known come in as clean clients, nobody else does; what changed meanwhile acts in the end."""
+    """Known users are admitted as clean clients, no others are; changes of that time act in the end."""
     cluster = start_cluster(SETTINGS, nodes="a", proxies=True)
     node = cluster["a"]
     for name in ("ada", "bob", "eve"):

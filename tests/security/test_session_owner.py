@@ -1,6 +1,7 @@
-"""A session belongs to the user who made it (CVE-2026-6564): nobody else gets it, ends it or sees that it is there.
+"""A session belongs to the user that made it (CVE-2026-6564): no other user gets it, ends it or sees it.
 
-Rights to topics alone would not do (RabbitMQ's note): who knows a client id could read what waits in its queue.
+Rights to topics alone would not do (RabbitMQ's note): a client that knows a client id could read the messages in its
+queue.
 """
 
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.security.access_files import NOT_AUTHORIZED, AccessFiles, login, refu
 
 @pytest.fixture
 def files(tmp_path: Path) -> AccessFiles:
-    """With anonymous clients, too: those of the tests that let a cluster settle."""
+    """With anonymous clients, too: the tests let a cluster settle by such clients."""
     files = AccessFiles(tmp_path)
     files.users("ada", "bob")
     return files

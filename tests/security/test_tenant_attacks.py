@@ -148,7 +148,7 @@ def test_names_behind_a_delay_obey_the_rule_of_names_without_one(
 
 
 def test_filters_and_groups_of_another_tenant(start_broker: StartBroker, tmp_path: Path) -> None:
-    """They are refused as those of its clients are."""
+    """They are refused as to its clients."""
     given, tokens = settings(tmp_path)
     broker = start_broker(given)
     acme_api = api_of(broker, tokens["acme"])
@@ -218,7 +218,7 @@ def test_declared_groups_of_another_tenant(start_broker: StartBroker, tmp_path: 
 
 
 def test_traces_of_another_tenant(start_broker: StartBroker, tmp_path: Path) -> None:
-    """A token gets steps of its own topics only, whatever it asks for, and no node's name."""
+    """A token gets only steps of its tenant's topics, whatever it asks for, and no node's name."""
     given, tokens = settings(tmp_path)
     broker = start_broker(given)
     globex_api = api_of(broker, tokens["globex"])

@@ -1,4 +1,4 @@
-"""Limits and figures of each tenant: what one uses up stays free for the others."""
+"""Limits and figures of each tenant: one that uses up its share takes nothing from the others."""
 
 import json
 import time
@@ -66,7 +66,7 @@ def test_connections_and_sessions(start_broker: StartBroker, tmp_path: Path) -> 
         assert code(client(broker, "acme", "c", 5)) == QUOTA_EXCEEDED
         with client(broker, "globex", "c", 5) as globex:
             assert code(globex) == 0
-        with client(broker, "acme", "b", 5, **stays) as again:  # in place of the one before
+        with client(broker, "acme", "b", 5, **stays) as again:  # in place of the client before
             assert code(again) == 0
             assert figure(broker, "connections", "acme") == 2
     until(lambda: figure(broker, "connections", "acme") == 0)
@@ -161,7 +161,7 @@ def test_queues_of_all_sessions_together(start_broker: StartBroker, tmp_path: Pa
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 def test_a_connected_client_loses_its_oldest_messages(start_broker: StartBroker, tmp_path: Path, store: str) -> None:
-    """With drop-old the queue makes room for a new message by what it has not sent, also at the tenant's limit."""
+    """With drop-old the queue drops unsent messages for a new one, also at the tenant's limit."""
     broker = start(start_broker, tmp_path, {"max_queued_bytes": 3000}, limits__queue_policy="drop-old")
     slow: dict[str, Any] = {"receive_maximum": 1, "session_expiry_interval": 3600}
     with (

@@ -105,7 +105,7 @@ def test_dead_letters_stay_with_the_tenant(start_broker: StartBroker, tmp_path: 
 
 
 def test_a_stream_has_the_tenants_messages(start_logging: StartLogging, tmp_path: Path) -> None:
-    """The log has all tenants' messages if `analytics.topics` has `#`; a stream reads those of its client's tenant."""
+    """The log has all tenants' messages if `analytics.topics` has `#`; a stream reads only its client's tenant's."""
     files = AccessFiles(tmp_path)
     files.users("acme-device", "globex-device")
     settings = files.settings(tenants=RULES, analytics__topics="#")

@@ -88,7 +88,7 @@ def client(broker: Broker, tenant: str, client_id: str = "c", level: int = 4, **
 
 
 def request(sender: SocketClient, packet: Packet, kind: type) -> Any:
-    """Send a packet, and take the answer of this kind; what comes before it stays."""
+    """Send a packet, and take the answer of this kind; earlier packets stay."""
     sender.send(packet)
     before = []
     while not isinstance(answer := sender.receive(), kind):
@@ -112,7 +112,7 @@ def publish(sender: SocketClient, topic: str, payload: bytes, qos: int = 1, **mo
 
 
 def messages(receiver: SocketClient) -> list[tuple[str, bytes]]:
-    """Topic name and payload of what has come, acknowledged."""
+    """Topic name and payload of the messages that have come, acknowledged."""
     found = []
     for packet in receiver.ping():
         if isinstance(packet, Publish):
@@ -133,7 +133,7 @@ def seen(attacker: SocketClient, act: Callable[[], object]) -> str:
 
 @LEVELS
 def test_both_tenants_have_the_same_names(broker: Broker, level: int) -> None:
-    """Topics, client ids, groups, retained messages and wills of one tenant are not those of the other."""
+    """No topic, client id, group, retained message or will of one tenant is the other's."""
     acme, globex = client(broker, "acme", level=level), client(broker, "globex", level=level)
     with acme, globex:
         for tenant in (acme, globex):

@@ -1,4 +1,4 @@
-"""JSON Web Tokens as passwords: who they let in, until when, and every known way to forge one."""
+"""JSON Web Tokens as passwords: the clients that they admit, until when, and every known way to forge one."""
 
 import asyncio
 import base64

@@ -1,6 +1,6 @@
 """Known attacks on listeners of brokers, each by its name: they end their own connection, and nothing else.
 
-See also tests/protocol/test_proxy.py (headers of PROXY: from who is not trusted, cut off, of unknown families).
+See also tests/protocol/test_proxy.py (headers of PROXY: from untrusted peers, cut off, of unknown families).
 """
 
 import contextlib
@@ -87,7 +87,7 @@ def opened(node: BrokerProcess) -> socket.socket:
 
 
 def read(connection: socket.socket, size: int = 1 << 20) -> bytes:
-    """What comes, up to so many bytes or to the end."""
+    """The bytes that come, up to so many or to the end."""
     found = b""
     try:
         while len(found) < size and (piece := connection.recv(size - len(found))):
@@ -101,7 +101,7 @@ def read(connection: socket.socket, size: int = 1 << 20) -> bytes:
 
 
 def test_cve_2026_25627_remaining_length_beyond_the_frame(node: BrokerProcess) -> None:
-    """A packet may be longer than its frame: what is missing is waited for, not read from beyond."""
+    """A packet may be longer than its frame: missing bytes are waited for, not read from beyond."""
     with opened(node) as connection:
         connect = encode(Connect(client_id="remaining", keep_alive=0))
         publish = encode(Publish(topic_name="t", payload=bytes(100), qos=1, packet_id=1))
@@ -202,7 +202,7 @@ def test_what_follows_an_upgrade_is_no_request(node: BrokerProcess) -> None:
     assert answer.endswith(PROTOCOL_ERROR.to_bytes(2, "big"))
 
 
-# ---- CVE-2017-7652 (Mosquitto): a reload without file descriptors falls back to what is open
+# ---- CVE-2017-7652 (Mosquitto): a reload without file descriptors falls back to the open files
 
 
 def test_cve_2017_7652_reload_without_file_descriptors(
@@ -385,4 +385,4 @@ def test_a_thousand_half_handshakes(start_node: StartNode, authority: Authority)
         for each in made:
             each.close()
         until(lambda: node.open_files() == idle, "all have gone")
-    assert min(after - before for before, after in pairwise(used)) < 1 << 20  # what is lost is lost each time
+    assert min(after - before for before, after in pairwise(used)) < 1 << 20  # a leak loses memory each time

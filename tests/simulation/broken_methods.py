@@ -223,7 +223,7 @@ def agrees(_method: Any) -> Any:
 
 
 def not_noted(flow: Any) -> Any:
-    """Of RedisStore: what the next link has shown to be in Redis does not count as confirmed."""
+    """Of RedisStore: commits that the next link has shown to be in Redis do not count as confirmed."""
 
     def flows(self: RedisStore, *arguments: Any) -> None:
         before = self.confirmed_seq

@@ -1,10 +1,10 @@
-"""The rules of a run. Those of `flockmq prove` judge the clients' history; here are those that need the whole cluster.
+"""The rules of a run that need the whole cluster. The rules of `flockmq prove` judge the clients' history.
 
 | rules | guarantee |
 | --- | --- |
 | I1, I8, S1 | G1, G8: acknowledged means kept, and sessions too |
 | S2 | the limits of queues: their bytes, marks and sent messages are counted |
-| S3 | the limits of queues: no queue has more, none drops while it has room, or what was sent: `limits.py` finds it |
+| S3 | the limits of queues: no queue has more, none drops while it has room, or sent messages: `limits.py` finds it |
 | I2 | G3: exactly once |
 | I3 | G2: order |
 | G4 | G4, for clean sessions; for persistent ones I1 |
@@ -32,7 +32,7 @@ from tests.simulation.redis_types import Hash
 from tests.simulation.timed import PREFIX, served
 from tests.simulation.world import MILLI
 
-REDISPATCHED = 4200 * MILLI  # `shared.redispatch`, a heartbeat, and what packets take
+REDISPATCHED = 4200 * MILLI  # `shared.redispatch`, a heartbeat, and the way of packets
 # Beginnings of keys that are gone when all is delivered.
 LEFT = (b"mq:q:", b"mq:in:", b"mq:gl:", b"mq:gw:", b"mq:gq:", b"mq:later:messages", b"mq:delayed")
 # Keys with the messages whose bytes a session or a group counts in its field `b` or `c`.
@@ -56,10 +56,10 @@ def judge(
         workers: members of a group for all messages.
         helpers: likewise, with clean sessions.
         guests: clients whose sessions expire, or that subscribe late.
-        retained: by node, what a new subscriber found there.
+        retained: by node, the messages that a new subscriber found there.
     """
     history, may_repeat = excuses.history(), excuses.may_repeat()
-    # Delayed messages have rules of their own (timed.py).
+    # Delayed messages have separate rules (timed.py).
     undelayed = [e for e in history.events if not (isinstance(e, Published) and e.topic.startswith(PREFIX))]
     history = History(undelayed)
     others = without(history, visitors)
@@ -125,7 +125,7 @@ def disordered(history: History, visitors: set[str], guests: set[str]) -> list[s
     """I3 within each connection of clients whose sessions end: the messages of one publisher, topic and QoS in order.
 
     A message that was sent before SUBACK, and again, may have come before the subscription at first: then it is a
-    repetition, although the client sees it once. What guests have got over an earlier connection is one, too.
+    repetition, although the client sees it once. A message that a guest has got over an earlier connection is one, too.
     """
     first = checker.published_first(history)
     times = Counter(event.payload for event in history.of(Published))
@@ -207,7 +207,7 @@ def noted_bytes(fields: Hash) -> int:
 
 
 def miscounted(keys: dict[bytes, object]) -> list[str]:
-    """S2: sessions and groups whose bytes are not those of their messages in Redis. `keys`: all."""
+    """S2: sessions and groups that count other bytes than their messages in Redis have. `keys`: all."""
     found = []
     for key, fields in keys.items():
         _, kind, name = key.split(b":", 2) if key.count(b":") > 1 else (key, b"", b"")
@@ -226,7 +226,7 @@ def miscounted(keys: dict[bytes, object]) -> list[str]:
 
 
 def miscounted_in_session(name: bytes, fields: Hash, keys: dict[bytes, object]) -> list[str]:
-    """S2: what a session counts that is not so: its marks, and the messages that may have been sent."""
+    """S2: wrong counts of a session: of its marks, and of the messages that may have been sent."""
     key = f"mq:s:{name.decode()}"
     marks, queue = keys.get(b"mq:st:" + name, {}), keys.get(b"mq:q:" + name, [])
     assert isinstance(marks, dict) and isinstance(queue, list)
@@ -252,7 +252,7 @@ def miscounted_for(tenant: bytes, keys: dict[bytes, object]) -> str:
     ]
     nodes = [int(fields.get(tenant, 0)) for key, fields in hashes.items() if key.startswith(b"mq:queued:")]
     summed = int(hashes.get(b"mq:queued:tenants", {}).get(tenant, 0))
-    counted = sum(queues) + sum(nodes) - summed  # the sum is in a key like those of nodes
+    counted = sum(queues) + sum(nodes) - summed  # the sum is in a key like the nodes' keys
     if counted == summed:
         return ""
     return f"S2 the queues of {tenant.decode()} have {counted} bytes, and Redis has the sum {summed}"

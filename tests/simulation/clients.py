@@ -1,4 +1,4 @@
-"""The clients: those of `flockmq prove`, which keep a history, over the simulated network.
+"""The clients of `flockmq prove`, which keep a history, over the simulated network.
 
 They connect again by themselves, mostly to another node, and notice a silent connection by PINGREQ.
 """
@@ -49,7 +49,7 @@ class TimedHistory(History):
 
 
 class Wire:
-    """The client's end of one connection; that of `RecordedClient.socket`.
+    """The client's end of one connection; it is `RecordedClient.socket`.
 
     Args:
         client: it belongs to.
@@ -289,7 +289,7 @@ class SimulatedClient(RecordedClient):
             self.socket.leaving, self._left_at = True, self._world.now
 
     def abandon(self, node: str = "") -> None:
-        """Connect anew, and leave the old connection open, as a client behind a broken network does."""
+        """Connect again, and leave the old connection open, as a client behind a broken network does."""
         if self.socket is not None:
             self.socket = None
             self.history.add(Ended(self.client_id, "lost"))

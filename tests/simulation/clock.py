@@ -1,4 +1,4 @@
-"""The clocks of this process while a simulation runs (clock.c): also those of the compiled modules of the broker.
+"""The clocks of this process while a simulation runs (clock.c): also for the compiled modules of the broker.
 
 They are replaced by the dynamic linker, so the process has to be started for it: `environment` has the variables.
 """
@@ -25,7 +25,7 @@ def is_ready() -> bool:
 
 
 class Clock:
-    """The clocks of the process; those of the machine, until `set` is called."""
+    """The clocks of the process; the machine's clocks, until `set` is called."""
 
     def __init__(self) -> None:
         loaded = ctypes.CDLL(os.environ[LIBRARY])

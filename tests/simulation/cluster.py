@@ -63,7 +63,7 @@ REJOINED = "the node is ready again"  # the end of a line in the log
 
 @dataclass
 class Result:
-    """What a run has shown."""
+    """The result of a run."""
 
     plan: Plan
     findings: list[str]
@@ -156,7 +156,7 @@ class Run:
         level, propagates = logger.level, logger.propagate
         gc.disable()
         gc.collect()  # the rest of the run before: the collection at its end began while that run was in use
-        gc.freeze()  # what is there now is no garbage of this run
+        gc.freeze()  # the objects that are there now are no garbage of this run
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flockmq-simulation-")))
             stack.callback(clock.release)
@@ -367,7 +367,7 @@ class Run:
         self._judge_bytes()
 
     def _coordinators(self) -> dict[str, ClusterCoordinator]:
-        """Those of the nodes that serve clients."""
+        """The coordinators of the nodes that serve clients."""
         nodes = {name: node.node for name, node in self.nodes.items() if node.serves and not node.is_away}
         found = {name: node.coordinator for name, node in nodes.items() if node is not None}
         return {name: each for name, each in found.items() if isinstance(each, ClusterCoordinator)}
@@ -406,7 +406,7 @@ class Run:
         return self.plan.is_ordered and any(key.startswith(b"mq:gl:") for key in self.redis.keys)
 
     def _read_retained(self) -> dict[str, dict[str, bytes]]:
-        """What a new subscriber finds at each node."""
+        """The retained messages that a new subscriber finds at each node."""
         world = self.world
         history = TimedHistory(world)
         readers = {

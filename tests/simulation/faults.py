@@ -267,7 +267,7 @@ class Actions:
         self._until(milliseconds, lambda: self._network.factor.pop(host, None))
 
     def stall_link(self, name: str, milliseconds: int) -> None:
-        """What a node sends over its connections of now to Redis is late: packets were lost, and are sent again."""
+        """A node's bytes over its connections of now to Redis are late: packets were lost, and are sent again."""
         inputs = [each.input for each in self._redis.clients.values() if each.name.startswith(_links_of(name))]
         for each in inputs:
             each.stall()
@@ -275,7 +275,7 @@ class Actions:
         self._until(milliseconds, self.end_stalls)
 
     def end_stalls(self) -> None:
-        """What is late arrives."""
+        """Late bytes arrive."""
         while self._stalled:
             self._stalled.pop().heal()
 

@@ -92,7 +92,7 @@ class Drops:
     def judge(self, keys: Mapping[bytes, Any]) -> None:
         """Notice queues that have too much.
 
-        Those of members have as much as there is room for: a tenant's limit is judged by the messages alone, without
+        Queues of members have as much as there is room for: a tenant's limit is judged by the messages alone, without
         the name of the group and the place that are before them there.
         """
         queues = {key: queue for key, queue in keys.items() if key.startswith(b"mq:q:") and b"worker" not in key}

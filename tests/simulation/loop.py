@@ -41,7 +41,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         world: of the run.
         name: of the node.
         dialer: opens its connections.
-        on_iteration: called after each iteration: what the node has written leaves it.
+        on_iteration: called after each iteration: bytes that the node has written leave it.
         on_failure: called with the text of an exception that nothing has caught.
     """
 

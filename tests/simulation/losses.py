@@ -1,8 +1,8 @@
-"""What a Redis that has lost data excuses, and nothing more.
+"""The findings that a Redis with lost data excuses, and no others.
 
-A loss takes all that Redis has executed from some moment on until it died. What a client was promised in that time, on
-a connection that began before the death, is void: acknowledgements, subscriptions, sessions. Messages that were not
-done at that moment may come again. With `cluster.replicas` an acknowledgement waits for the replica, so messages and
+A loss takes all that Redis has executed from some moment on until it died. Promises to a client in that time, on a
+connection that began before the death, are void: acknowledgements, subscriptions, sessions. Messages that were not done
+at that moment may come again. With `cluster.replicas` an acknowledgement waits for the replica, so messages and
 subscriptions are kept all the same (CLUSTERING.md, What an acknowledgement means).
 """
 
@@ -33,8 +33,8 @@ from tests.simulation.world import FOREVER, MILLI
 
 # Payloads, at the end of a message. Before them is the value of a user property, which may end in letters.
 NAMES = re.compile(rb"(?:publisher \d+/\d+|will [a-z]+ \d+ \d+)\Z")
-BACK = 5 * NS  # after a loss: by then each node has given back what Redis has lost, or is dead
-NOTED = 200 * MILLI  # after a repair: by then the node knows the process of Redis
+BACK = 5 * NS  # after a loss, each node has then given back the lost messages, or is dead
+NOTED = 200 * MILLI  # after a repair, the node then knows the process of Redis
 COMES = re.compile(r" came (\d+) times")
 LOGS = (b"mq:log:", b"mq:changes")  # have messages that are done, too
 
@@ -172,9 +172,9 @@ class Excuses:
         """Whether no node may have been able to give back what the client had got at this time.
 
         Its connection began, was admitted or ended within the lost time, so Redis has lost its claim or its release,
-        too. Or a node has died, and may have been that of the client. Or Redis has died twice, once with a loss, before
-        the client was admitted again, and a node, perhaps that of the client, had no link meanwhile: that can't know
-        where the queues ended, and gives nothing back.
+        too. Or a node has died, and may have been the client's. Or Redis has died twice, once with a loss, before
+        the client was admitted again, and a node, perhaps the client's, had no link in between: it can't know where the
+        queues ended, and gives nothing back.
         """
         admitted = self._admitted[client]
         here, ends = bisect(admitted, at), [*admitted, FOREVER]
@@ -230,7 +230,7 @@ class Excuses:
             return False
         registered: dict[str, bytes | None] = {}
         is_heard = False  # a session has a subscription for wills that is not void
-        void: set[bytes] = set()  # registered, or told not to be published, in a lost time, or nobody would get it
+        void: set[bytes] = set()  # registered or cancelled in a lost time, or without a subscriber
         spans: Counter[bytes] = Counter()  # there at a loss, and how often
         for event, is_void in zip(self._history.events, self._void, strict=True):
             if isinstance(event, Connecting):

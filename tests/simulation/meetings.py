@@ -196,7 +196,7 @@ MEETINGS = {
         Step(2000, "refuse", ("disk", 500)),
         Step(2000, "at_command", ("n0", "flockmq_acks", 1, "accept")),
     ),
-    # All links are lost for longer than logs are kept. One node is back later than the others, which go on meanwhile.
+    # All links are lost for longer than logs are kept. One node is back later than the others, which go on without it.
     "age of the log": _plan(
         [*(_publisher(i, "n0") for i in range(3)), _visitor("n2")],
         Step(2000, "cut", ("n2", "redis", "both", 3900)),

@@ -18,7 +18,7 @@ class Mutation:
     Attributes:
         name: of it.
         guarantee: that it breaks.
-        text: what is wrong.
+        text: the fault, in words.
         lua: pairs of a text of the library and its replacement; each stands there once.
         methods: class, name of the method, and a function that makes its replacement from it.
         plan: name of the plan that finds it (seeds.PLANS); empty: its own name, if that is one.

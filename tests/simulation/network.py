@@ -1,7 +1,7 @@
 """The network: connections between hosts, whose two directions are delayed, cut and healed by themselves.
 
 As TCP does, a direction keeps its bytes in order; while it is cut, they wait. An end that is reset, or whose process
-was killed, loses some of what was on its way.
+was killed, loses some of the bytes on their way.
 """
 
 from collections import deque
@@ -97,7 +97,7 @@ class Direction:
             self._schedule()
 
     def lose_some(self) -> None:
-        """The sender was killed: a part of what is on its way is lost, from some byte on."""
+        """The sender was killed: a part of the bytes on their way is lost, from some byte on."""
         rng = self._network.world.rng
         kept = rng.randrange(len(self._items) + 1)
         while len(self._items) > kept:
@@ -107,7 +107,7 @@ class Direction:
                 break
 
     def discard(self) -> None:
-        """Nobody receives any more."""
+        """The receiver is gone."""
         self.end, self.has_lost = None, bool(self._items)
         self._items.clear()
 

@@ -1,7 +1,7 @@
 """The nodes: the real `Node`, in an event loop of the world's time.
 
 Its listener is a unix socket, whose other ends are here. The packets of clients arrive when the network delivers them;
-those of the node are taken after each iteration of its loop. So only the loop of the node is replaced.
+the node's packets are taken after each iteration of its loop. So only the loop of the node is replaced.
 """
 
 import select
@@ -136,7 +136,7 @@ class Surroundings:
     on_finding: Callable[[str], object]  # called with a sentence about something that must not be
     sockets_of: Callable[[str], list[ClientSocket]]  # returns the connections of a client at all nodes
     admissions: dict[str, int] = field(default_factory=dict)  # by client id: the number of CONNACKs, of all nodes
-    # By client id: the connections that have had a CONNACK, also those that have ended.
+    # By client id: the connections that have had a CONNACK, also ended ones.
     admitted: dict[str, list[ClientSocket]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -334,7 +334,7 @@ class SimulatedNode:
             self._poll.unregister(fd)
 
     def _left(self) -> None:
-        """After an iteration: what the node has written leaves it, or it is killed."""
+        """After an iteration: bytes that the node has written leave it, or it is killed."""
         self.dialer.flush()
         if self._cut:
             self.kill()
@@ -372,7 +372,7 @@ class SimulatedNode:
         return self.node is not None and members is not None and self.node.coordinator.node_id.encode() in members
 
     def _renumber(self, earlier: ClientSocket) -> None:
-        """CONNACK has come late for a connection: those that the client has opened later, without Redis, stay newer."""
+        """CONNACK has come late for a connection: the client's later connections without Redis stay newer."""
         later = [
             each
             for each in self._sockets_of(earlier.client_id)
@@ -388,8 +388,8 @@ class SimulatedNode:
     def claimed(self, client_id: str) -> None:
         """The reply of Redis to a claim of the node has arrived: it takes effect with the next turn.
 
-        A connection that was admitted without Redis is the newest, if those that the client has opened later have
-        ended, or have no CONNACK.
+        A connection that was admitted without Redis is the newest, if the client's later connections have ended, or
+        have no CONNACK.
 
         Args:
             client_id: whose claim it is.

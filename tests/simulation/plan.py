@@ -1,4 +1,4 @@
-"""The plan of a run: what clients do and which faults happen, with their times. All of it comes from the seed.
+"""The plan of a run: acts of clients and faults, with their times. All of it comes from the seed.
 
 A plan is a list of steps, and any of them can be left out: so a failing run is shrunk.
 """
@@ -12,16 +12,16 @@ from tests.simulation.limits import NO_LIMITS, Limits
 
 NODES = ("n0", "n1", "n2")
 FIRST = 1500  # milliseconds until which the clients connect and subscribe
-TIMED = 1  # of four seeds, the one with all that is due at a time, and clocks that step
-KILLED, AIMED, AIMED_AT_CLIENTS = 2, 3, 6  # of eight seeds, those with steps that are aimed
-NARROW = 4  # of eight seeds, the one in which members of a group soon have no room
-HELPED = 4  # of sixteen seeds, the one of these in which one member more has a clean session
+TIMED = 1  # of four seeds, the seed with all that is due at a time, and clocks that step
+KILLED, AIMED, AIMED_AT_CLIENTS = 2, 3, 6  # of eight seeds, the seeds with steps that are aimed
+NARROW = 4  # of eight seeds, the seed in which members of a group soon have no room
+HELPED = 4  # of sixteen seeds, the NARROW one in which one member more has a clean session
 HELPER = "helper 0"
-TENANTS = (0, 5)  # of eight seeds, those whose clients are of a tenant, with a limit for its queues
+TENANTS = (0, 5)  # of eight seeds, the seeds whose clients are of a tenant, with a limit for its queues
 TENANT = "acme"
-LATE = (2, 9, 13)  # of sixteen seeds, those in which a client comes, and subscribes, among the other steps
-DRAINED = (5, 10)  # of sixteen seeds, those in which a node is drained, and restarted
-FULL = (7, 8, 12)  # of sixteen seeds, those in which queues are soon full
+LATE = (2, 9, 13)  # of sixteen seeds, the seeds in which a client connects, and subscribes, among the other steps
+DRAINED = (5, 10)  # of sixteen seeds, the seeds in which a node is drained, and restarted
+FULL = (7, 8, 12)  # of sixteen seeds, the seeds in which queues are soon full
 ORDERED = (2, 3, 10, 14)  # of sixteen seeds, those in which the group keeps the order of each publisher
 LAST = 6500  # end of the last step; faults that go on are healed then
 
@@ -108,7 +108,7 @@ def make_plan(seed: int) -> Plan:
         clients += guests
         steps += _timed(rng, clients, guests)
         faults = [*_steps_of_clocks(rng), *(faults if rng.random() < 0.5 else ())]
-        if rng.random() < 0.3:  # perhaps the one that publishes what is due
+        if rng.random() < 0.3:  # perhaps the node that publishes the due messages
             faults.append(Step(rng.randrange(FIRST, LAST - 1500), "kill", (rng.choice(NODES), rng.randrange(50, 2000))))
     if seed % 8 == KILLED:
         faults += _killed_in_flight(rng, clients)
@@ -174,7 +174,7 @@ def _members(rng: Random) -> list[ClientPlan]:
 
 
 def _actions(rng: Random, clients: list[ClientPlan]) -> list[Step]:
-    """What clients do of their own accord."""
+    """The acts of clients without a fault."""
     publishers = [client.name for client in clients if client.role == "publisher"]
     others = [client.name for client in clients if client.role not in ("keeper", "visitor")]
     visitors = [client.name for client in clients if client.role == "visitor"]
@@ -298,7 +298,7 @@ def _killed_in_flight(rng: Random, clients: list[ClientPlan]) -> list[Step]:
 
 
 def _killed_at_commit(rng: Random, time: int, publisher: str, topic: str) -> list[Step]:
-    """A node is killed while Redis has a part of what it has sent: perhaps between two commits of one message."""
+    """A node is killed while Redis has a part of its commits: perhaps between two commits of one message."""
     number, executes = rng.randrange(1, 8), rng.random() < 0.8
     return [
         Step(time, "kill_at_command", (publisher, "flockmq_commit", number, executes, rng.randrange(50, 2000))),

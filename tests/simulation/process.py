@@ -13,7 +13,7 @@ SUMMARY = re.compile(r"^(\d+) seeds, (\d+) with findings", re.M)
 
 
 class Simulated(NamedTuple):
-    """What a process has printed."""
+    """The output of a process."""
 
     output: str
     seeds: int

@@ -1,6 +1,6 @@
 """Faults that the fault suite (`tests/faults`) had found before there was a simulation, put back.
 
-Those with a plan of their own (meetings.py) have its name. Where a later safeguard hides a fault, both are broken.
+Faults with a separate plan (meetings.py) have its name. Where a later safeguard hides a fault, both are broken.
 """
 
 from flockmq.cluster.membership.lease import Lease

@@ -1,7 +1,7 @@
 """The Lua of Redis over the model of its data types: runs the real function library.
 
 Lua 5.1 with the libraries that Redis gives to functions, as far as the library uses them: redis, cmsgpack, cjson,
-struct. Conversions are those of Redis: https://redis.io/docs/latest/develop/programmability/lua-api/.
+struct. Conversions are as in Redis: https://redis.io/docs/latest/develop/programmability/lua-api/.
 """
 
 import json

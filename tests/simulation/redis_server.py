@@ -2,7 +2,7 @@
 
 It is append-only: all that it has executed is there after its restart, unless a fault takes the last of it. It can be
 killed and started, stand still, refuse writes, and be slow or cut off (network.py). It may have a replica, which is a
-time: the data that the replica has are those of then.
+time: the replica has the data of then.
 """
 
 from collections.abc import Callable
@@ -90,7 +90,7 @@ class Client:
             self.claims.clear()
 
     def leave(self) -> None:
-        """End the connection with what was written last."""
+        """End the connection with the last written bytes."""
         self.input.discard()
         self.direction.finish()
 
@@ -148,7 +148,7 @@ class RedisServer:
         self._world = world
         self._change = change
         self._on_loss = on_loss
-        self._kept: tuple[dict[bytes, Any], dict[bytes, float]] | None = None  # what outlives it; None: all
+        self._kept: tuple[dict[bytes, Any], dict[bytes, float]] | None = None  # the data that outlive it; None: all
         self._kept_at = 0
         self.deaths: list[int] = []  # nanoseconds at which it was killed
         self._refusal = ""  # a key of REFUSALS
@@ -173,7 +173,7 @@ class RedisServer:
     # ---- faults ----
 
     def kill(self, *, silently: bool = False) -> None:
-        """kill -9: connections end; the data stays, but for what came after `keep`.
+        """kill -9: connections end; the data stays, but for changes after `keep`.
 
         Args:
             silently: its machine has died, so connections to it stay open without a reply.
@@ -197,10 +197,10 @@ class RedisServer:
             self._keyspace.restore(kept)
 
     def start(self) -> None:
-        """Start after `kill`, with the data of before, or those that its replica had."""
+        """Start after `kill`, with the data of before, or of its replica."""
         self._world.story.tell(self._world.now, HOST, "starts")
         self.running = True
-        if self._library is not None:  # variables of Lua are those of the process
+        if self._library is not None:  # variables of Lua end with the process
             self._load()
 
     def keep(self) -> None:

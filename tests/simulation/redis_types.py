@@ -550,7 +550,7 @@ def _id_text(entry_id: StreamId) -> bytes:
 
 
 def _scan(items: dict[bytes, Any], cursor: bytes, options: tuple[bytes, ...]) -> tuple[bytes, list[bytes]]:
-    """Some of the items, by a checksum: those that stay are found once, whatever comes and goes between the calls."""
+    """Some of the items, by a checksum: items that stay are found once, whatever comes and goes between the calls."""
     count = _integer(options[1]) if options else 10
     places: Iterator[tuple[int, bytes]] = iter(
         sorted((place, item) for item in items if (place := crc32(item)) >= _integer(cursor))

@@ -9,7 +9,7 @@ from tests.simulation.plan import ClientPlan, Plan, Step
 PUBLISHER = ClientPlan("publisher 0", "publisher", 4)
 SUBSCRIBERS = (ClientPlan("subscriber 0", "subscriber", 4), ClientPlan("subscriber 1", "subscriber", 5))
 KEEPER = ClientPlan("keeper", "keeper", 4)
-APART = (  # each at a node of its own
+APART = (  # each at another node
     ClientPlan("publisher 0", "publisher", 4, node="n1"),
     ClientPlan("publisher 1", "publisher", 4, node="n2"),
     ClientPlan("subscriber 0", "subscriber", 4, node="n0"),
@@ -26,7 +26,8 @@ def _plan(*steps: Step) -> Plan:
 
 
 REGRESSIONS = {
-    # G5: a node that stood still, and was declared dead, sent its clients what had arrived from Redis meanwhile.
+    # G5: a node that stood still, and was declared dead, sent its clients messages that had arrived from Redis in that
+    # time.
     "stood still": _plan(
         Step(2000, "freeze_node_of", ("subscriber 1", 3000)),
         Step(2500, "publish", ("publisher 0", "t/0", 2, 3)),
@@ -163,8 +164,8 @@ REGRESSIONS = {
         for name, killed in (("stood still without a link", 2200), ("stood still without Redis", 1995))
     },
     # G5: a node had admitted a clean session without Redis, and claimed it later than another node to which the client
-    # had moved meanwhile. So the earlier connection took the session from the later one, and was still written to. In
-    # the second plan the node had missed a retained message, and sent an ordinary heartbeat while it read that.
+    # had moved. So the earlier connection took the session from the later one, and was still written to. In the second
+    # plan the node had missed a retained message, and sent an ordinary heartbeat while it read that.
     **{
         name: Plan(
             1,
@@ -205,8 +206,8 @@ REGRESSIONS = {
         frozenset(),
         window=2,
     ),
-    # I9, S1: the connection of a member ended, and what it had not been sent was leased to its node, for another one.
-    # The commit had nothing else of groups, so its reply had no lease, and the node never got the message.
+    # I9, S1: the connection of a member ended, and messages that it had not been sent were leased to its node, for
+    # another one. The commit had nothing else of groups, so its reply had no lease, and the node never got the message.
     "lease in no reply": Plan(
         1,
         (
@@ -248,7 +249,7 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
-    # I8, of the checker: Redis lost all twice. The first session's end was excused, that of the second was not.
+    # I8, of the checker: Redis lost all twice. The first session's end was excused, the second's was not.
     "lost twice": _plan(
         Step(1800, "redis_loses_all", (53,)),
         Step(3900, "redis_loses_all", (2500,)),
@@ -301,8 +302,8 @@ REGRESSIONS = {
         frozenset(),
         replicas=1,
     ),
-    # T1: Redis had been away for longer than the clock of the cluster goes on by itself. What clients asked for at once
-    # was due by the clock of before, which the next heartbeat set forward.
+    # T1: Redis had been away for longer than the clock of the cluster goes on by itself. Delays that clients asked for
+    # at once were due by the clock of before, which the next heartbeat set forward.
     "due by an old clock": Plan(
         1,
         (
@@ -315,8 +316,8 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
-    # I3: QoS 0 of a node that had been declared dead was under way to Redis, and came later than what its publisher had
-    # sent over another node.
+    # I3: QoS 0 of a node that had been declared dead was under way to Redis, and came later than its publisher's
+    # messages over another node.
     "late from the dead": Plan(
         1,
         (
@@ -561,8 +562,8 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
-    # G5, of the checker: the link of a node that rejoined ended with the last reply of that. So it had none when it
-    # admitted a client whose CONNECT had waited there, and which had been admitted by another node meanwhile.
+    # G5, of the checker: the link of a node that rejoined ended with the last reply of the rejoin. So it had none when
+    # it admitted a client whose CONNECT had waited there, and which another node had admitted by that time.
     "rejoined without a link": Plan(
         1,
         (

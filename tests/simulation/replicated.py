@@ -21,7 +21,7 @@ def differences(nodes: Mapping[str, ClusterCoordinator], keys: Keys, ordered: bo
     """The findings.
 
     Args:
-        nodes: those that serve clients, by name.
+        nodes: the nodes that serve clients, by name.
         keys: of Redis.
         ordered: whether groups have an order.
     """
@@ -33,7 +33,7 @@ def differences(nodes: Mapping[str, ClusterCoordinator], keys: Keys, ordered: bo
 
 
 def _items(keys: Keys, kind: bytes) -> Iterator[tuple[bytes, Any]]:
-    """The values of the keys of a kind, by what follows it."""
+    """The values of the keys of a kind, by the rest of the key."""
     return ((key[len(kind) :], value) for key, value in keys.items() if key.startswith(kind))
 
 
@@ -48,7 +48,7 @@ def _of_ended_nodes(keys: Keys) -> Iterator[str]:
 
 
 def _of_owners(keys: Keys) -> Iterator[str]:
-    """The epochs of sessions, and those of nodes."""
+    """The epochs of sessions, and of nodes."""
     owned = {(*each.split(b"\0"), node) for node, entries in _items(keys, b"mq:owned:") for each in entries}
     claimed = set()
     for client_id, fields in _items(keys, b"mq:s:"):
@@ -111,7 +111,7 @@ def _of_sessions(node: ClusterCoordinator, keys: Keys) -> Iterator[str]:
 
 
 def _of_claims(node: ClusterCoordinator, keys: Keys, ordered: bool) -> Iterator[str]:
-    """The epochs of its connections, their wills, and the room of those that are members of groups."""
+    """The epochs of its connections, their wills, and the room of members of groups."""
     filters, own = node.data_plane.router.filters, node.node_id.encode()
     epochs = node._claims.epochs
     if epochs != (owned := {int(each.split(b"\0")[1]) for each in keys.get(b"mq:owned:" + own, ())}):

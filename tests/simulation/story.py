@@ -1,4 +1,4 @@
-"""The story of a run: what each part did, in order, with virtual times."""
+"""The story of a run: the acts of each part, in order, with virtual times."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -41,7 +41,7 @@ def test_order_of_what_a_guest_has_got_over_an_earlier_connection(guests: set[st
 
 
 def test_order_before_the_suback_of_a_later_connection() -> None:
-    """A node without Redis delivers before SUBACK; what a publisher sends again may have come over the earlier one."""
+    """A node without Redis delivers before SUBACK; a repeated message may have come over the earlier connection."""
     first, second = (Published("publisher", "t/0", payload, 1) for payload in (b"1", b"2"))
     begin = [Connecting("visitor", True), Subscribed("visitor", "t/#", 1), first]
     history = History([*begin, Connecting("visitor", True), second, Taken("visitor", b"2"), first])

@@ -107,7 +107,7 @@ class Calls:
         self._seq = dict.fromkeys(NODES, 0)
         self._epochs = 0
         self._nodes = list(NODES)
-        self._gone: int | None = None  # the place of a node that is to join anew, which has another name then
+        self._gone: int | None = None  # the place of a node that is to rejoin, which has another name then
         self.commits = self.applied = 0
 
     def note(self, name: bytes, arguments: list[Any], reply: Any) -> None:
@@ -248,7 +248,7 @@ def state_of_model(keyspace: Keyspace) -> dict[bytes, Any]:
     """All keys and their values, without times."""
     found = {}
     for key, value in keyspace.keys.items():
-        if key in keyspace.expires:  # each expires by a clock of its own
+        if key in keyspace.expires:  # each expires by its own clock
             continue
         kind = bytes(keyspace.execute(b"TYPE", [key]))
         found[key] = _shape(kind, value.entries if isinstance(value, Stream) else getattr(value, "scores", value))

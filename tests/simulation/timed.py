@@ -18,7 +18,7 @@ PREFIX = "$delayed/"
 EARLY = 50 * MILLI  # by which the clock of the cluster may be ahead
 EARLY_AFTER_STEP = 3100 * MILLI  # the same until the next heartbeat after a step of Redis' wall clock (CLUSTER.md)
 RECOVERED = 16 * NS  # dead nodes are declared dead, all clients are back, and Redis has rested for 10 s (CLUSTER.md)
-PROMPT = 1500 * MILLI  # a heartbeat, and what packets take
+PROMPT = 1500 * MILLI  # a heartbeat, and the way of packets
 
 Timeline = list[tuple[int, Event]]  # a history with the nanosecond of each event
 Times = dict[bytes, list[tuple[int, str]]]  # by payload: when it came, and to which client
@@ -111,7 +111,7 @@ def _will(life: Life, taken: Times, is_due: Callable[[int], bool], healed: int, 
     after = life.after
     if after is not None and after.present and times and after.admitted < earliest - early:
         yield f"I6 the will {life.will!r} came although its client has resumed its session"
-    # A later connection without CONNACK may have been admitted, and ended with a will of its own.
+    # A later connection without CONNACK may have been admitted, and ended with its own will.
     if life.ended and not times and not any(each.admitted or each.will in taken for each in life.later()):
         yield f"I6 the delayed will {life.will!r} never came"
     due = life.noticed + seconds * NS

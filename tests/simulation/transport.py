@@ -53,7 +53,7 @@ class Transport(asyncio.Transport):
             self._protocol.connection_lost(error)
 
     def flush(self) -> None:
-        """What was written leaves the node."""
+        """Written bytes leave the node."""
         if self._output:
             data = b"".join(self._output)
             self._output.clear()
@@ -111,7 +111,7 @@ class Transport(asyncio.Transport):
 
 
 class RedisSocket:
-    """The other end of a socket of a node: what the node has written is taken after each iteration of its loop.
+    """The other end of a socket of a node: bytes that the node has written are taken after each iteration of its loop.
 
     Args:
         loop: of the node.
@@ -154,7 +154,7 @@ class RedisSocket:
             self._loop.wake()
 
     def flush(self) -> None:
-        """What was written leaves the node."""
+        """Written bytes leave the node."""
         if self._closing:
             return
         self._push()
@@ -244,7 +244,7 @@ class RedisDialer:
             loop.call_soon(_set, arrived, None, ConnectionRefusedError("refused"))
 
     def flush(self) -> None:
-        """After an iteration of the loop: what was written leaves the node."""
+        """After an iteration of the loop: written bytes leave the node."""
         for end in self._ends:
             end.flush()
 

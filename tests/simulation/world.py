@@ -1,6 +1,7 @@
-"""The world: virtual time, and the one list of all that will happen. The next event is the earliest; nothing else runs.
+"""The world: virtual time, and the only list of all that will happen. The next event is the earliest; nothing else
+runs.
 
-All chance is that of one generator with the seed of the run. So the same plan has the same history.
+All chance comes from one generator with the seed of the run. So the same plan has the same history.
 """
 
 import heapq
@@ -38,7 +39,7 @@ class World:
     Args:
         seed: of the run.
         clock: of the process.
-        story: what each part does.
+        story: the acts of each part.
     """
 
     def __init__(self, seed: int, clock: Clock, story: Story) -> None:

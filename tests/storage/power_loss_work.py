@@ -161,7 +161,7 @@ class Entries:
 def write_log(folder: str) -> None:
     """Write entries whose records the store does not get, one of them in a new segment; start again, and write others.
 
-    The new entry is as long as those that are cut off. The mark has the bytes of the log then.
+    The new entry is as long as the entries that are cut off. The mark has the bytes of the log then.
     """
     entries = Entries()
     files = LogFiles(Path(folder), sync=True)

@@ -1,4 +1,4 @@
-"""What every store must do, as one suite: a store supplies a way to open it and inherits all tests.
+"""The duties of every store, as one suite: a store supplies a way to open it and inherits all tests.
 
 `Opener` makes a new `Store` object over the same kept state each time it is called; `Loop` stands for the loop of the
 node, whose thread is the test's. Damage that only one kind of store can suffer is tested beside that store.
@@ -171,7 +171,7 @@ class StoreSuite:
         if not store.durable:
             pytest.skip("keeps nothing")
         opened(store)
-        for number in range(100):  # each block makes the one before it needless, as fast as can be
+        for number in range(100):  # each block makes the block before it needless, as fast as can be
             position = store.position
             store.commit(b"block %d" % number)
             store.forget_before(position)

@@ -1,4 +1,4 @@
-"""The log of messages as files: what a reader finds after each end of its writer, within its bounds."""
+"""The log of messages as files: its content for a reader after each end of its writer, within its bounds."""
 
 import os
 import resource
@@ -160,7 +160,7 @@ def test_the_log_is_bounded_by_bytes(tmp_path: Path) -> None:
     found = read(folder)
     assert blocks(found) == blocks(entries[-len(found) :])
     assert sum(len(frame.block) for frame in found) > (1 << 20) * 7 // 8
-    assert blocks(read(folder, entries[10].total)) == blocks(found)  # what is left begins later
+    assert blocks(read(folder, entries[10].total)) == blocks(found)  # the rest begins later
 
 
 def test_the_log_is_bounded_by_time(tmp_path: Path) -> None:

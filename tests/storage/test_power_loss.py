@@ -1,7 +1,7 @@
 """The embedded store after a loss of power: it has all that it confirmed before that moment, and nothing is damaged.
 
 A process does work with a store (`power_loss_work.py`). At moments of its life the disk is made as a loss of power may
-leave it (`tests/harness/power_loss.py`), and opened. One of these disks is that of the next process.
+leave it (`tests/harness/power_loss.py`), and opened. One of these disks is the next process's.
 
 FLOCKMQ_TEST_SEED and FLOCKMQ_TEST_SECONDS are the seed, and the length of the long form.
 """
@@ -29,14 +29,14 @@ from tests.harness.power_loss import Disk, Left, Note, read_notes, variables
 from tests.storage.power_loss_work import Piece, asked, confirmed, number_of, pieces_of
 
 NAME = "store.db"
-PROCESSES = 3  # one after the other, each on a disk that the one before has left
+PROCESSES = 3  # one after the other, each on a disk that the process before has left
 MOMENTS = 25  # of each
 NAMES = re.compile(rb"known|cut off, in a new segment|cut off|cut|end|new")
 PAYLOAD = re.compile(rb"#(\d{8})#")
 
 
 class Held(NamedTuple):
-    """What a store has, by numbers of pieces of work."""
+    """The content of a store, by numbers of pieces of work."""
 
     blocks: list[int]
     logged: list[int]
@@ -92,11 +92,11 @@ class Life:
     def _lose(
         self, chosen: Path, pieces: list[Piece], notes: list[Note], caplog: pytest.LogCaptureFixture
     ) -> list[str]:
-        """Lose power at some moments, and open the disk of each; that of a late one is kept for the next process.
+        """Lose power at some moments, and open the disk of each; a late one's disk is kept for the next process.
 
         Args:
             chosen: where it is kept.
-            pieces, notes: what the process was asked for, and has done.
+            pieces, notes: the work that the process was asked for, and its changes of the disk.
             caplog: of the lines that the store logs.
 
         Returns:
@@ -149,7 +149,7 @@ class Life:
         return held, found + self._judge(held, records, pieces, marks)
 
     def _judge(self, held: Held, records: list[bytes], pieces: list[Piece], marks: set[int]) -> list[str]:
-        """Compare what a store has with what it has confirmed."""
+        """Compare the content of a store with the pieces that it has confirmed."""
         stored = self._held.blocks + [piece.number for piece in pieces if piece.size]
         by_number = {piece.number: piece for piece in pieces}
         starts = self._held.blocks[:1]  # the oldest block may be one of these

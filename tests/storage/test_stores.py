@@ -1,4 +1,4 @@
-"""The suite for each store, and what only a file can suffer."""
+"""The suite for each store, and damage that only a file can suffer."""
 
 import contextlib
 import os
@@ -468,7 +468,7 @@ def test_nothing_is_missing_after_a_kill_or_a_stop(tmp_path: Path, caplog: pytes
 def test_a_damaged_end_of_the_write_ahead_log_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str, part: float
 ) -> None:
-    """SQLite takes it for the end of what was written."""
+    """SQLite takes it for the end of the log."""
     path = killed(tmp_path)
     data = bytearray(wal_of(path).read_bytes())
     place = int(len(data) * part)

@@ -39,7 +39,7 @@ def not_logged(node: OneNode) -> int:
 
 
 def test_puback_waits_for_the_log(node: OneNode) -> None:
-    """While the files can't be written, messages of QoS 1 wait, and those of QoS 0 are delivered, and counted."""
+    """While the files can't be written, messages of QoS 1 wait, and messages of QoS 0 are delivered, and counted."""
     node.log_folder.write_text("this is no folder")
     client = SocketClient(node.port, "c")
     client.subscribe(("t", 0))

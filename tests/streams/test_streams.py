@@ -224,7 +224,7 @@ def test_a_clean_session_that_unsubscribes_gets_no_more(start_logging: StartLogg
     publish(writer, "t", b"1")
     no_more(reader)
     subscribe(reader, "$stream/1h/t")
-    assert read(reader, 2) == [b"0", b"1"]  # a new stream begins anew
+    assert read(reader, 2) == [b"0", b"1"]  # a new stream begins at the beginning
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -314,7 +314,7 @@ def test_a_slow_reader_gets_everything(start_logging: StartLogging) -> None:
 def test_kills_and_reconnects_lose_and_double_nothing(start_logging: StartLogging, qos: int) -> None:
     """Nodes are killed and the reader roams while publishers go on: G1, G2 and, at QoS 2, G3 hold for the stream.
 
-    A node alone is that of the publisher, too.
+    A node alone is the publisher's, too.
     """
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)

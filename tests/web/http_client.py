@@ -15,7 +15,7 @@ from tests.harness.deadline import DEADLINE
 
 
 class Reply(NamedTuple):
-    """What came back."""
+    """The answer."""
 
     status: int
     headers: dict[str, str]
@@ -72,7 +72,7 @@ class HttpClient:
         return done.stderr if status else done.stdout
 
     def get(self, path: str, **query: object) -> Any:
-        """What a GET answers, which must be well."""
+        """The answer to a GET, which must be well."""
         reply = self.ask("GET", path, **query)
         assert reply.status == 200, reply
         return reply.json

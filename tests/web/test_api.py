@@ -1,4 +1,4 @@
-"""The HTTP API of a node and of a cluster: what it says is so, what it does is done, and its description is kept."""
+"""The HTTP API of a node and of a cluster: true answers, actions that take effect, as its description says."""
 
 import base64
 import subprocess
@@ -311,7 +311,7 @@ def test_a_ban_closes_refuses_and_outlives_the_node(start_broker: StartBroker, k
     with SocketClient(broker.port, "evil") as client:
         ban = {"kind": kind, "value": value, "reason": "why not"}
         assert HttpClient(broker).ask("POST", "/bans", ban).json["until"] is None
-        if kind == "username":  # nobody is known by name where nobody is authenticated
+        if kind == "username":  # no client has a name without authentication
             assert client.ping() == []
         else:
             assert client.receive() is None
@@ -321,7 +321,7 @@ def test_a_ban_closes_refuses_and_outlives_the_node(start_broker: StartBroker, k
     assert connect(broker.port, "evil") == (0 if kind == "username" else 5)
     if kind == "client_id":
         assert connect(broker.port, "good") == 0
-        with SocketClient(broker.port, "nosy") as nosy:  # what is kept is nobody's to read
+        with SocketClient(broker.port, "nosy") as nosy:  # no client may read a ban
             assert nosy.subscribe(("#", 0), ("$SYS/#", 0), ("+/#", 0)) == [0, 0, 0]
             assert not [p for p in nosy.ping() if isinstance(p, Publish) and "ban" in p.topic_name]
     assert api.ask("DELETE", "/bans", kind=kind, value=value).status == 204
@@ -442,7 +442,7 @@ def test_figures_come_each_second(start_broker: StartBroker) -> None:
 
 @one_store
 def test_the_description_is_kept(start_broker: StartBroker, tmp_path: Path) -> None:
-    """Schemathesis asks what the description allows, and what it doesn't, with and without a token."""
+    """Schemathesis makes requests that the description allows, and others, with and without a token."""
     tokens = tmp_path / "tokens"
     token = add(tokens, "fuzz", "admin")
     broker = start_broker({**HTTP, "http.tokens_file": tokens})

@@ -1,4 +1,4 @@
-"""The HTTP server: what its pages answer, and what a peer that misbehaves gets."""
+"""The HTTP server: the answers of its pages, and the errors of a peer that misbehaves."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from tests.harness.deadline import DEADLINE
 
 
 class State:
-    """What the checks answer, to be set by a test."""
+    """The answers of the checks, to be set by a test."""
 
     healthy: tuple[bool, str] | Exception = (True, "ok")
     ready: tuple[bool, str] | Exception = (True, "ready, 3 clients")
@@ -60,7 +60,7 @@ def run(scenario: Scenario) -> None:
 
 
 async def exchange(host: str, port: int, *pieces: bytes) -> tuple[int, bytes, bytes]:
-    """Status, headers and body of what comes back for these bytes; status 0 when nothing does."""
+    """Status, headers and body of the answer to these bytes; status 0 when there is none."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         for piece in pieces:

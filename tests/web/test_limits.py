@@ -133,7 +133,7 @@ def test_tenants_and_their_tokens(start_broker: StartBroker, tmp_path: Path) -> 
         publish(acme, "kept", b"", retain=True)
         found = limits(api)
         assert brief(found["tenants.max_subscriptions"]) == (2, 2, 1.0, "acme")
-        assert brief(found["tenants.max_connections"]) == (1, 4, 0.25, "globex")  # each has a limit of its own
+        assert brief(found["tenants.max_connections"]) == (1, 4, 0.25, "globex")  # each has its own limit
         assert brief(found["tenants.max_sessions"])[1:3] == (None, None)
         assert brief(found["quotas.max_connections_per_user"]) == (2, 8, 0.25, "$tenant/acme/acme-device")
         assert acme.subscribe(("c", 0)) == [QUOTA_EXCEEDED]
@@ -152,7 +152,7 @@ def test_links_and_logs_and_bans(start_broker: StartBroker) -> None:
         assert api.ask("POST", "/bans", {"kind": "client_id", "value": "x"}).status == 200
         found = limits(api)
         assert brief(found["links.max_queued_messages"]) == (3, 4, 0.75, "far")
-        assert found["links.max_queued_bytes"]["limit"] == 16 << 20  # that of all sessions
+        assert found["links.max_queued_bytes"]["limit"] == 16 << 20  # the limit of all sessions
         assert found["limits.max_queued_messages"]["used"] == 0
         assert brief(found["limits.max_streams"]) == (1, 2, 0.5, "other")
         assert brief(found["bans"])[:2] == (1, 10_000)
@@ -179,7 +179,7 @@ def test_command(start_broker: StartBroker) -> None:
 
 
 def test_the_limits_of_a_cluster(start_redis: StartRedis, start_cluster: StartCluster) -> None:
-    """Sessions and memory are those of Redis; a queue in Redis is seen by any node; each limit at its fullest node."""
+    """Sessions and memory are Redis' figures; a queue in Redis is seen by any node; each limit at its fullest node."""
     settings = {"limits.max_queued_messages": 8, "limits.max_inflight": 2, "limits.max_sessions": 10}
     cluster = start_cluster({**HTTP, **settings}, nodes="ab")
     cluster.redis.client().config_set("maxmemory", 1 << 30)
@@ -209,7 +209,7 @@ def test_the_limits_of_a_cluster(start_redis: StartRedis, start_cluster: StartCl
 
 
 def test_redis_does_not_let_a_node_ask(start_redis: StartRedis, start_cluster: StartCluster) -> None:
-    """And when Redis is away, what it has is unknown, and the rest stands."""
+    """And when Redis is away, its figures are unknown, and the rest stands."""
     cluster = start_cluster({**HTTP, "cluster.timeout": 1, "cluster.lease": 3}, nodes="a")
     api = HttpClient(cluster["a"])
     cluster.redis.client().execute_command("ACL", "SETUSER", "default", "-info")

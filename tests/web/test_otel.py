@@ -1,4 +1,4 @@
-"""The figures by OTLP: what a collector gets from a real node, and that one that is away harms nobody."""
+"""The figures by OTLP: a collector gets them from a real node, and an absent collector does no harm."""
 
 import gzip
 import socket
@@ -43,7 +43,7 @@ class Collector:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def figures(self) -> dict[str, float]:
-        """Those of the last request."""
+        """The figures of the last request."""
         found = {}
         for metric in self.requests[-1].resource_metrics[0].scope_metrics[0].metrics:
             kind = metric.sum if metric.HasField("sum") else metric.gauge

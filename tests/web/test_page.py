@@ -71,7 +71,7 @@ def says(browser: Chromium, text: str) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def messages(node: BrokerProcess) -> None:
-    """What is retained at the shared node."""
+    """The retained messages at the shared node."""
     with SocketClient(node.port, "setter") as client:
         for number in range(3):
             client.send(Publish(f"site/{number}/t", json.dumps({"value": number}).encode(), retain=True))

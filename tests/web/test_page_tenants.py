@@ -29,7 +29,7 @@ BROKER_VIEWS = ("topics", "links", "console", "analytics", "log", "tenants")
 WILL: dict[str, Any] = {"will_topic": "gone", "will_payload": b"w", "will_properties": {"will_delay_interval": 600}}
 STAYS: dict[str, Any] = {"clean_start": False, "properties": {"session_expiry_interval": 3600}}
 TILE = "return [...document.querySelectorAll('.tile')].find((t) => t.innerText.startsWith(arguments[0]))?.innerText"
-# All that the page has got or asked for: what is shown, its address and title, and each answer of the node.
+# All that the page has got or asked for: its content, its address and title, and each answer of the node.
 RECORD = """
 window.got = [];
 const real = window.fetch;
@@ -103,7 +103,7 @@ def sign_in(browser: Chromium, url: str, token: str, view: str = "overview") -> 
 
 
 def go(browser: Chromium, view: str) -> None:
-    """Go to a view within the page, which stays: what it gets is still recorded."""
+    """Go to a view within the page, which stays: its requests are still recorded."""
     browser.run("location.hash = '#/' + arguments[0]", view)
     browser.until("return document.querySelector('[data-view]')?.dataset.view === arguments[0]", view.partition("?")[0])
     browser.until("return !document.querySelector('main').innerText.includes('Loading')")
@@ -173,7 +173,7 @@ def test_a_tenant_sees_its_own(browser: Chromium, world: World, own: str) -> Non
 
 
 def test_a_tenant_acts_on_its_own(browser: Chromium, world: World) -> None:
-    """Publish, ban, kick, clear, discard, end: of its own, while the neighbour notices nothing."""
+    """Publish, ban, kick, clear, discard, end: within the tenant, while the neighbour notices nothing."""
     sign_in(browser, world.url, world.tokens["acme"], "publish")
     acme, globex = world.clients["acme"], world.clients["globex"]
     fill(browser, "topic", "acme-in/x")
@@ -211,7 +211,7 @@ def test_a_tenant_acts_on_its_own(browser: Chromium, world: World) -> None:
 
 
 def test_a_tenant_cancels_delayed_messages(browser: Chromium, world: World) -> None:
-    """It sees those to its own topics, the earliest first; an operator sees all, or those of one tenant."""
+    """It sees the messages to its own topics, the earliest first; an operator sees all, or one tenant's."""
     for name, each in world.clients.items():
         for seconds in (7200, 90000):
             publish(each, f"$delayed/{seconds}/{name or 'free'}-later/{seconds}", b"x" * 2048, retain=True)

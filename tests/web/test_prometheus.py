@@ -1,4 +1,4 @@
-"""/metrics of a real node: the format, and that the figures are those of the table."""
+"""/metrics of a real node: the format, and that the figures agree with the table."""
 
 import re
 import urllib.request
@@ -127,7 +127,7 @@ def test_one_of_the_workers_replies_for_all(tmp_path: Path) -> None:
     try:
         url = workers.wait_for_log("HTTP server is listening")["listen"]
         with SocketClient(workers.port, "a"):
-            for _ in range(10):  # each is a connection of its own, to any of them
+            for _ in range(10):  # each is a new connection, to any of them
                 with urllib.request.urlopen(f"{url}/metrics", timeout=DEADLINE) as response:
                     text = response.read().decode()
                 found = re.findall(r'^flockmq_clients_connected\{node="(.*)"\} (\d)$', text, re.M)

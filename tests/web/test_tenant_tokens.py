@@ -90,7 +90,7 @@ def test_each_token_has_its_own(start_broker: StartBroker, tmp_path: Path) -> No
             == 2
         )
         assert api.get("/groups", tenant="acme")["total"] == api.get("/wills", tenant="acme")["total"] == 1
-        # What a token ends or bans is its own.
+        # A token ends and bans only clients of its tenant.
         assert globex_api.ask("DELETE", "/retained", filter="#").json == {"cleared": 1}
         assert len(acme_api.get("/retained/messages", filter="#")["items"]) == 1
         assert globex_api.ask("POST", "/bans", {"kind": "address", "value": "127.0.0.1"}).status == 422

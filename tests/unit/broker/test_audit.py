@@ -1,4 +1,4 @@
-"""`flockmq audit`: each weakness is found, with a way out, and what is good is not blamed."""
+"""`flockmq audit`: each weakness is found, with a way out, and good settings are not blamed."""
 
 import json
 from pathlib import Path

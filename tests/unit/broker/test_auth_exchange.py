@@ -1,4 +1,4 @@
-"""AUTH: the exchange before CONNACK and the one of a connected client, with a method that does as the test says."""
+"""AUTH: the exchange before CONNACK and the exchange of a connected client, with a method of the test."""
 
 import asyncio
 import gc
@@ -280,7 +280,7 @@ def test_the_time_for_all_steps_is_bounded(dialogue: Dialogue) -> None:
     asked(client)
     for _ in range(7):
         node.advance(1)
-    client.send(auth(b"more"))  # it does not begin anew
+    client.send(auth(b"more"))  # it does not begin again
     asked(client)
     for _ in range(2):
         node.advance(1)

@@ -1,4 +1,4 @@
-"""Whom a ban covers, and what becomes of bans that can't be read."""
+"""The clients that a ban covers, and the fate of bans that can't be read."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Sockets of addresses to listen on; and who is trusted, by networks."""
+"""Sockets of addresses to listen on; and trusted peers, by networks."""
 
 import errno
 import socket

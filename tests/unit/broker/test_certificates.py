@@ -1,4 +1,4 @@
-"""Certificates that can't be used, and what is said about them; what is seen when files change; whom they name."""
+"""Certificates that can't be used, and the errors; changes of files that are noticed; the names in certificates."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The command line: which command runs, and what mistakes say."""
+"""The command line: which command runs, and the errors for mistakes."""
 
 import json
 import sys
@@ -33,7 +33,7 @@ class Page(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Stands in for the node: what `serve` was called with."""
+    """Stands in for the node: notes the arguments of `serve`."""
     calls: list[Any] = []
 
     def serve(config: Config, *, reload: Any) -> int:

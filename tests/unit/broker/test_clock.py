@@ -43,7 +43,7 @@ def test_a_process_that_was_suspended_does_not_catch_up() -> None:
         clock.stop()
 
     asyncio.run(run())
-    assert ticks == [(MAX_TICKS, 2)]  # what expires has expired all the same
+    assert ticks == [(MAX_TICKS, 2)]  # expired sessions have expired all the same
 
 
 def test_a_job_that_fails_stops_neither_the_clock_nor_other_jobs() -> None:

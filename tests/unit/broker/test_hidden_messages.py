@@ -1,4 +1,4 @@
-"""Hidden messages: what is kept, for how long, and by which topic names."""
+"""Hidden messages: how many are kept, for how long, and by which topic names."""
 
 from flockmq.broker.core.hidden_messages import HiddenMessages
 from tests.harness.inprocess import KeepingStore, Node

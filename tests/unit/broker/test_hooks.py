@@ -1,4 +1,4 @@
-"""Hooks: what they hear and decide, sync and async, and that one that fails harms nobody else."""
+"""Hooks: their calls and decisions, sync and async, and that one that fails harms nobody else."""
 
 import asyncio
 import json
@@ -260,7 +260,7 @@ def test_subscribe_grants_less() -> None:
 
     suback, *others = play([Less()], act)
     assert suback.reason_codes == [0x80, 0]
-    assert {type(packet) for packet in others} == {Puback, Publish}  # what came meanwhile was taken after it
+    assert {type(packet) for packet in others} == {Puback, Publish}  # packets behind it were taken after it
 
 
 @pytest.mark.parametrize("hook", ["subscribe", "authorize"])
@@ -639,7 +639,7 @@ def test_a_message_of_wrong_types_is_dropped_and_the_client_goes_on(hooks: Hooks
 
 
 class SaysZero(Hooks):
-    """Answers with what is false, but not False."""
+    """Answers with a value that is false, but not False."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer

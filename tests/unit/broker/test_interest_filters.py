@@ -1,4 +1,4 @@
-"""What topic filters have in common, and which say nothing new."""
+"""The common part of topic filters, and filters that add nothing."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The life of a node: the transitions of the code are those of CLUSTER.md, and there are no others."""
+"""The life of a node: the transitions of the code stand in CLUSTER.md, and there are no others."""
 
 import asyncio
 

@@ -57,7 +57,7 @@ def test_the_description_of_the_api_is_that_of_the_table() -> None:
     ("uses", "expected"),
     [
         ([], Use(0, None)),
-        ([Use(5, 10, "a"), Use(6, 100, "b")], Use(5, 10, "a")),  # each has a limit of its own
+        ([Use(5, 10, "a"), Use(6, 100, "b")], Use(5, 10, "a")),  # each has its own limit
         ([Use(5, None, "a"), Use(6, None, "b")], Use(6, None, "b")),
         ([Use(1000, None, "a"), Use(1, 10, "b")], Use(1, 10, "b")),
         ([Use(0, 10, "a"), Use(None, 10, "b")], Use(0, 10, "a")),
@@ -92,7 +92,7 @@ def test_the_fullest_session_is_found_in_any_slice(place: int) -> None:
         if number in (place, 1):
             plane.router.filters.subscribe(session, b"t", 1)
     plane.router.filters.subscribe(plane.sessions.get(b"c%d" % place), b"u", 1)
-    plane.sessions.create(b"$link/x", persistent=True, level=4)  # has limits of its own
+    plane.sessions.create(b"$link/x", persistent=True, level=4)  # has its own limits
     found = asyncio.run(fullest_sessions(node.broker))
     session, weight = found["limits.max_subscriptions"]
     assert (session.client_id, weight) == (b"c%d" % place, 2)

@@ -1,4 +1,4 @@
-"""Tables [links.NAME]: rules as Mosquitto writes them, addresses, and what is refused."""
+"""Tables [links.NAME]: rules as Mosquitto writes them, addresses, and mistakes that are refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What `listen` takes."""
+"""The addresses that `listen` takes."""
 
 import pytest
 

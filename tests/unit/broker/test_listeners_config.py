@@ -1,4 +1,4 @@
-"""Tables of listeners in the configuration: what holds for each, what changes at a reload, what is refused."""
+"""Tables of listeners in the configuration: settings of each, changes at a reload, mistakes that are refused."""
 
 from pathlib import Path
 

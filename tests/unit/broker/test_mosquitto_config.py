@@ -168,7 +168,7 @@ def test_one_maximum_qos(tmp_path: Path) -> None:
 
 
 def test_plugins_for_users_rules_and_the_store(tmp_path: Path) -> None:
-    """Those that Mosquitto 2.1 has in place of its directives are keys, each at its listeners."""
+    """The plugins that Mosquitto 2.1 has in place of its directives are keys, each at its listeners."""
     config, text = imported(
         tmp_path,
         """global_plugin /usr/lib/mosquitto_persist_sqlite.so
@@ -473,7 +473,7 @@ def test_include_dir_takes_other_regular_files_only(tmp_path: Path) -> None:
         translate(path)
 
 
-# ---- which listeners there are, and who may connect, as with Mosquitto 2.0.11 ----
+# ---- the listeners, and the clients that may connect, as with Mosquitto 2.0.11 ----
 
 PER = "per_listener_settings true\n"
 OPEN = "allow_anonymous true\n"

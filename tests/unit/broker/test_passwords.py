@@ -12,7 +12,7 @@ from flockmq.broker.auth.passwords import StoredHash, parse_hash
 from flockmq.broker.cli import main
 from flockmq.broker.errors import ConfigError
 
-# What mosquitto_passwd 2.0.11 wrote for the passwords "secret" (-H sha512-pbkdf2) and "s2" (-H sha512).
+# The lines of mosquitto_passwd 2.0.11 for the passwords "secret" (-H sha512-pbkdf2) and "s2" (-H sha512).
 PBKDF2 = (
     "$7$101$vIQaRBINjufdcuRx$6hqkAUMnZRjnh3qUiaFzNt/bTx8p6spHjaHRQDkXhPlRantl2q/x3o1aYXgW3a4FAMZAWrowdvsxoNgIGGrXGg=="
 )

@@ -1,4 +1,4 @@
-"""Redis URLs: what each form means, one clear sentence for the rest, and no password in either."""
+"""Redis URLs: the meaning of each form, one clear sentence for the rest, and no password in either."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Rules of access and the ACL file: what is read, what is refused, and what a client may then do."""
+"""Rules of access and the ACL file: the lines that are read, the lines that are refused, and the rights of a client."""
 
 from pathlib import Path
 

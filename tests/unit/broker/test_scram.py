@@ -103,7 +103,7 @@ def test_an_unknown_user_looks_like_a_known_one() -> None:
             fields.append(one.fields)
             assert found.code == ReasonCode.BAD_USERNAME_OR_PASSWORD
             assert found.data == b""
-        assert fields[0]["s"] == fields[1]["s"]  # as that of a user, the salt stays
+        assert fields[0]["s"] == fields[1]["s"]  # the salt stays, as a user's does
         assert fields[0]["r"] != fields[1]["r"]
         answers[user] = len(fields[0]["s"]), fields[0]["i"], len(fields[0]["r"])
     assert len(set(answers.values())) == 1
@@ -158,7 +158,7 @@ Change = Callable[[bytes], bytes]
     "change",
     [
         lambda final: final[:-5] + b"AAAA=",
-        lambda final: final.replace(b",p=", b",x=1,y=2,p="),  # signed by nobody
+        lambda final: final.replace(b",p=", b",x=1,y=2,p="),  # signed by no user
         lambda final: final.replace(b",r=", b",r=x"),
         lambda final: final.replace(b"c=biws", b"c=eSws"),
         lambda final: final.replace(b"c=biws", b"c=bi"),

@@ -104,7 +104,7 @@ def test_as_many_messages_as_there_are_packet_identifiers_behind_one(log: Lines)
         publisher.take()
         while received := [p.packet_id for p in client.take() if isinstance(p, Publish) and p.packet_id != 1]:
             client.send(*map(Puback, received))
-        node.store.told.clear()  # nobody reads it back
+        node.store.told.clear()  # no restart follows
         node.store.done = 0
     node.advance(MINUTE + 2 * ROUND)
     ((_, values),) = log.take()

@@ -229,7 +229,7 @@ def test_following_over_all_nodes() -> None:
 
 
 def test_an_answer_is_not_told_of_a_message_before_with_its_packet_identifier() -> None:
-    """The connection of the one before may have ended, and its memory be another's."""
+    """The earlier message's connection may have ended, and its memory be another's."""
     node = Node(auto=False)
     keeper = Client(node, "keeper", clean_start=False)
     node.confirm()
@@ -263,7 +263,7 @@ def test_what_a_follower_knows_of_a_client_is_bounded() -> None:
 
 
 def test_a_stream_of_steps_ends_when_the_node_has_begun_anew() -> None:
-    """Its reader then asks once more, and hears of what is now."""
+    """Its reader then asks once more, and gets the steps of now."""
 
     async def run() -> int:
         node = SimpleNamespace(broker=Node().broker)

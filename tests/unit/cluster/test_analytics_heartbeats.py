@@ -66,7 +66,7 @@ def test_a_node_that_is_declared_dead() -> None:
 
 
 def test_nodes_that_are_all_dead() -> None:
-    """Nobody is left to declare it: windows end all the same, later."""
+    """No node is left to declare it: windows end all the same, later."""
     nodes = Nodes(b"a")
     nodes.run(10)
     nodes.alive = set()

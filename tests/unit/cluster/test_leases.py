@@ -1,4 +1,4 @@
-"""The groups of a cluster at a node: their ticks, and what they get when the link is back."""
+"""The groups of a cluster at a node: their ticks, and the messages that they get when the link is back."""
 
 from types import SimpleNamespace
 from typing import Any

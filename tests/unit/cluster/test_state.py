@@ -1,4 +1,4 @@
-"""What a node is in its cluster: the transitions of the code are those of CLUSTER.md, and there are no others."""
+"""The state of a node in its cluster: the transitions of the code stand in CLUSTER.md, and there are no others."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is found by the numbers of streams: losses, duplicates, wrong order; and what is none."""
+"""Findings by the numbers of streams: losses, duplicates, wrong order; and streams without a finding."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from flockmq.loadtest.swarm.streams import Published
 
 
 class Pair:
-    """A publisher and a subscriber of a topic, in processes of their own, and a network between them."""
+    """A publisher and a subscriber of a topic, in two processes, and a network between them."""
 
     def __init__(self, *, qos: int = 1, filter_qos: int = 2, persistent: bool = False) -> None:
         self.faults: Counter[tuple[str, str]] = Counter()

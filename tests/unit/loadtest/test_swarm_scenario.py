@@ -1,4 +1,4 @@
-"""Scenario files and addresses: those that come with FlockMQ are right, mistakes are reported with their place."""
+"""Scenario files and addresses: the files that come with FlockMQ are right, mistakes are reported with their place."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The machine of test_session_machine.py: random clients of all levels, and what the standard makes of what they do."""
+"""The machine of test_session_machine.py: random clients of all levels, and the effects by the standard."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ WALL = [1_700_000_000_000]  # milliseconds of the wall clock, which goes with th
 
 
 def queue_of(session: Session) -> list[tuple[Any, ...]]:
-    """What the client has yet to acknowledge, without what a restart may change."""
+    """The messages that the client has yet to acknowledge, without the fields that a restart may change."""
     return [
         (n, "pubrec" if state == "pubrec" else "publish", qos, retain, topic, payload)
         for n, state, qos, _, retain, topic, payload in session_view.entries(session)
@@ -187,7 +187,7 @@ class SessionMachine(RuleBasedStateMachine):
         return len(encode(Publish(entry.topic, entry.payload, entry.qos, False, False, 1, properties), 5))
 
     def pump_all(self) -> None:
-        """What the node sends by itself: as much as the windows allow, in order."""
+        """The messages that the node sends by itself: as many as the windows allow, in order."""
         for one in self.clients.values():
             if one.client is None:
                 continue

@@ -68,7 +68,7 @@ def test_qos_0_is_delivered_whatever_its_number_and_confirmed_after_a_mebibyte(w
 
 
 def test_qos_0_of_a_node_that_has_left_is_dropped(world: World) -> None:
-    """Its publishers may have sent more over another node. What is in a log was committed before it left."""
+    """Its publishers may have sent more over another node. Messages in a log were committed before it left."""
     assert world.receive(LOGGED, b"gone", 1, b"a") == [b"a"]
     assert world.receive(QOS_0, b"gone", 9 * MIB, b"b") == []
     assert world.confirmed == []

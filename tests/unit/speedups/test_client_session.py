@@ -37,7 +37,7 @@ from flockmq._speedups.protocol.client_session import ClientSession, ConnectOpti
 
 
 class Broker:
-    """The other end: what the session sends, as packets."""
+    """The other end: the session's bytes, as packets."""
 
     def __init__(self, session: ClientSession) -> None:
         self.session = session
@@ -55,7 +55,7 @@ class Broker:
         return self.sent()
 
     def sent(self) -> list[Packet]:
-        """What has been sent since the last look."""
+        """The packets that have been sent since the last look."""
         return self.decoder.feed(self.session.take_output(self.now))
 
     def publishes(self) -> list[Publish]:

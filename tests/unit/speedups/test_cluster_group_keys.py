@@ -1,4 +1,4 @@
-"""Order by key in the part of a group that one node of a cluster has: what it gets from Redis, and when."""
+"""Order by key in the part of a group at one node of a cluster: the messages that it gets from Redis, and when."""
 
 import struct
 

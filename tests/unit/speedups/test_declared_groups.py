@@ -155,7 +155,7 @@ def test_a_declared_group_and_its_queue_outlive_the_node(compacted: bool, monkey
             node.run()
     node = restarted(node)
     assert group_of(node).settings.max_messages == 5
-    assert waiting(node) == [b"4", b"5"]  # those of QoS 2 had begun with a clean session
+    assert waiting(node) == [b"4", b"5"]  # QoS 2: the others had begun with a clean session
     assert payloads(member(node, "worker", 2)) == [b"4", b"5"]
 
 
@@ -191,7 +191,7 @@ def test_a_group_with_members_is_an_ordinary_one_when_it_is_removed(persistent: 
     publish(publisher, b"1", b"2")
     assert payloads(worker) == [b"1"]
     assert remove(node) == 0
-    assert payloads(worker) == [b"2"]  # the window is that of the node now
+    assert payloads(worker) == [b"2"]  # the window is the node's now
     publish(publisher, b"3")
     assert payloads(worker) == [b"3"]
     node = restarted(node)

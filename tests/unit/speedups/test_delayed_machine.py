@@ -57,7 +57,7 @@ class DelayedMachine(RuleBasedStateMachine):
         self.restart()
 
     def teardown(self) -> None:
-        """All that waits is published, in the order in which it was due, with what it had."""
+        """All that waits is published, in the order in which it was due, with all its fields."""
         latest = max((sent.due for sent in self.sent), default=MACHINE[0])
         self.time_passes((latest - MACHINE[0]) // MS_PER_TICK + 2 + 4 * self.restarts)
         assert self.node.router.delayed.count == self.node.router.delayed.size == 0

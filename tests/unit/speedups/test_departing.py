@@ -9,7 +9,7 @@ from tests.harness.inprocess import Client, Node
 
 
 def sockets() -> int:
-    gc.collect()  # has those of earlier tests
+    gc.collect()  # earlier tests' sockets
     return len(os.listdir("/proc/self/fd"))
 
 

@@ -99,7 +99,7 @@ def expire_many(publisher: Publisher, count: int) -> None:
         publisher.client.send(*(Publish("t", b"o", qos=1, packet_id=1, properties=properties) for _ in range(count)))
         publisher.client.take()
         publisher.node.turn.advance(2 * SECOND)
-        publisher.node.store.told.clear()  # nobody reads it back
+        publisher.node.store.told.clear()  # no restart follows
         publisher.node.store.done = 0
 
 

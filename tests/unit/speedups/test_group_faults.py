@@ -327,7 +327,7 @@ def test_a_member_without_packet_identifiers_gets_no_more() -> None:
         publisher.take()
         while received := [packet.packet_id for packet in published(one) if packet.packet_id != 1]:
             one.send(*map(Puback, received))
-        node.store.told.clear()  # nobody reads it back
+        node.store.told.clear()  # no restart follows
         node.store.done = 0
     (group,), session = node.router.filters.groups.values(), node.sessions.get(b"one")
     assert session is not None

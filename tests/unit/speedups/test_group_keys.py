@@ -134,7 +134,7 @@ def test_the_messages_of_an_absent_session_keep_the_key_until_its_grace_is_over(
     assert payloads(other) == [b"b1"]
     assert only_group(node).waiting == 1
     node.advance(2 * 4 + 1)
-    assert payloads(other) == [b"a1", b"a2"]  # its window is full; nobody else may have the third
+    assert payloads(other) == [b"a1", b"a2"]  # its window is full; no other may have the third
     assert only_group(node).waiting == 1
 
 

@@ -41,7 +41,7 @@ def compaction_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Worker:
-    """A member, and what it does."""
+    """A member, and its acts."""
 
     persistent: bool
     client: Client | None = None
@@ -64,7 +64,7 @@ def places_of(node: Node) -> Counter[bytes]:
 
 
 def counts_are_right(node: Node) -> None:
-    """The totals are those of the sessions and groups, and groups with room for a message let none wait."""
+    """The totals are the sums of sessions and groups, and groups with room for a message let none wait."""
     groups = list(node.router.filters.groups.values())
     assert node.turn.queued == sum(session.queue_length for session in node.sessions) + sum(
         group.waiting for group in groups
@@ -90,7 +90,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.count = 0
         self.accepted: dict[bytes, int] = {}  # payload -> QoS
         self.done: set[bytes] = set()
-        self.got: dict[bytes, set[tuple[str, int, int]]] = {}  # who, which of its sessions, with which QoS
+        self.got: dict[bytes, set[tuple[str, int, int]]] = {}  # member, which of its sessions, with which QoS
         self.keys: dict[str, list[bytes]] = {}  # key -> accepted payloads, in order
         self.key_of: dict[bytes, str] = {}
         self.last: dict[bytes, tuple[str, int]] = {}  # payload -> who got it last, in which of its sessions
@@ -188,7 +188,7 @@ class GroupMachine(RuleBasedStateMachine):
         key = self.key_of.get(payload)
         if self.strategy != "rotation" and key is not None and payload in self.accepted:
             for other in self.keys[key][self.keys[key].index(payload) + 1 :] if payload not in self.last else ():
-                # what another client has got may have been sent later, and read before
+                # another client's messages may have been sent later, and read before
                 assert self.last.get(other) != who, f"{payload!r} is late"
             for other in self.keys[key][: self.keys[key].index(payload)]:
                 own = any(other in worker.own for worker in self.workers.values())
@@ -459,7 +459,7 @@ def test_members_take_turns() -> None:
 
 
 def after_a_crash(node: Node) -> Node:
-    """What the store has now, in another node."""
+    """Another node with the content that the store has now."""
     return Node(KeepingStore(node.store.after(len(node.store.told))), shared={"window": 1})
 
 

@@ -1,4 +1,4 @@
-"""The journal's blocks: what is read is what was written, and bytes that were changed are refused, never believed."""
+"""The journal's blocks: they are read as they were written, and changed bytes are refused, never believed."""
 
 import contextlib
 import random

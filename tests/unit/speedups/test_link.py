@@ -47,7 +47,7 @@ class World:
             self.node.run()
 
     def taken(self) -> list[Any]:
-        """What the connection has passed on since the last call."""
+        """The entries that the connection has passed on since the last call."""
         taken, self.events = [event for event in self.events if event != "drained"], []
         return taken
 

@@ -55,7 +55,7 @@ def test_a_message_without_a_rule_ends_here(qos: int, reply: list[type], topic: 
     output, replies = carried(found, Publish(topic, b"", qos=qos, packet_id=9 if qos else 0))
     assert output == [] and [type(packet) for packet in replies] == reply
     assert found.unmatched == 1
-    if qos == 2:  # its PUBREL ends here, too; that of another message goes on
+    if qos == 2:  # its PUBREL ends here, too; another message's goes on
         output, replies = carried(found, Pubrel(9), Pubrel(8))
         assert [(type(packet), packet.packet_id) for packet in replies] == [(Pubcomp, 9)]  # type: ignore[attr-defined]
         assert [(type(packet), packet.packet_id) for packet in output] == [(Pubrel, 8)]  # type: ignore[attr-defined]

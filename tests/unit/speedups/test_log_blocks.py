@@ -80,7 +80,7 @@ def fits(row: Row, message: tuple[Any, ...]) -> bool:
 
 @given(st.lists(st.lists(MESSAGES, max_size=30), max_size=5))
 def test_blocks_hold_what_was_published(turns: list[list[tuple[Any, ...]]]) -> None:
-    """What is not committed with its turn is in the next block, or written when the log is closed; in order."""
+    """Messages that are not committed with their turn are in the next block, or written at the log's end; in order."""
     log = Log()
     published: list[tuple[Any, ...]] = []
     for messages in turns:
@@ -141,7 +141,7 @@ def test_one_wait_for_a_block() -> None:
 
 
 def test_suspended() -> None:
-    """QoS 0 is counted in place of being logged; what must be acknowledged is logged all the same."""
+    """QoS 0 is counted in place of being logged; messages to be acknowledged are logged all the same."""
     log = Log()
     log.log.suspended = True
     for qos in (0, 1, 0, 2):

@@ -56,7 +56,7 @@ def as_packet(fields: dict[str, Any]) -> Any:
 
 
 def answer(data: bytes, level: int) -> dict[str, Any] | None:
-    """What the compiled code says: the packet, or None for a refusal that is as documented."""
+    """The result of the compiled code: the packet, or None for a refusal that is as documented."""
     try:
         return as_model(decode(data, level))
     except MalformedPacket as error:

@@ -1,4 +1,4 @@
-"""Who gets a message, and in which form, at level 5: random subscriptions against the standard's rules.
+"""The subscribers that get a message, and its form, at level 5: random subscriptions against the standard's rules.
 
 QoS, RETAIN and subscription identifiers for each pair of publisher and receiver; retained messages for each Retain
 Handling. Plans that were kept from before a change are asked for again, since the topics are few.
@@ -78,7 +78,7 @@ class PlanMachine(RuleBasedStateMachine):
     # ---- the model ----
 
     def delivery(self, receiver: int, publisher: int, message: Publish) -> Delivery | None:
-        """What a live message becomes on its way."""
+        """The form of a live message on its way."""
         matching = [one for name, one in self.subscriptions[receiver].items() if matches(name, message.topic_name)]
         if receiver == publisher:
             matching = [one for one in matching if not one.no_local]  # [5: MQTT-3.8.3-3]

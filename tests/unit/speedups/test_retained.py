@@ -31,7 +31,7 @@ def test_what_matches_is_what_the_model_says(kept: dict[str, bytes], name: str) 
 
 
 def retained_bytes(kept: dict[str, bytes]) -> int:
-    """What the messages count, with the nodes that they need."""
+    """The bytes that the messages count, with the nodes that they need."""
     return tree_bytes(kept) + sum(MESSAGE + len(topic.encode()) + len(payload) for topic, payload in kept.items())
 
 
@@ -43,7 +43,7 @@ class RetainedMachine(RuleBasedStateMachine):
         self.tree = RetainedTree()
         self.kept: dict[str, bytes] = {}
         self.count = 0
-        # Each search: its generator, its filter, what was there from its begin on, what changed since, what it found.
+        # Each search: its generator, its filter, messages from its begin on, names that changed, names that it found.
         self.searches: list[tuple[Any, str, dict[str, bytes], set[str], list[str]]] = []
 
     def changed(self, topic: str) -> None:
@@ -263,7 +263,7 @@ def test_a_filter_that_stands_twice_in_a_packet_gets_the_messages_twice() -> Non
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_bytes_of_each_tenant(seed: int) -> None:
-    """What a tenant has counts for it alone, also while others come and go; and nothing is left at the end."""
+    """A tenant's messages count for it alone, also while others come and go; and nothing is left at the end."""
     rng = random.Random(seed)
     tree, tenants = RetainedTree(), Tenants()
     tree.set_tenants(tenants)

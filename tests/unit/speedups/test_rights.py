@@ -1,4 +1,4 @@
-"""Rights, against a plain model: a rule is a topic filter, those that deny come first, nothing is allowed by itself."""
+"""Rights, against a plain model: a rule is a topic filter, denials come first, nothing is allowed by itself."""
 
 import itertools
 
@@ -20,7 +20,7 @@ rules = st.lists(st.tuples(st.booleans(), st.sampled_from((READ, PUBLISH, READ |
 
 
 def allows(given_rules: list[tuple[bool, int, str]], access: int, topic: str) -> bool:
-    """What the rules mean."""
+    """The meaning of the rules."""
     hits = [allow for allow, what, name in given_rules if what & access and topics.matches(name, topic)]
     return bool(hits) and all(hits)
 
@@ -73,7 +73,7 @@ def test_covers(wide: str, narrow: str, is_covered: bool) -> None:
 
 def test_a_subscription_is_granted_when_some_of_it_may_be_read() -> None:
     rights = Rights([(True, READ, b"site/+/temp"), (True, PUBLISH, b"cmd/#"), (False, READ, b"site/secret/#")])
-    assert rights.may_subscribe(b"#")  # what is delivered is judged message by message
+    assert rights.may_subscribe(b"#")  # deliveries are judged message by message
     assert rights.may_subscribe(b"site/1/#")
     assert not rights.may_subscribe(b"cmd/#")
     assert not rights.may_subscribe(b"site/secret/+")

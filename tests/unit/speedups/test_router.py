@@ -1,4 +1,4 @@
-"""Batches of other nodes: what can't be read is refused."""
+"""Batches of other nodes: a batch that can't be read is refused."""
 
 import pytest
 

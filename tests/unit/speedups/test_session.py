@@ -1,4 +1,4 @@
-"""Sessions against a plain model: queues, packet identifiers, DUP, QoS 2 states, and what a restart makes of them."""
+"""Sessions against a plain model: queues, packet identifiers, DUP, QoS 2 states, and their state after a restart."""
 
 import gc
 from dataclasses import replace
@@ -83,7 +83,7 @@ def test_a_full_queue_keeps_to_its_limit_and_policy(policy: str) -> None:
 
 @pytest.mark.parametrize("connected", [True, False])
 def test_dropping_the_oldest_costs_no_memory_when_the_first_is_never_acknowledged(connected: bool) -> None:
-    """The numbers between what is in flight and what is not were kept for ever, and searched for each message."""
+    """The numbers between messages in flight and others were kept for ever, and searched for each message."""
     node = Node(queue_policy="drop-old", max_queued_messages=20, max_inflight=2)
     client = subscribed(node)
     publisher = Client(node, "publisher")
@@ -96,7 +96,7 @@ def test_dropping_the_oldest_costs_no_memory_when_the_first_is_never_acknowledge
     for begin in range(0, count, 500):
         publisher.send(*(Publish("t/1", b"%d" % number, qos=1, packet_id=1) for number in range(begin, begin + 500)))
         publisher.take()
-        node.store.told.clear()  # nobody reads it back
+        node.store.told.clear()  # no restart follows
         node.store.done = 0
     session = node.sessions.get(b"subscriber")
     assert session is not None
@@ -126,7 +126,7 @@ def test_what_was_sent_is_never_dropped(connected: bool) -> None:
     for begin in range(0, 80_000, 500):
         publisher.send(*(Publish("t/1", b"%d" % number, qos=1, packet_id=1) for number in range(begin, begin + 500)))
         publisher.take()
-        node.store.told.clear()  # nobody reads it back
+        node.store.told.clear()  # no restart follows
         node.store.done = 0
     if connected:
         client.close()

@@ -1,6 +1,6 @@
 """Sessions of all levels against a plain model: queues, packet identifiers, DUP, QoS 2 states, windows, sizes, expiry.
 
-And what a restart makes of them.
+And their state after a restart.
 """
 
 import pytest
@@ -30,7 +30,7 @@ class TestSessions(SessionMachine.TestCase):  # type: ignore[name-defined, misc]
 
 
 def test_an_expiry_outlives_a_crash_at_any_step_of_a_compaction() -> None:
-    """The message may stand in the store twice then, and what the queue holds is the first."""
+    """The message may stand in the store twice then, and the queue holds the first."""
     node = Node(smallest=0)
     client = Client(node, "away", level=5, clean_start=False, properties={"session_expiry_interval": 100})
     client.send(Subscribe(1, [("t", 1)]))

@@ -222,7 +222,7 @@ def test_the_bytes_of_one_more_subscription() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_bytes_of_each_tenant(seed: int) -> None:
-    """What a tenant's sessions have counts for it alone, also while others come and go; and nothing is left."""
+    """Subscriptions of a tenant's sessions count for it alone, also while others come and go; and nothing is left."""
     rng = random.Random(seed)
     turn, tree = Turn(Journal()), SubscriptionTree()
     tree.set_tenants(turn.tenants)
@@ -267,7 +267,7 @@ def test_a_filter_of_all_tenants_is_of_none() -> None:
 
 
 def test_many_subscriptions_of_one_that_has_ended_leave_in_slices() -> None:
-    """They match nothing from the first moment on, and a new session may have the same filters meanwhile."""
+    """They match nothing from the first moment on, and a new session may have the same filters at once."""
     turn, tree = Turn(Journal()), SubscriptionTree()
     tree.set_tenants(turn.tenants)
     slices: list[Callable[[], object]] = []
@@ -322,7 +322,7 @@ def test_slices_of_filters_with_many_levels_are_smaller() -> None:
 
 
 def test_subscribers_end_one_after_another_in_slices() -> None:
-    """A failing function of one stops neither its own slices nor those of the next."""
+    """A failing function of one stops neither its own slices nor the next one's."""
     tree = SubscriptionTree()
     slices: list[Callable[[], object]] = []
     tree.set_later(slices.append)

@@ -140,7 +140,7 @@ def test_a_store_that_stands_still_keeps_no_client_away_for_ever(node: Node) -> 
 
 
 def test_messages_of_the_session_are_for_the_later_connection(node: Node) -> None:
-    """Also those of a queue that the earlier one would have been sent with its CONNACK."""
+    """Also the messages of a queue that would have followed the earlier one's CONNACK."""
     more = {"level": 5, "clean_start": False, "properties": {"session_expiry_interval": 100}}
     owner = Client(node, "c", **more)
     owner.send(Subscribe(1, [("t", 1)]))

@@ -32,7 +32,7 @@ class Server:
     def connect(
         self, context: ssl.SSLContext, session: ssl.SSLSession | None = None
     ) -> tuple[bool, ssl.SSLSession | None, bytes]:
-        """Whether a connection has resumed the session, its own session, and what the server has sent to it."""
+        """Whether a connection has resumed the session, its own session, and the server's bytes."""
         with socket.create_connection(self._socket.getsockname()) as plain:
             plain.setblocking(False)
             received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -112,7 +112,7 @@ def test_the_client_of_an_unknown_key_gets_a_ticket_of_the_first(server: Server,
 
 
 def test_each_connection_of_1_3_gets_a_ticket(server: Server, context: ssl.SSLContext) -> None:
-    """Its clients use a ticket once. Those of 1.2 keep theirs."""
+    """Its clients use a ticket once. Clients of 1.2 keep theirs."""
     _, first, _ = server.connect(context)
     is_resumed, second, _ = server.connect(context, first)
     assert is_resumed

@@ -1,4 +1,4 @@
-"""What leaves when: acknowledgements after the store, in order, to everybody, and nothing that grows meanwhile."""
+"""The times of output: acknowledgements after the store, in order, to every client, and nothing grows until then."""
 
 import contextlib
 import gc
@@ -48,7 +48,7 @@ def connected(node: Node, client_id: str, **connect: Any) -> Client:
 
 
 def restarted(node: Node) -> Node:
-    """What a kill right now would leave: the confirmed blocks and nothing else."""
+    """The state that a kill right now would leave: the confirmed blocks and nothing else."""
     node.close()
     return Node(KeepingStore(node.store.after(node.store.done)), auto=node.auto, **node.limits)
 
@@ -208,7 +208,7 @@ def test_acknowledgements_keep_their_order(size: int) -> None:
 
 
 def test_a_message_that_a_full_queue_refused_after_dropping_another_is_acknowledged() -> None:
-    """Its only record was one that nobody waits for: the acknowledgement waited for a block already confirmed."""
+    """No reply waits for its only record: the acknowledgement waited for a block already confirmed."""
     node = Node(queue_policy="drop-old", max_queued_bytes=1000, max_inflight=1)
     subscriber(node)
     publisher = connected(node, "publisher")
@@ -260,7 +260,7 @@ def test_who_gives_a_stuck_store_more_is_read_no_more_and_goes_on_when_it_can(pa
     subscriber(node)
     client = connected(node, "client", clean_start=False)
     flood(client, packet)
-    assert waiting_bytes(node) < LIMIT + 300_000  # and what one connection is read at a time
+    assert waiting_bytes(node) < LIMIT + 300_000  # and the bytes of one read of a connection
     quiet = connected_when_stuck(node)
     quiet.send(Publish("nobody", b"x"), Pingreq())
     quiet.take_one(Pingresp)
@@ -285,7 +285,7 @@ def test_acknowledgements_that_wait_do_not_pile_up() -> None:
     subscriber(node)
     client = connected(node, "client")
     client.send(Publish("t/1", b"stored", qos=1, packet_id=1))
-    # What follows is not stored, but its acknowledgements must leave after the first.
+    # The next messages are not stored, but their acknowledgements must leave after the first.
     sent = flood(client, lambda n: Publish("nobody", b"", qos=1, packet_id=n % 65535 + 1))
     assert sent < 40_000
     node.confirm()
@@ -385,7 +385,7 @@ def test_keep_alive_shorter_than_the_connect_timeout(level: int) -> None:
 @pytest.mark.parametrize("keep_alive", [1, 2, 60, 100, 1000])  # the wheel spans 512 ticks: later ones take more rounds
 @pytest.mark.parametrize("step", [1, 7, 10_000])
 def test_keep_alive_ends_at_its_tick(keep_alive: int, step: int) -> None:
-    """Seven ticks for a second: one and a half periods are six, and the one that CONNECT came in does not count."""
+    """Seven ticks for a second: one and a half periods are six, and the tick of CONNECT does not count."""
     node = Node()
     client = connected(node, "client", keep_alive=keep_alive)
     left = keep_alive * 6

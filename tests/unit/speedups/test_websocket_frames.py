@@ -56,7 +56,7 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 def receive(data: bytes, cuts: list[int]) -> Taken:
-    """What the compiled code makes of bytes that come in such pieces."""
+    """The result of the compiled code for bytes that come in such pieces."""
     end = WebSocket()
     payload, answers = b"", []
     for piece in pieces(data, cuts):
