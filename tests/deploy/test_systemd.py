@@ -24,7 +24,7 @@ from tests.harness.socket_client import SocketClient
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "systemd" / "flockmq.service"
 COMMAND = "/opt/flockmq/bin/flockmq serve"
-EXPOSURE_MOST = 15  # of 100, as `systemd-analyze security` counts
+MAX_EXPOSURE = 15  # of 100, as `systemd-analyze security` counts
 
 StartSystemd = Callable[..., SystemdProcess]
 
@@ -54,7 +54,7 @@ def test_a_misspelt_line_is_noticed(tmp_path: Path) -> None:
 
 
 def test_the_sandbox_is_as_tight_as_it_was() -> None:
-    done = analyze("security", "--offline=true", f"--threshold={EXPOSURE_MOST}", "--no-pager", UNIT)
+    done = analyze("security", "--offline=true", f"--threshold={MAX_EXPOSURE}", "--no-pager", UNIT)
     assert done.returncode == 0, done.stdout
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.harness.deadline import DEADLINE
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST = 3_000_000  # bytes that a process may grow by, for the allocator's reasons
+MAX_GROWTH = 3_000_000  # bytes that a process may grow by, for the allocator's reasons
 
 MEASURE = """
 import gc, itertools, resource
@@ -21,7 +21,7 @@ def rss():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 def forget(node):
-    # The store of the tests keeps all; what is measured is the node.
+    # The store of the tests keeps all; the node is measured.
     node.store.told.clear()
     node.store.done = 0
 
@@ -169,5 +169,5 @@ def test_a_process_does_not_grow(name: str) -> None:
     assert done.returncode == 0, done.stderr
     least, most = map(int, done.stdout.split())
     print(name, least, most)
-    assert least < MOST / 10, f"it grows by {least} bytes each time"
-    assert most < MOST
+    assert least < MAX_GROWTH / 10, f"it grows by {least} bytes each time"
+    assert most < MAX_GROWTH

@@ -4,15 +4,15 @@ import pytest
 
 from tests.simulation.process import simulate
 
-MOST = 500  # seeds for each in the long form
+MAX_SEEDS = 500  # seeds for each in the long form
 # Found soon, of each kind: text of the Lua library, and methods of Python classes.
 FEW = ("offline queue", "delayed message twice", "acks dropped", "dead node sent nothing", "loss reported twice")
-FEW_MOST = 60
+MAX_SEEDS_OF_FEW = 60
 
 
 @pytest.mark.parametrize("name", FEW)
 def test_mutation_is_found(name: str) -> None:
-    found = simulate("--seeds", f"1..{FEW_MOST}", "--mutation", name)
+    found = simulate("--seeds", f"1..{MAX_SEEDS_OF_FEW}", "--mutation", name)
     assert found.failing, f"{name} was not found in {found.seeds} seeds"
 
 
@@ -24,6 +24,6 @@ def test_ended_connections_count() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_mutations_are_found() -> None:
-    found = simulate("--mutations", str(MOST))
+    found = simulate("--mutations", str(MAX_SEEDS))
     print(found.output)
     assert not found.failing, found.output

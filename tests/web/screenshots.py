@@ -16,7 +16,7 @@ from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 
 DOCS = Path(__file__).resolve().parents[2] / "deploy" / "docs"
-BYTES_MOST = 150_000
+MAX_PICTURE_BYTES = 150_000
 DEVICES = 60
 SECONDS = 75  # of traffic before the pictures: the curves are to have a shape
 SHOTS = (  # file, view, width, dark
@@ -78,7 +78,7 @@ def shoot(browser: Chromium, url: str) -> None:
         time.sleep(1)
         browser.screenshot(DOCS / name, whole=view == "overview")
         size = (DOCS / name).stat().st_size
-        assert size <= BYTES_MOST, f"{name} has {size} bytes"
+        assert size <= MAX_PICTURE_BYTES, f"{name} has {size} bytes"
         print(name, size)
 
 

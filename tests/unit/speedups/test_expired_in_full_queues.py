@@ -13,7 +13,7 @@ from tests.unit.speedups.session_machine import state_of
 
 FOREVER = {"session_expiry_interval": 0xFFFFFFFF}
 SECOND = 4  # ticks
-MOST = 500  # messages in a queue
+MAX_QUEUED = 500  # messages in a queue
 
 
 def subscribed(node: Node, topic_filter: str = "t", **connect: Any) -> Client:
@@ -106,7 +106,7 @@ def expire_many(publisher: Publisher, count: int) -> None:
 @pytest.mark.parametrize(("connected", "is_sent"), [(False, False), (False, True), (True, True)])
 def test_one_that_stays_at_the_head_costs_no_memory(connected: bool, is_sent: bool) -> None:
     """Behind it messages expire one after the other, more than there are packet identifiers."""
-    node = Node(max_queued_messages=MOST, max_inflight=1)
+    node = Node(max_queued_messages=MAX_QUEUED, max_inflight=1)
     client = subscribed(node)
     publisher = Publisher(node)
     if not is_sent:
@@ -117,11 +117,11 @@ def test_one_that_stays_at_the_head_costs_no_memory(connected: bool, is_sent: bo
     mixed(publisher, "L")
     if is_sent and not connected:
         client.close()
-    expire_many(publisher, MOST - 2)
+    expire_many(publisher, MAX_QUEUED - 2)
     session = node.sessions.get(b"subscriber")
     assert session is not None
     assert session.queue_capacity <= 131_072
-    assert queued(node) == [b"K", b"L"] + [b"o"] * (MOST - 2)
+    assert queued(node) == [b"K", b"L"] + [b"o"] * (MAX_QUEUED - 2)
     mixed(publisher, "N")
     assert queued(node) == [b"K", b"L", b"N"]
     if not connected:
@@ -138,13 +138,13 @@ def test_one_that_stays_at_the_head_costs_no_memory(connected: bool, is_sent: bo
 
 def test_numbers_are_given_again_only_when_the_store_has_that() -> None:
     """The gaps of dropped messages are closed: a message with a number that is given again waits for its block."""
-    node = Node(max_queued_messages=MOST, max_inflight=1)
+    node = Node(max_queued_messages=MAX_QUEUED, max_inflight=1)
     client = subscribed(node)
     publisher = Publisher(node)
     mixed(publisher, "K")
     held = client.take_one(Publish)
     mixed(publisher, "L")
-    expire_many(publisher, MOST - 2)
+    expire_many(publisher, MAX_QUEUED - 2)
     node.auto = False
     publisher.client.send(Publish("t", b"N", qos=1, packet_id=1))
     client.send(Puback(held.packet_id))
