@@ -15,7 +15,7 @@ from flockmq.loadtest.generator.runs import find_faults, publish_load
 from flockmq.loadtest.generator.target import Target, Workload
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.socket_client import SocketClient
-from tests.protocol.test_limits import CONNECT_BYTES, by_different_clients, hammer
+from tests.protocol.test_client_limits import CONNECT_BYTES, by_different_clients, hammer
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(0)]
 MIB = 1 << 20

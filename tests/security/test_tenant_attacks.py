@@ -14,7 +14,7 @@ from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker
 from tests.harness.socket_client import SocketClient
 from tests.security.access_files import AccessFiles
-from tests.security.test_tenants import RULES, client, messages, publish, start_tenants
+from tests.security.test_tenant_isolation import RULES, client, messages, publish, start_tenants
 from tests.web.http_client import HttpClient
 from tests.web.test_tenant_tokens import api_of, settings
 

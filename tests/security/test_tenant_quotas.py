@@ -13,7 +13,7 @@ from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker
 from tests.harness.socket_client import SocketClient
 from tests.security.access_files import AccessFiles, counted
-from tests.security.test_tenants import client, messages, publish
+from tests.security.test_tenant_isolation import client, messages, publish
 from tests.web.http_client import HttpClient
 
 QUOTA_EXCEEDED = 0x97

@@ -16,7 +16,7 @@ from tests.harness.cluster_process import Broker
 from tests.harness.socket_client import SocketClient
 from tests.harness.transports import ports, tls_settings, tls_socket, trusting
 from tests.security.access_files import AccessFiles
-from tests.security.test_tenants import RULES, client, messages, publish, start_tenants
+from tests.security.test_tenant_isolation import RULES, client, messages, publish, start_tenants
 
 SECRET = "a secret of more than thirty-two bytes"
 

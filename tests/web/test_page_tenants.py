@@ -16,7 +16,7 @@ from tests.harness.chromium import Chromium
 from tests.harness.cluster_process import Broker
 from tests.harness.socket_client import SocketClient
 from tests.security.access_files import AccessFiles
-from tests.security.test_tenants import client, messages, publish
+from tests.security.test_tenant_isolation import client, messages, publish
 from tests.web.http_client import HttpClient
 from tests.web.test_page import VIEWS, click, fill, says, visit
 

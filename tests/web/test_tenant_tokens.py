@@ -13,7 +13,7 @@ from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker
 from tests.security.access_files import AccessFiles
-from tests.security.test_tenants import RULES, client, messages, publish
+from tests.security.test_tenant_isolation import RULES, client, messages, publish
 from tests.web.http_client import HttpClient
 
 STAYS: dict[str, Any] = {"clean_start": False, "properties": {"session_expiry_interval": 3600}}

@@ -5,7 +5,7 @@ import pytest
 from flockmq._speedups.codec.packets import Puback, Publish, Pubrec, Pubrel
 from flockmq._speedups.codec.reason_codes import ReasonCode
 from flockmq.broker.core import dead_letters
-from tests.cluster.test_declared_groups import declare
+from tests.cluster.test_declared_groups_over_nodes import declare
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess

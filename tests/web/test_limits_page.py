@@ -13,7 +13,7 @@ from tests.harness.broker_process import until
 from tests.harness.chromium import Chromium
 from tests.harness.socket_client import SocketClient
 from tests.security.access_files import AccessFiles
-from tests.security.test_tenants import client, publish
+from tests.security.test_tenant_isolation import client, publish
 from tests.web.http_client import HttpClient
 from tests.web.test_page import says, visit
 

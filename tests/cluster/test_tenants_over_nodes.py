@@ -8,7 +8,7 @@ from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.socket_client import SocketClient
 from tests.security.access_files import AccessFiles
-from tests.security.test_tenants import RULES, client, messages, publish
+from tests.security.test_tenant_isolation import RULES, client, messages, publish
 from tests.web.http_client import HttpClient
 
 QUOTA_EXCEEDED = 0x97
