@@ -21,7 +21,7 @@ def quick_start() -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session on two cores that knows the format `flockmq`."""
+    """A session on two cores with the format `flockmq`."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else executors take what is called python3
     place: Path = tmp_path_factory.mktemp("spark")
     session = (

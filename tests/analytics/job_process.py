@@ -18,7 +18,7 @@ class JobProcess:
         url: of Redis.
         output: its directory.
         arguments: more of the command line.
-        log: takes what it says.
+        log: takes its output.
     """
 
     def __init__(self, url: str, output: Path, arguments: list[str], log: Path) -> None:
@@ -52,7 +52,7 @@ class JobProcess:
         return sum(f" {event} " in line for line in self.log.read_text(errors="replace").splitlines())
 
     def wait_for(self, event: str, times: int = 1) -> None:
-        """Until it has said so."""
+        """Wait for this line of its output."""
         end = time.monotonic() + DEADLINE
         while self.lines(event) < times:
             assert self.process.poll() is None, self.log.read_text()

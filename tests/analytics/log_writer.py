@@ -80,5 +80,5 @@ class LogWriter:
         self.client.hset(self.registry, self.node, json.dumps(self.said | ended))
 
     def forget(self) -> None:
-        """Say no more of the log, as 30 days later."""
+        """Take the log out of the register, as after 30 days."""
         self.client.hdel(self.registry, self.node)

@@ -29,7 +29,7 @@ MINUTE = 60_000_000
 
 
 def plain(output: Path, name: str, columns: list[str]) -> list[tuple[Any, ...]]:
-    """A table's rows as a reader sees them that knows nothing of Spark or of the job."""
+    """A table's rows as a reader without Spark and without the job sees them."""
     found = []
     for path in sorted((output / name).rglob("*.parquet")):
         table = pyarrow.parquet.read_table(path, columns=columns, partitioning=None)

@@ -94,7 +94,7 @@ def test_no_more_topics_than_are_allowed(redis_of_a_cluster: RedisProcess) -> No
         shown.flush()
     assert set(results(redis_of_a_cluster)) == {"lag", "outliers/3", "outliers/4"}
     assert shown.dropped == 3
-    again = live(redis_of_a_cluster, most=3)  # a restart knows what is there
+    again = live(redis_of_a_cluster, most=3)  # a restart finds the results that are there
     again.set("outliers/5", {})
     again.flush()
     assert len(results(redis_of_a_cluster)) == 3

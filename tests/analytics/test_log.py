@@ -93,7 +93,7 @@ def test_a_range_is_read_in_pieces(logs: Logs, writer: LogWriter, monkeypatch: p
         [len(entry.block) for entry in entries] for entries in log.read(START, log.end(), lambda _: pytest.fail("gap"))
     ]
     assert sum(map(len, sizes)) == 60 and len(sizes) > 10
-    assert all(sum(piece) <= 10_000 for piece in sizes[1:])  # the first is asked for before any size is known
+    assert all(sum(piece) <= 10_000 for piece in sizes[1:])  # the first is asked for without a size
 
 
 def test_a_block_larger_than_a_piece_is_read(logs: Logs, writer: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`flockmq analytics report`: the page says what is in the files, in a real Chromium, whatever names clients chose."""
+"""`flockmq analytics report`: the page shows the content of the files, in a real Chromium, for all names."""
 
 import re
 from collections import Counter, defaultdict
@@ -51,7 +51,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
 
 @pytest.fixture
 def browse(report: Report, chromium: Chromium, tmp_path: Path) -> Callable[..., Chromium]:
-    """Write tables, make the page, open it; fails if it says anything on the console or asks for anything."""
+    """Write tables, make the page, open it; fails if it writes to the console or asks for anything."""
 
     def open_(tables: Tables, *flags: str, width: int = 1280, dark: bool = False) -> Chromium:
         write(tmp_path / "results", tables)

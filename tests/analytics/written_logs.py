@@ -1,4 +1,4 @@
-"""Logs of messages as nodes write them, written by a test that knows the microsecond of each message."""
+"""Logs of messages as nodes write them, written by a test with the microsecond of each message."""
 
 import json
 from collections.abc import Sequence

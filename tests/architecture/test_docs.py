@@ -1,4 +1,4 @@
-"""Documents agree with the tree: links lead somewhere, the list of modules is the tree on disk, numbers are known."""
+"""Documents agree with the tree: links lead somewhere, the list of modules is the tree on disk, numbers are defined."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Every normative statement of MQTT 3.1.1 and of 5.0 is cited where it is kept or tried, or says why it is not.
+"""Every normative statement of MQTT 3.1.1 and of 5.0 is cited where it is kept or tried, or has a reason why not.
 
 Statements of 5.0 are cited as `[5: MQTT-3.3.1-9]`.
 """

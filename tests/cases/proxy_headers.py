@@ -1,4 +1,4 @@
-"""PROXY protocol headers as data: bytes beside what they say, or the words of the refusal."""
+"""PROXY protocol headers as data: bytes beside their meaning, or the words of the refusal."""
 
 import socket
 import struct

@@ -7,7 +7,7 @@ class Match(NamedTuple):
     topic_filter: str
     topic_name: str
     matches: bool
-    source: str  # where the standard or the mqtt(7) manual page says so
+    source: str  # from the standard or the mqtt(7) manual page
 
 
 class Validity(NamedTuple):

@@ -1,4 +1,4 @@
-"""Packages of npm that tests use, installed as the lock file says when they are needed."""
+"""Packages of npm that tests use, installed by the lock file when they are needed."""
 
 import fcntl
 import shutil

@@ -60,5 +60,5 @@ def test_a_clean_session_has_them_at_every_node(start_cluster: StartCluster) -> 
                     publisher.ping()
                     return client.ping()
 
-                for packet in until(arrived):  # CONNACK does not wait until the other node knows the subscription
+                for packet in until(arrived):  # CONNACK does not wait until the other node has the subscription
                     assert isinstance(packet, Publish) and packet.payload == name.encode()

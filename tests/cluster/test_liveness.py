@@ -1,4 +1,4 @@
-"""Whether a process of this machine is gone: said only when it is sure."""
+"""Whether a process of this machine is gone: only when it is certain."""
 
 import subprocess
 import sys

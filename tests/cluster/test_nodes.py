@@ -195,7 +195,7 @@ def test_the_last_messages_of_a_node_that_dies_in_an_outage_are_read_even_at_the
     publisher.send(Publish("t", b"last", qos=1, packet_id=1))
     assert isinstance(publisher.receive(), Puback)
     cluster["a"].kill()
-    late = cluster.add("late").start()  # finds that `a` is dead: nodes of one machine know it at once
+    late = cluster.add("late").start()  # finds that `a` is dead: nodes of one machine see it at once
     until(lambda: cluster.redis.client().hlen("mq:nodes") == 2)
     cluster["b"].proxy.cut_at(b"flockmq_logs\r\n")
     cluster["b"].proxy.resume()
@@ -213,7 +213,7 @@ def test_a_connection_is_reset_when_disconnect_could_not_be_stored(start: StartC
     cluster["a"].proxy.partition()
     cluster.wait_for_log("Redis is away", node="a")
     client.send(Disconnect())
-    with pytest.raises(ConnectionResetError):  # an orderly end would say that the will is discarded
+    with pytest.raises(ConnectionResetError):  # an orderly end would discard the will
         client.socket.recv(1)
     assert isinstance(reader.receive(), Publish)
     cluster["a"].proxy.resume()

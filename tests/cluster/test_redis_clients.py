@@ -221,7 +221,7 @@ def test_tls_of_a_redis_cluster(start_redis: StartRedis, certificates: Path) -> 
 
 @pytest.fixture
 def sentinel(start_redis: StartRedis, tmp_path: Path) -> Iterator[tuple[RedisProcess, RedisProcess, RedisProcess]]:
-    """A Sentinel with a password, the master it knows as `fleet`, and a replica."""
+    """A Sentinel with a password, its master named `fleet`, and a replica."""
     secret = ["--requirepass", "sesame", "--masterauth", "sesame"]
     master = start_redis(secret, {"password": "sesame"})
     replica = start_redis([*secret, "--replicaof", "127.0.0.1", str(master.port)], {"password": "sesame"})

@@ -109,7 +109,7 @@ def test_it_gets_them_again_if_it_is_back_in_time(cluster: ClusterProcess) -> No
 
 
 def test_a_connection_that_waited_for_an_earlier_one_gives_nothing_back(start_cluster: StartCluster) -> None:
-    """QoS 2: while the node of the earlier connection has no link, only that node knows how much was sent."""
+    """QoS 2: while the node of the earlier connection has no link, only that node has the number of sent messages."""
     settings = {"cluster.lease": 30, "cluster.timeout": 0.7, "shared.redispatch": 1, "shared.window": 4}
     cluster = start_cluster(settings, proxies=True)
     redis = cluster.redis.client()
@@ -158,7 +158,7 @@ def test_members_and_nodes_come_and_go(cluster: ClusterProcess, qos: int) -> Non
     publisher = SocketClient(cluster["a"].port, "p", level=5)
     seen: dict[bytes, set[str]] = defaultdict(set)
     taken: Counter[bytes] = Counter()
-    ids: dict[str, set[int]] = defaultdict(set)  # QoS 2 packet identifiers that are under way, as the client knows them
+    ids: dict[str, set[int]] = defaultdict(set)  # the client's QoS 2 packet identifiers that are under way
 
     def look(name: str) -> None:
         worker = workers[name].look()

@@ -1,4 +1,4 @@
-"""A node that can't join says why in one line, waits where waiting helps, and harms nobody."""
+"""A node that can't join gives the reason in one line, waits where waiting helps, and harms nobody."""
 
 import asyncio
 import itertools

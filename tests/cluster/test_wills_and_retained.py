@@ -38,7 +38,7 @@ def next_will(watcher: SocketClient) -> bytes:
 
 
 def no_more(cluster: ClusterProcess, watcher: SocketClient, *names: str) -> None:
-    """Once all nodes know of everything there is no further will."""
+    """Once all nodes have all changes there is no further will."""
     cluster.settle(*names)
     assert watcher.ping() == []
 

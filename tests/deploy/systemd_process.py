@@ -1,8 +1,8 @@
 """A real systemd as process 1 of new namespaces, with only the units that it is given.
 
-It sees the machine's files (read-only where a unit says so), its network and its processes' own cgroup; /run, /tmp and
-/var/lib are its own and empty, so that nothing is left behind. Its end is the end of everything that it started.
-Needs root and a kernel that lets it mount: `unavailable` says why not.
+It sees the machine's files (read-only where a unit has it so), its network and its processes' own cgroup; /run, /tmp
+and /var/lib are its own and empty, so that nothing is left behind. Its end is the end of everything that it started.
+Needs root and a kernel that lets it mount: `unavailable` gives the reason if not.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from tests.harness.broker_process import until
 from tests.harness.deadline import DEADLINE
 
 SYSTEMD = Path("/lib/systemd/systemd")
-# Targets that units may want; empty, since only the test's units are to be started.
+# Targets that units may name; empty, since only the test's units are to be started.
 TARGETS = ("trial", "sysinit", "basic", "shutdown", "multi-user", "network-online", "umount", "final", "exit")
 PLACE = "/run/trial"  # the place of the test's directory and of bound files inside
 BOOT = f"""\

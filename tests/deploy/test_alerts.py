@@ -1,4 +1,4 @@
-"""deploy/prometheus/alerts.yml: in a cluster where all is well but one thing, exactly the alerts that tell of it fire.
+"""deploy/prometheus/alerts.yml: in a cluster where all is well but one thing, exactly the alerts for it fire.
 
 Judged by Prometheus' own `promtool test rules`: a scenario is the series of a healthy cluster of three nodes with some
 of them changed, in promtool's notation ("0+1x4": 0, then 1 more four times), one sample every 15 seconds.

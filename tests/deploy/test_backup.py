@@ -1,4 +1,4 @@
-"""Backup and restore, as deploy/docs/RUNBOOK.md says: messages acknowledged before the backup are there after it."""
+"""Backup and restore, by deploy/docs/RUNBOOK.md: messages acknowledged before the backup are there after it."""
 
 import re
 import shutil
@@ -118,7 +118,7 @@ def test_redis_is_copied_over_the_network_and_restored(tmp_path: Path) -> None:
         tmp_path, {"cluster.lease": 1, "limits.max_queued_messages": 1_000_000}, nodes="ab", orderly=False
     ) as cluster:
         with cluster.redis.client() as client:
-            client.config_set("repl-diskless-sync-delay", 0)  # it waits 5 s for more who want the same
+            client.config_set("repl-diskless-sync-delay", 0)  # it waits 5 s for others with the same request
         subscribe(cluster["a"].port)
         with Publisher(cluster["b"].port) as publisher:
             until(lambda: publisher.acknowledged > 200)

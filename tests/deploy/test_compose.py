@@ -34,7 +34,7 @@ SERVICES = ("credentials", "redis", "node", "haproxy")
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    """An engine that has base images and knows where packages are; or a word why there is none."""
+    """An engine with base images and a source of packages; or a word why there is none."""
     reason = why_not() or ("" if shutil.which("debootstrap") else "not installed: debootstrap")
     if reason:
         pytest.skip(reason)
@@ -83,7 +83,7 @@ class Story:
         self.login: dict[str, Any] = {"username": "flockmq", "password": b""}
 
     def read_password(self) -> None:
-        """As COMPOSE.md says: the password of the first user, which was made at the first run."""
+        """As in COMPOSE.md: the password of the first user, which was made at the first run."""
         place = ["--entrypoint", "cat", "credentials", "/volumes/mqtt-password/password"]
         self.login["password"] = self.engine.compose("run", "--rm", *place).strip().encode()
 
@@ -162,7 +162,7 @@ def check_image(engine: Engine) -> None:
 
 
 def check_containers(story: Story) -> None:
-    """Hardened as the file says, and as the engine has understood it."""
+    """Hardened by the file, and as the engine has understood it."""
     for container in [*story.running(), *story.engine.containers("credentials")]:
         host, name = container["HostConfig"], container["Name"]
         assert container["Config"]["User"] == USER, name
@@ -256,7 +256,7 @@ def kill_a_node(story: Story) -> None:
 
 
 def check_five_nodes(story: Story) -> None:
-    """All five get clients, and hear of each other."""
+    """All five get clients, and see each other."""
     clients: list[SocketClient] = []
     nodes: set[str] = set()
     while len(nodes) < 5:

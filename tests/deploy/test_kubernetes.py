@@ -40,7 +40,7 @@ Objects = dict[tuple[str, str], dict[str, Any]]  # kind, name without the hash -
 
 
 def builds() -> bool:
-    """Whether this machine has a kubectl whose kustomize knows components: 1.21 or newer."""
+    """Whether this machine has a kubectl whose kustomize has components: 1.21 or newer."""
     if shutil.which("kubectl") is None:
         return False
     said = subprocess.run(
@@ -143,7 +143,7 @@ def test_the_command_line_takes_the_configuration(components: tuple[str, ...], t
 
 @pytest.mark.parametrize("components", [(), ("proxy-protocol",)], ids=["as it is", "with PROXY protocol"])
 def test_clients_need_a_user(components: tuple[str, ...], tmp_path: Path) -> None:
-    """Whom the operator has put into the Secret; it stands where the configuration says."""
+    """Whom the operator has put into the Secret; it stands where the configuration looks for it."""
     objects = build(*components)
     node = config(objects, tmp_path)
     assert list(exposure.reachable(node)) and not node.auth.allow_anonymous and node.auth.redis

@@ -88,7 +88,7 @@ def test_it_is_formed_once(tmp_path: Path, first: int) -> None:
         def kept() -> bool:
             try:
                 return bool(client.get("{mq}:who") == b"me")
-            except redis.ConnectionError:  # others may know the cluster before its owner is up
+            except redis.ConnectionError:  # others may have the cluster's state before its owner is up
                 return False
 
         until(kept, "what was kept")

@@ -182,7 +182,7 @@ def test_a_store_in_use(tmp_path: Path) -> None:
 
 
 def test_it_listens_on_loopback_only_unless_told(tmp_path: Path) -> None:
-    """The default address; its port may be taken on this machine, which is then what it says."""
+    """The default address; its port may be taken on this machine, which is then the error."""
     command = [sys.executable, "-m", "flockmq.broker.cli", "check-config"]
     done = nursery.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment(), cwd=tmp_path)
     assert 'listen = ["localhost:1883"]' in done.stdout

@@ -27,7 +27,7 @@ from tests.harness.transports import ports, tls_client, tls_settings, trusting, 
 from tests.harness.workers_process import WorkersProcess
 from tests.protocol.wire import Wire
 
-# A stand-in for a node: writes down each start and signal, ends as told.
+# A stand-in for a node: writes down each start and signal, ends as its file asks.
 NODE = """
 import pathlib, signal, sys, time
 name, behaviour = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""deploy/sysctl: the kernel has every setting, and each fits what the project's other files say."""
+"""deploy/sysctl: the kernel has every setting, and each fits the project's other files."""
 
 import re
 from pathlib import Path

@@ -6,10 +6,10 @@ made, so that a test can first set everything up.
 ================  ==================================================================================================
 before-commit     the loop has made a block and is about to give it to the store
 commit-sent       the block is on its way to Redis, which may have it or not
-commit-answered   Redis has it, and has said so; no part of the node knows yet
+commit-answered   Redis has it, and has replied; no part of the node has the reply yet
 half-sent         Redis has the blocks before this one, and gets no other; each has one entry for a queue
 acknowledged      the waiting parts have been called; their packets to clients may have left or not
-claimed           Redis has given a session to a connection, whose client knows nothing yet
+claimed           Redis has given a session to a connection, whose client has no CONNACK yet
 loaded            a session's queue was read, and CONNACK is about to be made
 released          the release of a session has been recorded, and nothing of it was sent
 buried            Redis has handed over the wills of a dead node; none is published
@@ -21,10 +21,10 @@ before-given      a block in which leases end is about to go to the store
 given             Redis has that block: the messages are in queues of sessions, or waiting again, or dead letters
 filled            Redis has put messages of a group into a queue of the node's sessions, which does not have them yet
 filled-given      they are passed to the session, and nothing was sent
-settled           Redis has the leases' ends by acknowledgements, and no part of the node knows yet
+settled           Redis has the leases' ends by acknowledgements, and no part of the node has the reply yet
 returned          Redis has the release of a session, with which messages went back to their groups
 grace-asked       the node has asked for due messages, among them messages of absent members
-grace-due         they went back; the node knows it, and no more
+grace-due         they went back; the node has the reply, and has done no more
 buried-leases     a dead node's leases went back to their groups; this node has its messages of them
 leases-asked      after a gap of its link, the node has got its leases again
 leases-recovered  they are given to members

@@ -1,4 +1,4 @@
-"""A node that can be told to kill itself at a point of its work."""
+"""A node that kills itself at a chosen point of its work."""
 
 import subprocess
 from pathlib import Path

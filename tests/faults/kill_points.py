@@ -1,12 +1,12 @@
 """Runs a node that kills itself at a named point: `python -m tests.faults.kill_points POINT:COUNT serve ...`.
 
-The points are put around the store and the compaction from outside; the broker knows nothing of them. They count from
+The points are put around the store and the compaction from outside; the broker has no code for them. They count from
 the moment that a block with ARM in it has been given to the store, so that a test can first set everything up.
 
 ==============  ====================================================================================================
 before-commit   the loop has made a block and is about to give it to the store
-after-write     the store has written blocks and is about to say so
-after-confirm   the loop has been told; the acknowledgements are made and not yet sent
+after-write     the store has written blocks and is about to confirm them
+after-confirm   the loop has the confirmation; the acknowledgements are made and not yet sent
 in-compaction   between two slices of a compaction
 before-forget   all that is live has been written again, and the blocks before are about to be dropped
 after-forget    they have been dropped

@@ -58,7 +58,7 @@ class LinkedLoad(Load):
         seed: of the clients' acts.
         direction: "out": the publishers' broker runs the link; "in": the other one.
         version: of the link.
-        wanted: whether it carries wanted messages only.
+        wanted: `wanted_only` of the link.
     """
 
     def __init__(self, directory: Path, seed: int, direction: str, version: str, wanted: str) -> None:

@@ -99,7 +99,7 @@ def test_a_node_dies_in_the_middle_of_a_commit(
     while not flow.node.died():
         messages.append(b"message %d" % len(messages))
         flow.publisher.publish("t/1", messages[-1], qos)
-        if places == "ba" and len(messages) > 8:  # the node that takes part as a receiver has something to say, too
+        if places == "ba" and len(messages) > 8:  # the node that takes part as a receiver has messages, too
             nudge(flow)
         flow.fleet.run(
             lambda: flow.node.died() or (not flow.publisher.outgoing and flow.subscriber.taken >= set(messages)),

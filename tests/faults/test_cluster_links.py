@@ -1,4 +1,4 @@
-"""A link between two clusters that tell each other what they want: nodes are killed, its network is cut and silent.
+"""A link between two clusters that exchange their filters: nodes are killed, its network is cut and silent.
 
 A publisher is at one cluster, a subscriber at the other; their own nodes stay. The checker judges.
 """

@@ -1,7 +1,7 @@
 """kill -9 of nodes at random moments under QoS 1 and 2 load, with a group, a link and a stream; a checker judges (F1).
 
-A failing run prints its seed. FLOCKMQ_TEST_SEED repeats what the clients do, FLOCKMQ_TEST_SECONDS says how long the
-long form lasts.
+A failing run prints its seed. FLOCKMQ_TEST_SEED repeats what the clients do, FLOCKMQ_TEST_SECONDS is the length of the
+long form.
 """
 
 import json

@@ -304,13 +304,13 @@ def test_a_failover_that_lost_something_is_noticed(start_cluster: StartCluster, 
     with old.client() as client:
         client.client_kill_filter(_type="replica")
         client.config_set("min-replicas-to-write", 0)
-        sentinels.servers[1].client().replicaof("NO", "ONE")  # it hears nothing from now on
+        sentinels.servers[1].client().replicaof("NO", "ONE")  # it receives nothing from now on
     with SocketClient(cluster["a"].port, "s", clean_start=False) as client:
         client.subscribe(("t", 1))
         for number in range(5):
             client.send(Publish(f"lost/{number}", b"x", qos=1, packet_id=1, retain=True))
             assert isinstance(client.receive(), Puback)
-    cluster.settle()  # all nodes know what will be lost
+    cluster.settle()  # all nodes have the data that will be lost
     old.kill()
     cluster.redis = sentinels.wait_for_failover(old)
     for name in "abc":
@@ -326,7 +326,7 @@ def test_a_failover_that_lost_something_is_noticed(start_cluster: StartCluster, 
 def test_a_node_that_comes_back_late_notices_that_lost_numbers_are_used_again(
     start_cluster: StartCluster, start_redis: StartRedis
 ) -> None:
-    """The others have made as many changes since the failover: the number alone says nothing."""
+    """The others have made as many changes since the failover: the number alone proves nothing."""
     master, replica = start_redis(KEEPS["always"]), start_redis(KEEPS["always"])
     settings = {**CLUSTER_SETTINGS, "cluster.lease": 60}
     cluster = start_cluster(settings, redis=master, running=False, proxies=True)
@@ -343,7 +343,7 @@ def test_a_node_that_comes_back_late_notices_that_lost_numbers_are_used_again(
             new.replicaof("127.0.0.1", str(master.port))
             until(lambda: new.info("replication").get("master_link_status") == "up")
             until(lambda: new.get("mq:change") == old.get("mq:change"))
-            new.replicaof("NO", "ONE")  # it hears nothing from now on
+            new.replicaof("NO", "ONE")  # it receives nothing from now on
         for number in (1, 2):
             publisher.send(Publish(f"lost/{number}", b"x", qos=1, packet_id=1, retain=True))
             assert isinstance(publisher.receive(), Puback)

@@ -1,7 +1,7 @@
 """kill -9 at random moments under QoS 1 and 2 load, judged by the checker.
 
 A failing run prints its seed. FLOCKMQ_TEST_SEED repeats what the clients do (not the moments of the machine),
-FLOCKMQ_TEST_SECONDS says how long the long form lasts.
+FLOCKMQ_TEST_SECONDS is the length of the long form.
 """
 
 import os

@@ -134,7 +134,7 @@ def test_a_fail_over_that_lost_something_is_noticed(start_cluster: StartCluster,
         for number in range(5):
             client.send(Publish(f"lost/{number}", b"x", qos=1, packet_id=1, retain=True))
             assert client.receive() == Puback(packet_id=1)
-    cluster.settle()  # all nodes know what will be lost
+    cluster.settle()  # all nodes have the data that will be lost
     cluster.redis.kill()
     replica.thaw()
     cluster.redis = replica

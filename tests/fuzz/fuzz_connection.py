@@ -3,7 +3,7 @@
 Every input is a stream of bytes after (or instead of) a good CONNECT, cut into pieces, to a node in this process. It
 may end its own connection and nothing else: another client is still served, and the node's journal can be read back.
 The first byte of an input chooses level, session, CONNECT and the size of the pieces. A CONNECT of level 5 names an
-authentication method, whose steps do as the first byte of their data says. Options: fuzzing.py.
+authentication method, whose steps are chosen by the first byte of their data. Options: fuzzing.py.
 """
 
 import asyncio

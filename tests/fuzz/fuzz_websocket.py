@@ -1,7 +1,7 @@
 """Owns: the fuzz target of WebSocket's frames. `python tests/fuzz/fuzz_websocket.py --seconds 60`, with atheris.
 
 Every input is bytes that a client sends after the handshake, whole and cut into pieces. The plain model has to agree on
-what they say; its branches guide the fuzzer, which cannot see into C. Then a client's end reads what a server's end
+their content; its branches guide the fuzzer, which cannot see into C. Then a client's end reads what a server's end
 makes of the same bytes as payload. With `FLOCKMQ_SANITIZE=address` in the build, a read beyond the bytes ends the run.
 The first byte of an input chooses the size of the pieces. Options: fuzzing.py.
 """

@@ -35,7 +35,7 @@ STORES: dict[str, Callable[[Path], list[str]]] = {
 
 
 class Settler(Protocol):
-    """A cluster, whose nodes need a moment to hear of each other's doings; a node alone needs none."""
+    """A cluster, whose nodes need a moment to see each other's changes; a node alone needs none."""
 
     def settle(self) -> None:
         """Return when all nodes have acted on what was sent to any of them before."""
@@ -121,7 +121,7 @@ class BrokerProcess:
         return {name: value for name, value in self.settings.items() if name.startswith("flockmq.")}
 
     def store_arguments(self) -> list[str]:
-        """The flags that say where it keeps its state."""
+        """The flags for the place of its state."""
         return STORES[self.store](self.directory)
 
     # ---- life ----
@@ -211,7 +211,7 @@ class BrokerProcess:
         assert self.stop() == 0
         self.start()
 
-    # ---- what it says ----
+    # ---- its log ----
 
     def _read(self, process: "subprocess.Popen[str] | nursery.ForkedProcess") -> None:
         assert process.stderr is not None

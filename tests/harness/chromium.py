@@ -1,4 +1,4 @@
-"""A real headless Chromium, spoken with by WebDriver over HTTP: it opens pages and says what is in them."""
+"""A real headless Chromium, driven by WebDriver over HTTP: it opens pages and returns their content."""
 
 import base64
 import contextlib

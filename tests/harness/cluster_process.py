@@ -262,7 +262,7 @@ class ClusterProcess:
             if self._owns_redis:
                 self.redis.kill()
 
-    # ---- what they say ----
+    # ---- their logs ----
 
     def said(self, line: dict[str, Any]) -> None:
         """A node has logged a line."""
@@ -326,7 +326,7 @@ class ClusterProcess:
     # ---- order ----
 
     def settle(self, *names: str) -> None:
-        """Return when all nodes, or those named, have acted on what was sent to any of them before, and know of it.
+        """Return when all nodes, or those named, have acted on all that was sent to any of them before.
 
         A change that a node makes goes through Redis after all that it was asked before; when all nodes have made
         one, and then another, each has seen what the others did before the first.

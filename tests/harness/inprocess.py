@@ -1,4 +1,4 @@
-"""A node's protocol side within the test's own process: real packets over socket pairs, but every step when told.
+"""A node's protocol side within the test's own process: real packets over socket pairs, but every step is a call.
 
 Nothing runs by itself. `Node.run` works until nothing is left to do; blocks stay unconfirmed in a `KeepingStore` until
 `confirm`; time passes with `advance`. A "crash" is to drop the node and build another one from the store's content of

@@ -1,7 +1,7 @@
 """Disks as a loss of power may leave them: all that was synced, and any part of the rest.
 
 A process runs with a library (power_loss.c) that notes, in order, its changes below a folder. `Disk` repeats the notes
-up to any moment, and knows which of them a sync has made safe. `Disk.after_loss` makes the folder as it may be
+up to any moment, and notes which of them a sync has made safe. `Disk.after_loss` makes the folder as it may be
 then: it is stricter than most file systems.
 
 | of a file or folder | safe after | else |

@@ -69,7 +69,7 @@ class RedisCluster:
     # ---- life ----
 
     def start(self) -> "RedisCluster":
-        """Start all; returns when each knows all others and the replicas have everything."""
+        """Start all; returns when each has all others and the replicas have everything."""
         for server in self.servers:
             server.start()
         first = self.servers[0]
@@ -112,7 +112,7 @@ class RedisCluster:
             assert time.monotonic() < end, f"the Redis Cluster did not {what}"
             time.sleep(0.02)
 
-    # ---- what the servers know ----
+    # ---- the servers' view ----
 
     @property
     def running(self) -> list[RedisProcess]:
@@ -167,7 +167,7 @@ class RedisCluster:
         return found[0]
 
     def wait_until_whole(self) -> None:
-        """Wait until every slot has a primary, every replica a link to its own, and all servers know it."""
+        """Wait until every slot has a primary, every replica a link to its own, and all servers see it so."""
 
         def whole() -> bool:
             for server in self.running:

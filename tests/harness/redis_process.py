@@ -1,6 +1,6 @@
 """A real Redis or Sentinel as a process: started on a free port, ready when it answers, stopped, killed.
 
-Without persistence unless told; its files are in its own directory. `start` takes the same port again. It can be
+Without persistence unless asked for; its files are in its own directory. `start` takes the same port again. It can be
 frozen, lose its clients and run out of memory. `Sentinels` watch a master and its replicas.
 """
 
@@ -219,7 +219,7 @@ class Sentinels:
         return next(server for server in self.servers if server.port == port)
 
     def start(self) -> "Sentinels":
-        """Start all; returns when the replicas have everything and the Sentinels know them."""
+        """Start all; returns when the replicas have everything and the Sentinels have them."""
         master, *replicas = self.servers
         master.start()
         for replica in replicas:

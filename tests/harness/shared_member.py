@@ -9,7 +9,7 @@ NEVER = {"session_expiry_interval": 0xFFFFFFFF}
 
 
 class Worker:
-    """A member: it takes messages, and acknowledges them when told."""
+    """A member: it takes messages, and acknowledges them when asked."""
 
     topic_filter = JOBS
 

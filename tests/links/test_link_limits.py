@@ -83,7 +83,7 @@ def test_a_link_keeps_within_its_rate_and_its_window(start_broker: StartBroker) 
 def test_the_limits_of_a_client_refuse_nothing_that_a_link_brings(
     start_broker: StartBroker, version: str, qos: int
 ) -> None:
-    """The other broker drops what is refused; and below MQTT 5.0 it does not know how much may be under way."""
+    """The other broker drops what is refused; and below MQTT 5.0 it has no number of messages that may be under way."""
     there = start_broker(HTTP)
     limits = {"limits.receive_maximum": 10, "limits.max_awaiting_release": 5}
     plain = {"wanted_only": False, "version": version, "client_id": "x"}

@@ -176,7 +176,7 @@ def test_the_session_of_a_link_is_no_clients(start_broker: StartBroker) -> None:
 
 
 def runner_of(cluster: ClusterProcess) -> str:
-    """The node whose log says that it runs the link, or has run it last."""
+    """The node that runs the link, or has run it last, by its log."""
     lines = [
         (line["time"], name) for name in "abc" for line in cluster[name].log if line["event"] == "link is connected"
     ]

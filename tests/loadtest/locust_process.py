@@ -33,7 +33,7 @@ class LocustProcess:
         self.directory = directory
         (directory / "scenario.toml").write_text(scenario)
         self._output = (directory / "output.txt").open("w")
-        # A process that a shell runs in the background ignores SIGINT, and so do its children, unless told otherwise.
+        # A process that a shell runs in the background ignores SIGINT, and so do its children, unless they change that.
         command = ["env", "--default-signal=INT", sys.executable, "-m", "locust"]
         command += ["-f", str(LOCUSTFILE), "--host", hosts]
         command += ["--scenario", "scenario.toml", "--csv", "result", *arguments]

@@ -58,7 +58,7 @@ def figures(port: int, *arguments: str) -> dict[str, Any]:
 
 
 def test_clients_may_show_credentials(tmp_path: Path) -> None:
-    """Of any length that fits; a password is said nowhere."""
+    """Of any length that fits; a password is printed nowhere."""
     (tmp_path / "passwords").write_text("".join(f"{name}:{quick_hash('secret')}\n" for name in ("ada", "x" * 200)))
     settings = {"auth.password_file": tmp_path / "passwords", "auth.failure_delay": 0}
     broker = BrokerProcess(tmp_path, settings=settings).start()
@@ -142,7 +142,7 @@ def test_what_a_thing_costs_is_of_the_things_of_all_processes(counted: str, cost
 
 
 def test_two_nodes(node: BrokerProcess, tmp_path: Path) -> None:
-    """Nothing published at a node that knows nothing of the other arrives: it is reported as lost."""
+    """Nothing published at a node without the other arrives: it is reported as lost."""
     other = BrokerProcess(tmp_path)
     other.start()
     pids = node.pid, other.pid

@@ -65,7 +65,7 @@ def test_persistent_connects_are_counted(mosquitto: tuple[int, int]) -> None:
 
 @needs_mosquitto
 def test_publishers_go_to_their_own_port(mosquitto: tuple[int, int]) -> None:
-    """The two brokers know nothing of each other, so nothing may arrive."""
+    """The two brokers are not connected, so nothing may arrive."""
     with start("Mosquitto", "memory", CORES) as other:
         figures = publish_load(
             Target(

@@ -1,4 +1,4 @@
-"""The measurement of Spark on the log, with few messages: that it measures what it says."""
+"""The measurement of Spark on the log, with few messages: its rows are measured."""
 
 from __future__ import annotations
 

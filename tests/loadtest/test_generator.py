@@ -210,7 +210,7 @@ def test_hosts_are_addresses() -> None:
         ([2, 3, 3, 1, 1], 5, 2, 2, 1),
         ([*range(1, 3001), 2999, 3000], 3000, 0, 2, 0),
         ([1, 5000, 4999, 5000], 5000, 4997, 1, 1),
-        ([2000, 1], 2000, 1998, 0, 1),  # too far behind to tell: counts as late
+        ([2000, 1], 2000, 1998, 0, 1),  # too far behind to be sure: counts as late
     ],
 )
 def test_checker_counts(numbers: list[int], sent: int, lost: int, duplicates: int, reordered: int) -> None:

@@ -58,11 +58,11 @@ def run(hosts: str, victim: ClusterNode, directory: Path, clients: int, rate: in
     """Run that many clients, kill -9 a node, go on, at least for so many seconds: the test has to pass."""
     # Some 500 messages a second, each to two subscribers.
     scenario = FLEET.format(sensors=clients - 100, interval=clients // 500, rate=rate)
-    # From other addresses, so that they take no port that another test's server wants back.
+    # From other addresses, so that they take no port that another test's server binds again.
     arguments = ("--headless", "--only-summary", "--source", "127.1.0.0/28")
     locust = LocustProcess(directory, scenario, hosts, *arguments, processes=2)
     try:
-        until(lambda: locust.events().get("connect", 0) >= clients)  # locust says "complete" of those it has asked for
+        until(lambda: locust.events().get("connect", 0) >= clients)  # "complete" counts users that were asked for
         until(lambda: locust.events().get("deliver qos2"))
         victim.kill()
         before = locust.events()

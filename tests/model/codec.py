@@ -1,7 +1,7 @@
 """Owns: decode and encode of every packet at levels 3, 4 and 5, read off the standard. Judges the compiled code.
 
 A packet is a dict of its fields, with its class name under "type". Speed, memory and error texts are no concern here:
-`Refused` is all that is said about bytes the standard forbids.
+`Refused` is the only answer to bytes the standard forbids.
 """
 
 from typing import Any
@@ -193,7 +193,7 @@ def decode(data: bytes, level: int = 4) -> Packet:
     body = Reader(header.data)
     if kind == "Connect":
         level, bridge = connect_level(body)
-    frame.varint(level)  # again, now that the level is known
+    frame.varint(level)  # again, now with the level
     if level > 3 and kind != "Publish":
         require(flags == (2 if kind in FLAGS_OF_TWO else 0))
     packet = decode_fields(kind, flags, body, level)

@@ -1,6 +1,6 @@
 """Owns: frames of WebSocket as a server takes them, read off RFC 6455, section 5. Judges _speedups/net/websocket.pyx.
 
-Knows nothing of buffers and pieces: all that was sent, from the first byte, is looked at at once.
+Without buffers and pieces: all that was sent, from the first byte, is looked at at once.
 """
 
 from typing import NamedTuple

@@ -27,7 +27,7 @@ NAMES = {row.name for row in PROPERTIES}
 SHORT_NAMES = {"user": "user_property", "reason": "reason_string"}
 NEVER = 0xFFFFFFFF
 OPTIONS = {"nl": 4, "rap": 8, "rh1": 0x10, "rh2": 0x20}  # of a subscription, beside its QoS
-FILTER_REASON = "filter "  # how user properties of a SUBACK begin that say why a filter is refused
+FILTER_REASON = "filter "  # how a SUBACK's user properties with the reason of a refused filter begin
 # The properties of every CONNACK of level 5, unless the line or the settings differ.
 CONNACK_PROPERTIES: dict[str, Any] = {
     "receive_maximum": LimitsConfig().receive_maximum,

@@ -32,7 +32,7 @@ def test_all_publishers_that_were_held_back_are_read_again(start_broker: StartBr
 
 
 def test_a_publisher_that_is_not_read_is_not_found_silent(start_broker: StartBroker, store: str) -> None:
-    """While the disk was full its keep alive ran out, and its will told of a death that was none."""
+    """While the disk was full its keep alive ran out, and its will was published without a death."""
     if store != "sqlite":
         pytest.skip("needs a full disk; a Redis that stands still is in tests/faults")
     broker = start_broker({"flockmq.broker.core.data_plane.MAX_UNCOMMITTED_BYTES": 1 << 16})

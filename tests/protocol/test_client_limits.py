@@ -117,7 +117,7 @@ def test_announced_connects_are_refused(start_broker: StartBroker) -> None:
 
 @pytest.mark.soak
 def test_the_largest_packet_of_the_standard(start_broker: StartBroker) -> None:
-    patience = {"cluster.timeout": 20, "cluster.lease": 40}  # Redis and nodes say nothing while they copy
+    patience = {"cluster.timeout": 20, "cluster.lease": 40}  # Redis and nodes send nothing while they copy
     broker = start_broker({"limits.max_packet_size": 268_435_460, "limits.max_outgoing_bytes": 300 * MIB, **patience})
     if isinstance(broker, ClusterProcess):
         broker.wait_for_log("set client-output-buffer-limit pubsub 1073741840 1073741840 60")
@@ -211,7 +211,7 @@ def arrived(client: Wire, count: int) -> list[str]:
     ("limit", "filler"), [({"limits.max_queued_messages": 5}, ""), ({"limits.max_queued_bytes": 1050}, "." * 200)]
 )
 def test_a_full_queue(start_broker: StartBroker, policy: str, kept: str, limit: dict[str, int], filler: str) -> None:
-    """For a client that is away; a policy says what goes, and it is counted. Others get everything."""
+    """For a client that is away; a policy chooses the dropped messages, and they are counted. Others get everything."""
     broker = start_broker({"limits.queue_policy": policy, "mqtt.sys_interval": 0.1, **limit})
     with (
         Wire(broker.port, name="s") as subscriber,

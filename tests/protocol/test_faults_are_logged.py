@@ -20,7 +20,7 @@ PROXY = "the client sends a PROXY header, and only addresses of proxy.listen tak
     ],
 )
 def test_fault_before_connect(broker: Broker, data: bytes, reason: str) -> None:
-    """It was only told at level debug."""
+    """It was logged only at level debug."""
     with SocketClient(broker.port) as client:
         client.send(data)
         assert client.receive() is None

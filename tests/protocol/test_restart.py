@@ -28,7 +28,7 @@ def publish(node: Broker, payload: bytes) -> None:
 def test_session_that_had_acknowledged_messages_still_gets_new_ones(
     node: Broker, ending: str, waiting: list[bytes]
 ) -> None:
-    """Its record said "done" of entries that were known to be done, and the queue seemed full for ever."""
+    """Its record had "done" for entries that were already done, and the queue seemed full for ever."""
     with SocketClient(node.port, "subscriber", clean_start=False) as subscriber:
         subscriber.subscribe(("t", 1))
         publish(node, b"first")

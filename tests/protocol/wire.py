@@ -1,4 +1,4 @@
-"""One client's end of a connection, at the level of packets: for tests that say what stands on the wire.
+"""One client's end of a connection, at the level of packets: for tests of the bytes on the wire.
 
 Packets are written as lines ("publish a/b hello q1 id=5", see packet_lines.py) or are bytes. The bytes that come are
 cut into frames and compared as bytes, so that a flag or a length that is wrong shows.

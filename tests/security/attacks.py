@@ -30,7 +30,7 @@ def malformed(port: int, count: int) -> None:
 
 
 def slow(port: int, count: int) -> None:
-    """Open so many connections and say CONNECT a byte at a time, for ever; closed connections come again."""
+    """Open so many connections and send CONNECT a byte at a time, for ever; closed connections come again."""
     clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
     print("open", flush=True)
     for number in itertools.count():

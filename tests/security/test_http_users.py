@@ -96,7 +96,7 @@ def test_it_is_asked_and_decides(back_end: BackEnd, start_broker: StartBroker) -
 
 
 def test_who_is_known_elsewhere_is_not_asked_for(back_end: BackEnd, start_broker: StartBroker, tmp_path: Path) -> None:
-    """A way that doesn't know a user passes the question on; a wrong password ends it."""
+    """A way without the user passes the question on; a wrong password ends it."""
     files = AccessFiles(tmp_path)
     files.users("ada")
     broker = back_end.start_broker(start_broker, password_file=files.passwords)

@@ -1,7 +1,7 @@
 """Published faults of MQTT brokers in the handling of packets: each ends its own connection, and nothing else.
 
-A row has the bytes that a client sends, after CONNECT or instead of it. The node must close that connection, say why in
-its log, and go on serving others; memory is measured where an attack takes it.
+A row has the bytes that a client sends, after CONNECT or instead of it. The node must close that connection, log the
+reason, and go on serving others; memory is measured where an attack takes it.
 """
 
 import itertools
@@ -164,7 +164,7 @@ def attack(node: BrokerProcess, data: bytes) -> bytes:
         try:
             client.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
-            return b""  # it was closed before it had said all
+            return b""  # it was closed before it had sent all
         return ended(client)
 
 
@@ -204,7 +204,7 @@ def test_cve_2017_7651_announced_bytes_take_no_memory(node: BrokerProcess, witne
     for client in clients:
         client.sendall(b"\x10\xff\xff\xff\x7f\0")
     for client in clients:
-        ended(client)  # more than a CONNECT can have: refused as soon as its length is known
+        ended(client)  # more than a CONNECT can have: refused as soon as its length is there
         client.close()
     largest = b"\x10\x90\x80\x14" + bytes(30)  # 327 696 bytes: the most that a CONNECT can have
     clients = [socket.create_connection(("127.0.0.1", node.port)) for _ in range(1000)]
@@ -217,7 +217,7 @@ def test_cve_2017_7651_announced_bytes_take_no_memory(node: BrokerProcess, witne
 
 
 def test_cve_2020_13849_slow_connections_hold_up_nobody(node: BrokerProcess, witness: SocketClient) -> None:
-    """SlowITe and SlowTT: a thousand that say a byte at a time, and a thousand that hold on after CONNACK."""
+    """SlowITe and SlowTT: a thousand that send a byte at a time, and a thousand that hold on after CONNACK."""
     before = node.rss()
     slow = [socket.create_connection(("127.0.0.1", node.port)) for _ in range(1000)]
     for byte in HELLO[:8]:

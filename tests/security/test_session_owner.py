@@ -1,6 +1,6 @@
 """A session belongs to the user that made it (CVE-2026-6564): no other user gets it, ends it or sees it.
 
-Rights to topics alone would not do (RabbitMQ's note): a client that knows a client id could read the messages in its
+Rights to topics alone would not do (RabbitMQ's note): a client with another's client id could read the messages in its
 queue.
 """
 
@@ -112,7 +112,7 @@ def test_the_store_says_whose_it_is_after_a_compaction() -> None:
     Client(node, "pump", clean_start=False)
     session = node.sessions.get(b"pump")
     assert session is not None
-    session.user = "ädä".encode()  # which no record of before says
+    session.user = "ädä".encode()  # which no earlier record has
     told = len(node.store.told)
     Client(node, "another", clean_start=False)  # or there is nothing to be compacted
     while not any(isinstance(what, int) for what in node.store.told[told:]):

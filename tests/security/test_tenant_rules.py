@@ -1,4 +1,4 @@
-"""Everything that a configuration does with names holds for the names that clients of a tenant know."""
+"""Everything that a configuration does with names holds for the names that clients of a tenant use."""
 
 import json
 import time

@@ -235,7 +235,7 @@ def forged(header: dict[str, Any], key: bytes = b"", **claims: Any) -> str:
 
 
 def test_tokens_that_are_forged(start_broker: StartBroker, tmp_path: Path) -> None:
-    """RFC 8725: the key says which algorithm, not the token."""
+    """RFC 8725: the key decides the algorithm, not the token."""
     public = pem("RS256")
     (tmp_path / "keys").write_bytes(public)
     broker = start_broker({"auth.jwt_keys": tmp_path / "keys", "auth.failure_delay": 0})

@@ -67,7 +67,7 @@ def judge(
         *checker.unexpected(others),
         *checker.lost(others),
         *checker.repeated(others, may_repeat),
-        # Members of a group have no order: excuses may have taken the events by which the checker would know them.
+        # Members of a group have no order: excuses may have taken the events by which the checker would recognize them.
         *checker.out_of_order(without(others, guests | workers)),
         *checker.without_dup(without(excuses.history(forgets_sent=True), visitors)),
         *(finding for finding in checker.wills(others) if not excuses.excuses_will(finding)),

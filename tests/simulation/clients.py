@@ -224,7 +224,7 @@ class SimulatedClient(RecordedClient):
         self.lives[-1].admitted, self.lives[-1].present = self._world.now, present
 
     def forget(self) -> None:
-        """The session may have expired: nothing is known of it."""
+        """The session may have expired: nothing is certain about it."""
         self.history.add(Connecting(self.client_id, True))
         self.history.add(Ended(self.client_id, "lost"))
 

@@ -135,7 +135,7 @@ def excused(
         history: of all clients.
         limits: of the run.
         drops: of Redis.
-        of_nodes: messages that nodes have dropped, or know that Redis has.
+        of_nodes: messages that nodes have dropped, or have noted as dropped by Redis.
         listeners: clients with persistent sessions that get all wills and delayed messages.
         members: of the group.
     """

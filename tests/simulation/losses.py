@@ -34,7 +34,7 @@ from tests.simulation.world import FOREVER, MILLI
 # Payloads, at the end of a message. Before them is the value of a user property, which may end in letters.
 NAMES = re.compile(rb"(?:publisher \d+/\d+|will [a-z]+ \d+ \d+)\Z")
 BACK = 5 * NS  # after a loss, each node has then given back the lost messages, or is dead
-NOTED = 200 * MILLI  # after a repair, the node then knows the process of Redis
+NOTED = 200 * MILLI  # after a repair, the node then has the process of Redis
 COMES = re.compile(r" came (\d+) times")
 LOGS = (b"mq:log:", b"mq:changes")  # have messages that are done, too
 
@@ -154,7 +154,7 @@ class Excuses:
                 ended = made.get(event.client, 0)
                 if 0 < ended <= at or crosses:
                     made.pop(event.client, None)
-                    found.append(Connecting(event.client, True))  # of its session nothing is known
+                    found.append(Connecting(event.client, True))  # of its session nothing is certain
                     found.append(Ended(event.client, "lost"))
             elif isinstance(event, Connected) and not event.clean:
                 ended, start = made.get(event.client, 0), began.get(event.client, 0)
@@ -173,8 +173,8 @@ class Excuses:
 
         Its connection began, was admitted or ended within the lost time, so Redis has lost its claim or its release,
         too. Or a node has died, and may have been the client's. Or Redis has died twice, once with a loss, before
-        the client was admitted again, and a node, perhaps the client's, had no link in between: it can't know where the
-        queues ended, and gives nothing back.
+        the client was admitted again, and a node, perhaps the client's, had no link in between: it can't find out where
+        the queues ended, and gives nothing back.
         """
         admitted = self._admitted[client]
         here, ends = bisect(admitted, at), [*admitted, FOREVER]

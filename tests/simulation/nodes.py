@@ -357,7 +357,7 @@ class SimulatedNode:
         newest = self._admissions.get(to.client_id, 0)
         if not to.admitted:
             if kind == CONNACK and data[3] == 0:
-                # Without Redis a node admits clean sessions, which other nodes do not know.
+                # Without Redis a node admits clean sessions, which other nodes do not have.
                 to.admitted = self._admissions[to.client_id] = newest + (not self.is_away)
                 to.unclaimed = to.was_unclaimed = self.is_away
                 to.claimed_at = 0 if self.is_away else self.world.now
@@ -414,7 +414,7 @@ class SimulatedNode:
 
         It can't know of later connections if Redis has lost their claims, or that nodes were declared dead for which
         they waited, or has no claim of theirs yet. Nor what has happened since its link was lost: but it may serve a
-        persistent session then only if Redis does not know of that connection either.
+        persistent session then only if Redis does not have that connection either.
         """
         later = [each for each in self._admitted[which.client_id] if each.admitted > which.admitted]
         if later and all(each.is_lost or each.unclaimed for each in later):

@@ -202,7 +202,7 @@ def _actions(rng: Random, clients: list[ClientPlan]) -> list[Step]:
 
 
 def _faults(rng: Random, clients: list[ClientPlan]) -> list[Step]:
-    """Faults of nodes, of Redis and of the network; each says how long it lasts."""
+    """Faults of nodes, of Redis and of the network; each has its duration."""
     steps = []
     for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 4))):
         time = rng.randrange(FIRST, LAST - 500)
@@ -315,7 +315,7 @@ def _lost_reply(rng: Random, time: int, publisher: str, topic: str) -> list[Step
 
 
 def _change_on_its_way(rng: Random, publisher: str, visitors: list[str], topic: str, qos: int) -> list[Step]:
-    """A client subscribes while the node of a publisher hears nothing from Redis: late, so that it mostly stays.
+    """A client subscribes while the node of a publisher receives nothing from Redis: late, so that it mostly stays.
 
     No other client has this filter at its node then: that node's route is new.
     """
@@ -344,7 +344,7 @@ def _admitted_without_redis(rng: Random, time: int, publisher: str, visitor: str
 def _worker_away(rng: Random, publisher: str, worker: str, topic: str, qos: int) -> list[Step]:
     """A member loses its connection while it gets messages, for longer than they wait for it.
 
-    While its node does not know that yet, more messages come, which are not sent.
+    While its node has not seen that yet, more messages arrive, which are not sent.
     """
     time = FIRST + rng.randrange(400)
     if rng.random() < 0.3:

@@ -352,7 +352,7 @@ REGRESSIONS = {
     ),
     # I1, I8: a client had come back to its session shortly before the session's end. Redis lost its claim, and was away
     # until after that end. The session ended although its client was connected. It has no delayed will: CONNACK would
-    # wait until the replica knows that this one is discarded, and so has the claim.
+    # wait until the replica has the end of the will, and so has the claim.
     "lost claim": Plan(
         1,
         (
@@ -547,7 +547,7 @@ REGRESSIONS = {
         window=1,
     ),
     # G5, of the checker: Redis lost that a node had been declared dead, and the claim of a connection that had waited
-    # for that. The node had stood still, and went on serving the earlier connection: Redis knew of no other.
+    # for that. The node had stood still, and went on serving the earlier connection: Redis had no other.
     "lost burial": Plan(
         1,
         (

@@ -29,6 +29,6 @@ class Story:
         self.lines.append(Line(time, who, text))
 
     def detail(self, time: int, who: str, text: Callable[[], str]) -> None:
-        """Add a line, if details are wanted."""
+        """Add a line, if details are asked for."""
         if self.detailed:
             self.lines.append(Line(time, who, text()))

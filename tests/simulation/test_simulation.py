@@ -46,7 +46,7 @@ def test_story() -> None:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_plan(name: str) -> None:
-    """With several seeds: a plan does not say how long packets take, nor mostly to which nodes clients connect."""
+    """With several seeds: a plan has neither the packets' delays nor, mostly, the nodes that clients connect to."""
     judged(simulate("--plan", name, "--seeds", "1..20" if name == "stood still" else "1..5"))
 
 

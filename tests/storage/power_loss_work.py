@@ -2,7 +2,7 @@
 
 Or with a log of messages alone: `python -m tests.storage.power_loss_work log FOLDER`, or `equal` in place of `log`.
 
-The work of a seed is always the same, so that the test knows what a store should have. The process marks its notes
+The work of a seed is always the same, so that the test can compute the content of a store. The process marks its notes
 (`power_loss.py`) before each piece of work, and when the store has confirmed one.
 """
 

@@ -17,7 +17,7 @@ BEGAN = int(time.time() * 1000)
 
 
 class Writer:
-    """Writes a log, and knows what it has written."""
+    """Writes a log, and keeps a copy of it."""
 
     def __init__(self, folder: Path, known: int | None = None) -> None:
         self.files = LogFiles(folder, sync=True)

@@ -44,7 +44,7 @@ class HttpClient:
     def ask(
         self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None, **query: object
     ) -> Reply:
-        """A request below /api/v1, unless the path says otherwise by //."""
+        """A request below /api/v1, unless the path begins with //."""
         target = path[1:] if path.startswith("//") else f"/api/v1{path}"
         target += f"?{urlencode(query)}" if query else ""
         own = {"Authorization": f"Bearer {self.token}"} if self.token else {}

@@ -28,7 +28,7 @@ SHOTS = (  # file, view, width, dark
 
 
 def run(cluster: ClusterProcess, stopped: threading.Event) -> None:
-    """The fleet: devices at three nodes that say how they are, and an application that hears them."""
+    """The fleet: devices at three nodes that publish their state, and an application that receives it."""
     rng = random.Random(1)
     nodes = [node.port for node in cluster.nodes]
     devices = [SocketClient(rng.choice(nodes), f"pump-{number:02}") for number in range(DEVICES)]

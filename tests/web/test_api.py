@@ -1,4 +1,4 @@
-"""The HTTP API of a node and of a cluster: true answers, actions that take effect, as its description says."""
+"""The HTTP API of a node and of a cluster: true answers, actions that take effect, a complete description."""
 
 import base64
 import subprocess

@@ -81,7 +81,7 @@ def test_each_limit_shows_the_fullest(start_broker: StartBroker) -> None:
         assert brief(found["quotas.max_connections_per_address"]) == (3, 50, 0.06, "127.0.0.1")
         assert brief(found["limits.max_packet_size"])[:3] == (None, 2 << 20, None)
         assert found["RLIMIT_NOFILE"]["used"] > 3
-        # It is reached, as the row says.
+        # It is reached, as in the row.
         assert [type(slow.receive()) for _ in range(2)] == [Publish, Publish]
         assert slow.subscribe(("w", 0), packet_id=9) == [0x80]
         fill(other, "t", 5)

@@ -1,4 +1,4 @@
-"""Tokens of tenants: the API has what is theirs, under the names that their clients know, and nothing else."""
+"""Tokens of tenants: the API has what is theirs, under the names that their clients use, and nothing else."""
 
 import json
 from pathlib import Path

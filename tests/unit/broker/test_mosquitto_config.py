@@ -24,7 +24,7 @@ EXAMPLE = Path("/usr/share/doc/mosquitto/examples/mosquitto.conf")
 
 
 def imported(tmp_path: Path, text: str, *accepted: str) -> tuple[Config, str]:
-    """The configuration of a mosquitto.conf, and its text; everybody may connect if the file does not say who may."""
+    """The configuration of a mosquitto.conf, and its text; without a rule every client may connect."""
     if not re.search("allow_anonymous|password_file|per_listener_settings", text):
         text += "allow_anonymous true\n"
     source, made = tmp_path / "mosquitto.conf", tmp_path / "flockmq.toml"

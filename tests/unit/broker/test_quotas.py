@@ -1,6 +1,6 @@
 """Rates and numbers that clients must keep to, and that a storm of new ones leaves the others their turn.
 
-Time passes only when told (`Node.advance`, quarters of a second), so that rates are exact.
+Time passes only by calls (`Node.advance`, quarters of a second), so that rates are exact.
 """
 
 import pytest

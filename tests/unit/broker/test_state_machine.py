@@ -1,4 +1,4 @@
-"""A state that changes only as a table says."""
+"""A state that changes only by a table."""
 
 import logging
 from enum import Enum

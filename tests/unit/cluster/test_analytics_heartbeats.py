@@ -88,7 +88,7 @@ def test_an_outage_of_redis() -> None:
 
 
 def test_a_job_that_looks_seldom() -> None:
-    """After a look that took long it cannot tell whether nodes were away: it waits until they have settled."""
+    """After a look that took long it cannot be sure whether nodes were away: it waits until they have settled."""
     nodes = Nodes(b"a")
     nodes.run(10)
     assert nodes.run(60, step=30) < FOREVER

@@ -387,7 +387,7 @@ def test_the_answers_of_connack() -> None:
 
 
 def with_limits(**properties: int) -> Broker:
-    """A broker whose client has told these limits, connected."""
+    """A broker whose client has sent these limits, connected."""
     broker = Broker(ClientSession(ConnectOptions("c", level=5, properties=properties), acknowledge_at_once=False))
     broker.connect()
     return broker

@@ -250,7 +250,7 @@ class GroupMachine(RuleBasedStateMachine):
     # ---- the declaration ----
 
     @rule()
-    @precondition(lambda self: self.strategy == "rotation")  # a strategy does not know the publishers before it
+    @precondition(lambda self: self.strategy == "rotation")  # a strategy has no publishers of the time before it
     def declare(self) -> None:
         self.is_declared = True
         settings = settings_of(declared(FILTER, {"strategy": self.strategy}).stored, self.node.turn.shared)

@@ -20,7 +20,7 @@ def with_will(*, level: int = 4, **more: object) -> Connect:
 
 @pytest.fixture
 def node() -> Node:
-    """Its store confirms when it is told to."""
+    """Its store confirms only when a test calls `confirm`."""
     return Node(auto=False)
 
 
