@@ -59,7 +59,7 @@ def test_an_hour_that_is_over_becomes_one_file(spark: SparkSession, tmp_path: Pa
     assert times == sorted(times)
     views(spark, str(tmp_path))
     found = spark.sql("SELECT count(*), count(content_type) FROM messages").collect()[0]
-    assert tuple(found) == (84, 4), "columns of properties are those of the newest hour"
+    assert tuple(found) == (84, 4), "columns of properties are the newest hour's"
 
 
 def test_files_of_other_columns_are_merged(spark: SparkSession, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_node_that_is_drained_is_not_missed(start_balanced: StartBalanced) -> 
         newcomers.wait_for_more()
         leaving.signal(signal.SIGTERM)
         stopping = f"Server nodes/{balanced.server(leaving)} is stopping"  # NOLB, until it has left
-        until(lambda: stopping in balanced.haproxy.log_text(), "it gets no new clients, and keeps those that it has")
+        until(lambda: stopping in balanced.haproxy.log_text(), "it gets no new clients, and keeps its clients")
         newcomers.wait_for_more()  # connections that were on their way to it
         seen = len(leaving.log)
         newcomers.wait_for_more()

@@ -145,7 +145,7 @@ def test_every_user_class_does_what_it_is_for(node: BrokerProcess, start_locust:
     for name in ("publish", "deliver"):
         assert all(events[f"{name} qos{qos}"] > 20 for qos in range(3)), events
     assert events["request/reply"] > 20 and events["deliver qos2 queued"] > 0, events
-    assert events["connect"] > 34 + 4 * 3, "those that vanish and those that go away connect again"
+    assert events["connect"] > 34 + 4 * 3, "clients that vanish and clients that go away connect again"
     readings = [packet for packet in seen if packet.topic_name.endswith("/temperature")]
     assert sum(events[f"publish qos{qos}"] for qos in range(3)) == len(readings)
     assert {len(packet.payload) for packet in readings} == {64, 1000}

@@ -126,8 +126,7 @@ def test_few_matches_are_found_without_a_look_at_the_rest(start_broker: StartBro
 
 
 def test_they_are_found_while_they_change(start_broker: StartBroker) -> None:
-    """A search that stands still while the tree changes under it: a kept message is found once, a removed one does no
-    harm."""
+    """A search that stands still while the tree changes under it: a kept message is found once, removals do no harm."""
     broker = start_broker()
     each = 100
     fill(broker, each)

@@ -20,7 +20,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="run one seed, and print its story")
-    parser.add_argument("--seeds", default="", metavar="A..B", help="run these seeds; print those that fail")
+    parser.add_argument("--seeds", default="", metavar="A..B", help="run these seeds; print the failing ones")
     parser.add_argument("--seconds", type=float, default=0.0, help="begin no run after so many seconds")
     parser.add_argument("--plan", default="", help="run a plan with this name (regressions.py, meetings.py)")
     parser.add_argument("--mutation", default="", help="break the product in this way (mutations.py)")

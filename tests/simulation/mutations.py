@@ -105,7 +105,7 @@ ALL = (
     Mutation(
         "done bytes stay",
         "S2",
-        "an acknowledgement does not take the bytes of its entries from those of the queue",
+        "an acknowledgement does not take the bytes of its entries from the queue's",
         lua=(("    bytes, known = bytes - size, head\n", "    known = head\n"),),
     ),
     Mutation(
@@ -401,7 +401,7 @@ ALL = (
     Mutation(
         "missed process",
         "G1",
-        "a node that was away while Redis began and ended compares its numbers, and takes those of others for its own",
+        "a node that was away while Redis began and ended compares its numbers, and takes others' numbers for its own",
         lua=(("  if starts.are_missed(prefix, node) then", "  if false then"),),
     ),
     # ---- shared subscriptions with an order ----
@@ -637,7 +637,7 @@ ALL = (
     Mutation(
         "acknowledged by one that has gone",
         "G1",
-        "a node whose link is back compares the queues of its clients, not those of clients that have just gone",
+        "a node whose link is back compares the queues of its clients, not of clients that have just gone",
         methods=((Unfinished, "numbers", broken.of_connected),),
     ),
     Mutation(
@@ -661,7 +661,7 @@ ALL = (
     Mutation(
         "caught up without a membership",
         "G5",
-        "a node whose link is back sends what it reads from queues also if it was declared dead meanwhile",
+        "a node whose link is back sends what it reads from queues also if it was declared dead",
         methods=((Recovery, "_confirm", broken.answers(None)),),
         plan="declared dead while it caught up",
     ),

@@ -12,16 +12,16 @@ from tests.simulation.limits import NO_LIMITS, Limits
 
 NODES = ("n0", "n1", "n2")
 FIRST = 1500  # milliseconds until which the clients connect and subscribe
-TIMED = 1  # of four seeds, the seed with all that is due at a time, and clocks that step
-KILLED, AIMED, AIMED_AT_CLIENTS = 2, 3, 6  # of eight seeds, the seeds with steps that are aimed
-NARROW = 4  # of eight seeds, the seed in which members of a group soon have no room
-HELPED = 4  # of sixteen seeds, the NARROW one in which one member more has a clean session
+TIMED = 1  # of four seeds: all that is due at a time, and clocks that step
+KILLED, AIMED, AIMED_AT_CLIENTS = 2, 3, 6  # of eight seeds: aimed steps
+NARROW = 4  # of eight seeds: members of a group soon have no room
+HELPED = 4  # of sixteen seeds, also NARROW: one member more has a clean session
 HELPER = "helper 0"
-TENANTS = (0, 5)  # of eight seeds, the seeds whose clients are of a tenant, with a limit for its queues
+TENANTS = (0, 5)  # of eight seeds: clients of a tenant, with a limit for its queues
 TENANT = "acme"
-LATE = (2, 9, 13)  # of sixteen seeds, the seeds in which a client connects, and subscribes, among the other steps
-DRAINED = (5, 10)  # of sixteen seeds, the seeds in which a node is drained, and restarted
-FULL = (7, 8, 12)  # of sixteen seeds, the seeds in which queues are soon full
+LATE = (2, 9, 13)  # of sixteen seeds: a client connects, and subscribes, among the other steps
+DRAINED = (5, 10)  # of sixteen seeds: a node is drained, and restarted
+FULL = (7, 8, 12)  # of sixteen seeds: queues are soon full
 ORDERED = (2, 3, 10, 14)  # of sixteen seeds, those in which the group keeps the order of each publisher
 LAST = 6500  # end of the last step; faults that go on are healed then
 

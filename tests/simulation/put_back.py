@@ -38,7 +38,7 @@ PUT_BACK = (
     Mutation(
         "logs of departed nodes",
         "G4",
-        "a node whose link is back does not read the logs of nodes that have left meanwhile",
+        "a node whose link is back does not read the logs of nodes that have left",
         methods=((Members, "departed", broken.none_departed),),
     ),
     Mutation(
@@ -68,7 +68,7 @@ PUT_BACK = (
     Mutation(
         "missed wills",
         "G6",
-        "a node whose link is back does not publish the wills that Redis has handed to it meanwhile",
+        "a node whose link is back does not publish the wills that Redis has handed to it",
         methods=((Wills, "publish_missed", broken.nothing),),
     ),
     Mutation(
@@ -173,7 +173,7 @@ PUT_BACK = (
     Mutation(
         "reply of an earlier round",
         "G8",
-        "the reply to a commit does not count if Redis has refused a call before it meanwhile",
+        "the reply to a commit does not count if Redis has refused a call before it",
         methods=((RedisStore, "_committed", broken.this_round),),
     ),
     Mutation(

@@ -1,5 +1,4 @@
-"""The world: virtual time, and the only list of all that will happen. The next event is the earliest; nothing else
-runs.
+"""The world: virtual time, and a list of all that will happen. The next event is the earliest; nothing else runs.
 
 All chance comes from one generator with the seed of the run. So the same plan has the same history.
 """

@@ -121,7 +121,7 @@ def test_all_clients_of_a_listener_share_its_rate() -> None:
     node.advance(4 * 9)
     topics = [packet.topic_name for packet in watcher.take() if isinstance(packet, Publish)]
     assert 950 <= len(topics) <= 1050
-    assert all(topics.count(f"{n}") >= 100 for n in range(4)), "those who wait take turns"
+    assert all(topics.count(f"{n}") >= 100 for n in range(4)), "waiting clients take turns"
 
 
 def test_a_new_rate_holds_for_those_that_are_connected() -> None:
