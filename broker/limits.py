@@ -169,11 +169,6 @@ def of_connection(session: Session, name: str) -> int:
     return getattr(session.owner, name) if session.owner is not None else 0
 
 
-def is_of_link(session: Session) -> bool:
-    """Whether a session is a link's, which has its own limits."""
-    return session.client_id.startswith(CLIENT_ID_PREFIX.encode())
-
-
 def queue_of_link(measured: Measured, config: LinkConfig) -> tuple[int, int]:
     """Messages and bytes that wait for the other broker of a link."""
     session = measured.broker.data_plane.sessions.get(f"{CLIENT_ID_PREFIX}{config.name}".encode())

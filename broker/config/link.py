@@ -30,6 +30,11 @@ HIDDEN = "(hidden)"  # in place of a password
 RULE = re.compile(r'\s*(?:"([^"]*)"|(\S+))')
 
 
+def is_of_link(client_id: bytes) -> bool:
+    """Whether a session of this client identifier is a link's."""
+    return client_id.startswith(CLIENT_ID_PREFIX.encode())
+
+
 @dataclass(frozen=True)
 class Rule:
     """Topics of a link, as a `topic` line of Mosquitto's bridges has them."""

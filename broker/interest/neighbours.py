@@ -8,14 +8,13 @@ import json
 import time
 from typing import NamedTuple
 
-from ..config.link import CLIENT_ID_PREFIX
+from ..config.link import is_of_link
 from ..core.data_plane import DataPlane
 from ..core.hidden_messages import HiddenMessages
 from .filters import Rows
 
 KIND = "wanted"
 FORGET_SECONDS = 60.0  # after the end of its session a neighbour is forgotten
-OWN_LINK = CLIENT_ID_PREFIX.encode()
 
 
 class Neighbour(NamedTuple):
@@ -99,6 +98,5 @@ class Neighbours:
         return [
             neighbour
             for client_id, neighbour in self._known.items()
-            if (client_id in self._own_links or not client_id.startswith(OWN_LINK))
-            and self._sessions.get(client_id) is not None
+            if (client_id in self._own_links or not is_of_link(client_id)) and self._sessions.get(client_id) is not None
         ]

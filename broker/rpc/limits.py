@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 from ..._speedups.session.session import Session
 from ..broker import Broker
+from ..config.link import is_of_link
 from ..coordination.coordinator import RedisUse
 from ..core.calls import Arguments
 from ..errors import NotNow
-from ..limits import LIMITS, GroupUse, Limit, Measured, Use, fullest, is_of_link
+from ..limits import LIMITS, GroupUse, Limit, Measured, Use, fullest
 from .node_view import NodeView
 from .paging import SLICE
 
@@ -66,7 +67,7 @@ async def fullest_sessions(broker: Broker) -> dict[str, tuple[Session, int]]:
     """The fullest session for each limit of sessions, and its figure."""
     found: dict[str, tuple[Session, int]] = {}
     async for part in _slices(broker.data_plane.sessions):
-        clients = [session for session in part if not is_of_link(session)]
+        clients = [session for session in part if not is_of_link(session.client_id)]
         for name, figure in OF_SESSIONS.items() if clients else ():
             session = max(clients, key=figure)
             if name not in found or figure(session) > found[name][1]:

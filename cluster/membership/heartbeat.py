@@ -16,7 +16,7 @@ from .clock import ClusterClock
 from .lease import Lease
 
 HEARTBEATS_PER_LEASE = 4
-MOST_SECONDS = 1.5  # between heartbeats: the clock of the cluster goes on for 3 s by itself (CLUSTER.md, The clock)
+MAX_SECONDS = 1.5  # between heartbeats: the clock of the cluster goes on for 3 s by itself (CLUSTER.md, The clock)
 
 log = logs.get("flockmq.cluster")
 
@@ -53,7 +53,7 @@ class Heartbeat:
         self._cleanup = cleanup
         self._clock = clock
         self._describe = describe
-        self._interval = min(lease.seconds / HEARTBEATS_PER_LEASE, MOST_SECONDS)
+        self._interval = min(lease.seconds / HEARTBEATS_PER_LEASE, MAX_SECONDS)
         self._due = 0.0
 
     def description(self) -> bytes:

@@ -480,7 +480,7 @@ CALLS: Mapping[str, Call] = {
         rest=TEXT,
     ),
     "acks": Call(
-        "Applies acknowledgements of clients, and what the node settles with groups. Both free memory. `bytes`: of the "
+        "Applies acknowledgements of clients, and the settled messages of groups. Both free memory. `bytes`: of the "
         "entries that are done, if the node knows them. A repetition has no effect.",
         {"acks": Packed(ACKS), "settled": Packed(SETTLED, or_nothing=True)},
         Outcomes({"ok": HANDED_OUT, "gone": GONE}),

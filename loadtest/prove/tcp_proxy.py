@@ -15,7 +15,7 @@ from typing import Any
 CONNECT_SECONDS = 2.0
 LIMIT = 900.0  # seconds for a call into the proxy's thread, however busy the machine is
 AT_ONCE = 1 << 16  # bytes
-MOST_WAITING = 1 << 20  # bytes under way in one direction before no more is read
+MAX_WAITING = 1 << 20  # bytes under way in one direction before no more is read
 
 
 class TcpProxy:
@@ -169,7 +169,7 @@ class _Pair:
 
     async def pass_on(self, source: socket.socket, sink: socket.socket) -> None:
         """All that `source` says reaches `sink`, later if so wished, then its end."""
-        waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(MOST_WAITING // AT_ONCE)
+        waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(MAX_WAITING // AT_ONCE)
 
         async def write() -> None:
             while True:
