@@ -224,6 +224,12 @@ def test_a_message_that_a_full_queue_refused_after_dropping_another_is_acknowled
 LIMIT = 65536
 
 
+@pytest.fixture
+def small_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few bytes may wait for the store."""
+    monkeypatch.setattr("flockmq.broker.core.data_plane.MAX_UNCOMMITTED_BYTES", LIMIT)
+
+
 def flood(client: Client, packets: Callable[[int], Packet | bytes]) -> int:
     """Send until the node reads no more; returns how many packets that took."""
     for number in range(1_000_000):
@@ -244,6 +250,7 @@ def waiting_bytes(node: Node) -> int:
     )
 
 
+@pytest.mark.usefixtures("small_store")
 @pytest.mark.parametrize(
     "packet",
     [
@@ -256,7 +263,7 @@ def waiting_bytes(node: Node) -> int:
     ids=["publish", "retained", "exactly-once", "subscribe", "unsubscribe"],
 )
 def test_who_gives_a_stuck_store_more_is_read_no_more_and_goes_on_when_it_can(packet: Any) -> None:
-    node = Node(auto=False, max_uncommitted_bytes=LIMIT)
+    node = Node(auto=False)
     subscriber(node)
     client = connected(node, "client", clean_start=False)
     flood(client, packet)
@@ -280,8 +287,9 @@ def connected_when_stuck(node: Node) -> Client:
     return client
 
 
+@pytest.mark.usefixtures("small_store")
 def test_acknowledgements_that_wait_do_not_pile_up() -> None:
-    node = Node(auto=False, max_uncommitted_bytes=LIMIT)
+    node = Node(auto=False)
     subscriber(node)
     client = connected(node, "client")
     client.send(Publish("t/1", b"stored", qos=1, packet_id=1))
@@ -295,8 +303,9 @@ def test_acknowledgements_that_wait_do_not_pile_up() -> None:
     assert seen == sent + 1
 
 
+@pytest.mark.usefixtures("small_store")
 def test_qos_0_goes_on_while_the_store_is_stuck() -> None:
-    node = Node(auto=False, max_uncommitted_bytes=LIMIT)
+    node = Node(auto=False)
     subscriber(node)
     flood(connected(node, "stuck"), lambda n: Publish("t/1", bytes(100), qos=1, packet_id=n % 65535 + 1))
     reader = Client(node, "reader")
@@ -310,8 +319,9 @@ def test_qos_0_goes_on_while_the_store_is_stuck() -> None:
     assert live == [b"%d" % number for number in range(100)]
 
 
+@pytest.mark.usefixtures("small_store")
 def test_held_back_connections_all_resume_when_one_of_them_fills_the_store_again() -> None:
-    node = Node(auto=False, max_uncommitted_bytes=LIMIT)
+    node = Node(auto=False)
     subscriber(node)
     clients = [connected(node, f"client {number}") for number in range(5)]
     for client in clients:
@@ -329,8 +339,9 @@ def test_held_back_connections_all_resume_when_one_of_them_fills_the_store_again
 # ---- keep alive ----
 
 
+@pytest.mark.usefixtures("small_store")
 def test_a_client_that_is_not_read_is_not_timed_out() -> None:
-    node = Node(auto=False, max_uncommitted_bytes=LIMIT)
+    node = Node(auto=False)
     subscriber(node)
     client = connected(node, "client", keep_alive=1)
     sent = flood(client, lambda n: Publish("t/1", bytes(1000), qos=1, packet_id=n % 65535 + 1))
