@@ -1,10 +1,11 @@
-"""The web page: the files of `page/`, read once, by name. Other names are not found."""
+"""The web page: the files of `page/` and the files of uPlot, read once, by name. Other names are not found."""
 
 import gzip
 import hashlib
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from importlib.resources import files
+from itertools import chain
 from typing import NamedTuple
 
 from aiohttp import web
@@ -17,6 +18,7 @@ KINDS = {
     ".svg": "image/svg+xml",
     ".js": "text/javascript; charset=utf-8",
 }
+FOLDERS = ("admin/page", "uplot")
 INDEX = "index.html"
 WORTH_PACKING = 1000  # bytes
 
@@ -33,7 +35,7 @@ class File(NamedTuple):
 def read() -> dict[str, File]:
     """All files, by name."""
     found = {}
-    for entry in files("flockmq.broker.admin").joinpath("page").iterdir():
+    for entry in chain(*(files("flockmq.broker").joinpath(folder).iterdir() for folder in FOLDERS)):
         kind = KINDS.get(entry.name[entry.name.rfind(".") :])
         if kind is not None and entry.is_file():
             data = entry.read_bytes()

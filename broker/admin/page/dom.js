@@ -11,13 +11,6 @@ export function h(name, properties = {}, ...children) {
   return element;
 }
 
-export function svg(name, properties = {}, ...children) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(properties)) element.setAttribute(key, value);
-  element.append(...children);
-  return element;
-}
-
 export function put(host, ...children) {
   host.replaceChildren(...children.flat().filter(Boolean));
 }

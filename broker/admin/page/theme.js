@@ -1,5 +1,7 @@
 // Light or dark: as the system has it, unless somebody has chosen.
 
+import { pulse } from "./pulse.js";
+
 const KEY = "flockmq.theme";
 const system = matchMedia("(prefers-color-scheme: dark)");
 const chosen = () => localStorage.getItem(KEY);
@@ -10,6 +12,7 @@ function apply() {
   const button = document.getElementById("theme");
   button.textContent = theme === "dark" ? "Light" : "Dark";
   button.setAttribute("aria-label", `Use ${theme === "dark" ? "light" : "dark"} colours`);
+  pulse.dispatchEvent(new Event("beat")); // views draw their charts again
 }
 
 export function begin() {

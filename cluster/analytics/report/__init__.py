@@ -1,1 +1,1 @@
-"""One HTML page with plots of the job's output: read with pyarrow, drawn as SVG, one file."""
+"""One HTML page with plots of the job's output: read with pyarrow, drawn by uPlot in the browser, one file."""

@@ -1,5 +1,6 @@
 """Time in at most some hundred bins, so that the page for a year is no larger than that for an hour."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,9 +8,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..times import SECOND
-from .curves import Times
+from .plots import Times
 from .results import Aggregation, Sums, with_column
-from .scales import bin_width
+
+MINUTE, HOUR, DAY = 60, 3600, 86400
+STEPS = (  # seconds
+    *(1, 2, 5, 10, 15, 30),
+    *(number * MINUTE for number in (1, 2, 5, 10, 15, 30)),
+    *(number * HOUR for number in (1, 2, 3, 6, 12)),
+    *(number * DAY for number in (1, 2, 7, 14)),
+)
 
 
 class Bins:
@@ -23,7 +31,7 @@ class Bins:
 
     def __init__(self, begin: int, end: int, at_most: int, window: int) -> None:
         self.begin, self.end = begin, max(end, begin + 1)
-        self.width = bin_width(self.begin, self.end, at_most, window)
+        self.width = _width(self.begin, self.end, at_most, window)
         self.count = max(1, -(-(self.end - self.begin) // self.width))
 
     @property
@@ -58,3 +66,12 @@ class Bins:
         """As `spread`, per second; a missing value is 0."""
         values = self.spread(rows, column, **where)
         return [(value or 0.0) / self.seconds(index) for index, value in enumerate(values)]
+
+
+def _width(begin: int, end: int, at_most: int, unit: int) -> int:
+    """The microseconds of a bin, so that about `at_most` bins cover the range; a multiple of `unit`."""
+    needed = max(1, end - begin) / at_most
+    for step in STEPS:
+        if step * SECOND >= needed and step * SECOND % unit == 0:
+            return step * SECOND
+    return math.ceil(needed / unit) * unit if needed > STEPS[-1] * SECOND or unit > SECOND else math.ceil(needed)

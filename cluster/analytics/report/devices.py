@@ -3,19 +3,26 @@
 import heapq
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..times import SECOND
-from . import bars, curves, frame, words
-from .bars import Stretch, Stretches
-from .frame import Cell
+from . import figures, plots, tracks, words
+from .figures import Cell, Legend
 from .markup import Markup
 from .results import Results
 
 ROWS = 25  # of the timeline
-LISTED = 200  # rows of a table
-DOTS = 400
+LISTED = 200  # rows of its table
+DOTS = 400  # outliers, drawn and listed
 EVENTS = 200_000  # the latest ones, which are read
+
+
+class Stretch(NamedTuple):
+    """A time of silence."""
+
+    begin: int
+    end: int
+    open: bool  # it has not ended
 
 
 @dataclass
@@ -41,7 +48,8 @@ def read_silence(results: Results, begin: int, end: int) -> Silence:
         return Silence(0)
     ordered = sorted(stretches.items(), key=lambda item: (not item[1][-1][0].open, -_length(item[1]), item[0]))
     rows = [
-        Stretches(client, _words([one for one, _ in found]), [one for one, _ in found]) for client, found in ordered
+        tracks.Row(client, _words([one for one, _ in found]), [_mark(client, one, begin, end) for one, _ in found])
+        for client, found in ordered[:ROWS]
     ]
     now = sum(found[-1][0].open for _, found in ordered)
     lines = [
@@ -57,11 +65,20 @@ def read_silence(results: Results, begin: int, end: int) -> Silence:
         for one, usual in reversed(found)
     ]
     head = ["client", "state", "last message", "back at", "silent for", "usual interval"]
-    more = f" The timeline has {ROWS}, those that still are silent first." if len(rows) > ROWS else ""
-    count = words.whole(len(rows))
+    more = f" The timeline has {ROWS}, those that still are silent first." if len(ordered) > ROWS else ""
+    count = words.whole(len(ordered))
     about = f"{count} devices were silent for longer than is usual for them, {words.whole(now)} still are.{more}"
-    table = frame.table(head, lines[:LISTED], sortable=True)
-    return Silence(now, [bars.timeline("Silent devices", about, begin, end, rows[:ROWS], table)])
+    table = figures.table(head, lines[:LISTED], sortable=True)
+    legend = [Legend("still silent", "open"), Legend("silent, came back", "stretch")]
+    below = tracks.times(begin, end)
+    return Silence(now, [tracks.figure("Silent devices", about, rows, table, legend=legend, below=below)])
+
+
+def _mark(client: str, stretch: Stretch, begin: int, end: int) -> tracks.Mark:
+    first, last = (min(1.0, max(0.0, (at - begin) / max(1, end - begin))) for at in (stretch.begin, stretch.end))
+    until = "now" if stretch.open else words.moment(stretch.end)
+    about = f"{words.shown(client, words.LABEL_MAX)}: silent from {words.moment(stretch.begin)} to {until}"
+    return tracks.Mark(first, last, "open" if stretch.open else "stretch", about)
 
 
 def _stretches(events: list[dict[str, Any]], begin: int, end: int) -> dict[str, list[tuple[Stretch, float | None]]]:
@@ -114,16 +131,6 @@ def read_outliers(results: Results, begin: int, end: int) -> Outliers:
         best = heapq.nlargest(DOTS, [*best, *table.to_pylist()], key=lambda row: abs(row["score"] or 0.0))
     if not count:
         return Outliers(0)
-    points = [
-        curves.Dot(
-            row["accepted_at"],
-            abs(row["score"]),
-            f"{_what(row)}: {words.plain(row['value'])} where {words.plain(row['median'])} is usual, "
-            f"{words.moment(row['accepted_at'])}",
-        )
-        for row in best
-        if row["score"]
-    ]
     lines = [
         [
             _what(row),
@@ -133,7 +140,7 @@ def read_outliers(results: Results, begin: int, end: int) -> Outliers:
             Cell(words.plain(row["median"]), row["median"]),
             Cell(words.plain(round(row["score"], 1)), row["score"]),
         ]
-        for row in best[:LISTED]
+        for row in best
     ]
     few = f" The {DOTS} that are farthest out are shown." if count > len(best) else ""
     about = (
@@ -141,8 +148,8 @@ def read_outliers(results: Results, begin: int, end: int) -> Outliers:
         f"usual spread.{few}"
     )
     head = ["topic", "client", "time", "value", "median", "score"]
-    table = frame.table(head, lines, sortable=True)
-    return Outliers(count, [curves.dots("Values out of the ordinary", about, begin, end, points, table, log=True)])
+    table = figures.table(head, lines, sortable=True)
+    return Outliers(count, [plots.dots("Values out of the ordinary", about, begin, end, table)])
 
 
 def _what(row: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pyarrow.compute as pc
 
-from . import curves, words
+from . import plots
 from .bins import Bins
 from .markup import Markup
 from .results import Results, with_column
@@ -34,8 +34,7 @@ def read(results: Results, bins: Bins) -> Lag:
     for row in rows:
         row["p50"] /= row["messages"] or 1
     labels = {"p50": "median", "p99": "99 %", "max": "largest"}
-    series = [curves.Series(label, bins.spread(rows, name)) for name, label in labels.items()]
+    series = [plots.Series(label, bins.spread(rows, name)) for name, label in labels.items()]
     about = "From the moment a node accepted a message. Of the windows in a point the highest counts for 99 %."
-    style = curves.Style(log=True, ramp=True, wide=True)
-    figure = curves.over_time(TITLE, about, bins.times, series, words.duration, style)
-    return Lag(typical, [figure])
+    style = plots.Style(plots.SECONDS, log=True, ramp=True, wide=True)
+    return Lag(typical, [plots.over_time(TITLE, about, bins.times, series, style)])

@@ -35,8 +35,8 @@ def join(children: "list[Markup]") -> Markup:
 
 def _attribute(key: str, value: object) -> str:
     name = key.rstrip("_").replace("_", "-")
-    if name == "viewBox" or value is None or value is False:
-        return f' {name}="{value}"' if value else ""
+    if value is None or value is False:
+        return ""
     return f" {name}" if value is True else f' {name}="{escape(_safe(str(value)))}"'
 
 

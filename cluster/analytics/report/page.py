@@ -1,7 +1,7 @@
 """The page: tiles, parts with their plots, style and script, all in one file that loads nothing else.
 
-Its Content-Security-Policy allows only this style and this script, and no connection. So even a name that bypassed the
-escaping could not run code.
+Its Content-Security-Policy allows only this style and these scripts, and no connection. So even a name that
+bypassed the escaping could not run code.
 """
 
 import base64
@@ -10,15 +10,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from ..times import SECOND
-from . import curves, devices, lag, rankings, sensors, traffic, words
+from . import devices, lag, plots, rankings, sensors, traffic, words
 from .bins import Bins
 from .markup import Markup, join, tag
 from .results import Results
 
 POINTS = 240  # of a curve over time, about
 SMALL_POINTS = 60  # of a small curve
+UPLOT = files("flockmq.broker").joinpath("uplot")  # the broker's page uses it too
+OWN = files(__package__)
+SCRIPTS = ("readout.js", "plots.js", "sort.js")
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ def _tiles(
     seconds = max(1, bins.end - bins.begin) / SECOND
     tiles = []
     if flow.messages:
-        spark = curves.sparkline(bins.times, flow.rates)
+        spark = plots.small(flow.rates, from_zero=True)
         tiles.append(Tile("Messages", words.compact(flow.messages), drawing=spark))
         peak = f"{words.compact(flow.peak)}/s in the busiest {words.duration(bins.width / SECOND)}"
         tiles.append(Tile("Mean rate", f"{words.compact(flow.messages / seconds)}/s", peak))
@@ -144,13 +148,17 @@ def _footer() -> Markup:
         "Made by ",
         tag("code", "flockmq analytics report"),
         ". Point at a plot for its values; “Table” has them all.",
+        tag("noscript", Markup(" Plots over time need JavaScript; their tables do not.")),
     )
 
 
 def _document(title: str, body: Sequence[Markup]) -> str:
-    style, script = _text("page.css"), _text("page.js")
+    style = _text(UPLOT, "uPlot.min.css") + _text(OWN, "page.css")
+    licence = f"/*\n{_text(UPLOT, 'LICENSE')}*/\n"
+    scripts = [licence + _text(UPLOT, "uPlot.iife.min.js"), *(_text(OWN, name) for name in SCRIPTS)]
     policy = (
-        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src {_hash(style)}; script-src {' '.join(map(_hash, scripts))}; "
+        "base-uri 'none'; form-action 'none'"
     )
     head = [
         Markup('<meta charset="utf-8">'),
@@ -160,12 +168,13 @@ def _document(title: str, body: Sequence[Markup]) -> str:
         tag("title", words.shown(title)),
         tag("style", Markup(style)),
     ]
-    html = tag("html", tag("head", *head), tag("body", *body, tag("script", Markup(script))), lang="en")
+    elements = [tag("script", Markup(script)) for script in scripts]
+    html = tag("html", tag("head", *head), tag("body", *body, *elements), lang="en")
     return f"<!DOCTYPE html>\n{join([html])}\n"
 
 
-def _text(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+def _text(folder: Traversable, name: str) -> str:
+    return folder.joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

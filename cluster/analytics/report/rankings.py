@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..times import SECOND
-from . import bars, frame, words
-from .frame import Cell
+from . import figures, tracks, words
+from .figures import Cell
 from .markup import Markup
 from .results import Results, Sums, top
 
@@ -45,10 +45,6 @@ def read(results: Results) -> Rankings:
 
 
 def _clients(rows: list[dict[str, Any]], count: int) -> Markup:
-    drawn = [
-        bars.Bar(row["client_id"], row["messages"], f"{words.compact(row['messages'])}, {words.size(row['bytes'])}")
-        for row in rows[:SHOWN]
-    ]
     lines = []
     for row in rows:
         seconds = (row["last"] - row["first"]) / SECOND
@@ -63,9 +59,11 @@ def _clients(rows: list[dict[str, Any]], count: int) -> Markup:
                 Cell(words.duration(row["longest_gap"]), row["longest_gap"]),
             ]
         )
-    table = frame.table(["client", "messages", "payloads", "rate", "last message", "longest gap"], lines, sortable=True)
+    table = figures.table(
+        ["client", "messages", "payloads", "rate", "last message", "longest gap"], lines, sortable=True
+    )
     about = f"Messages and payload bytes. {words.whole(count)} clients published; the table has the first {len(rows)}."
-    return bars.bars("Clients that publish most", about, drawn, table, colour="c1")
+    return tracks.figure("Clients that publish most", about, _bars(rows, "client_id", "c1"), table)
 
 
 def _from_top(results: Results, name: str, column: str, label: str, title: str, colour: str) -> list[Markup]:
@@ -75,10 +73,6 @@ def _from_top(results: Results, name: str, column: str, label: str, title: str, 
     rows = top(sums.table(), "messages", LISTED)
     if not rows:
         return []
-    drawn = [
-        bars.Bar(row[column], row["messages"], f"{words.compact(row['messages'])}, {words.size(row['bytes'])}")
-        for row in rows[:SHOWN]
-    ]
     lines = [
         [
             row[column],
@@ -88,6 +82,17 @@ def _from_top(results: Results, name: str, column: str, label: str, title: str, 
         ]
         for row in rows
     ]
-    table = frame.table([label, "messages", "payloads", "mean size"], lines, sortable=True)
+    table = figures.table([label, "messages", "payloads", "mean size"], lines, sortable=True)
     about = "Messages and payload bytes, as far as they were among the largest of a window."
-    return [bars.bars(title, about, drawn, table, colour=colour)]
+    return [tracks.figure(title, about, _bars(rows, column, colour), table)]
+
+
+def _bars(rows: list[dict[str, Any]], column: str, colour: str) -> list[tracks.Row]:
+    """The first rows, the longest bar as long as its track."""
+    most = rows[0]["messages"] or 1
+    bars = []
+    for row in rows[:SHOWN]:
+        about = f"{words.compact(row['messages'])}, {words.size(row['bytes'])}"
+        mark = tracks.Mark(0.0, row["messages"] / most, colour, f"{words.shown(row[column])}: {about}")
+        bars.append(tracks.Row(row[column], about, [mark]))
+    return bars

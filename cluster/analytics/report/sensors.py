@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from . import curves, frame, words
+from . import figures, plots, words
 from .bins import Bins
-from .frame import Cell
+from .figures import Cell
 from .markup import Markup, tag
 from .results import Results, Sums, numbered, top, with_column
 
@@ -53,7 +53,7 @@ def read(results: Results, bins: Bins) -> list[Markup]:
         "first, in standard deviations."
     )
     grid = tag("div", *cards, class_="sensors")
-    return [frame.figure("Numbers by topic", about, grid, frame.table(head, lines, sortable=True), kind="wide")]
+    return [figures.figure("Numbers by topic", about, grid, figures.table(head, lines, sortable=True), kind="wide")]
 
 
 def _weighted(table: pa.Table) -> pa.Table:
@@ -76,9 +76,7 @@ def _finished(row: dict[str, Any]) -> dict[str, Any]:
 
 def _card(row: dict[str, Any], bins: Bins, rows: list[dict[str, Any]]) -> Markup:
     means = bins.spread(rows, "mean")
-    drawing = curves.sparkline(
-        bins.times, means, low=bins.spread(rows, "min"), high=bins.spread(rows, "max"), from_zero=False
-    )
+    drawing = plots.small(means, bins.spread(rows, "min"), bins.spread(rows, "max"))
     moved = _moved(means, row["stddev"])
     far = moved is not None and abs(moved) >= 2
     return tag(

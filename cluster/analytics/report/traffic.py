@@ -1,14 +1,16 @@
 """The report's part about messages and bytes: over time, by topic prefix and node, sizes, QoS."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from . import bars, curves, frame, words
+from . import figures, plots, tracks, words
 from .bins import Bins
-from .frame import COLOURS, OTHER, Cell
+from .figures import COLOURS, OTHER, Cell, Legend
 from .markup import Markup
 from .results import Results, Sums, numbered, top, with_column
 
@@ -18,7 +20,6 @@ SIZES = ["size_p50", "size_p90", "size_p99"]
 COLUMNS = ["window_start", "prefix", "node", *COUNTS, *QOS, *SIZES, "size_max"]
 SUMMED = [(name, "sum") for name in [*COUNTS, *QOS, *SIZES]] + [("size_max", "max")]
 ROWS = 8  # of plots that compare prefixes
-PER_SECOND = "/s"
 
 
 @dataclass
@@ -70,27 +71,25 @@ def _add_curves(traffic: Traffic, results: Results, bins: Bins, prefixes: list[s
     traffic.rates = bins.per_second(rows, "messages")
     traffic.peak = max((rate or 0.0 for rate in traffic.rates), default=0.0)
     each = f"Each point is {words.duration(bins.width / 1e6)}."
-    for column, title, unit, base in (
-        ("messages", "Messages per second by topic prefix", _rate, 10),
-        ("bytes", "Payload bytes per second by topic prefix", _byte_rate, 2),
+    for column, title, style in (
+        ("messages", "Messages per second by topic prefix", plots.Style(plots.RATE, stacked=True, wide=True)),
+        ("bytes", "Payload bytes per second by topic prefix", plots.Style(plots.BYTE_RATE, stacked=True)),
     ):
         series = _series(bins, prefix_rows, column, shown)
-        wide = column == "messages"
-        style = curves.Style(stacked=True, base=base, wide=wide)
-        plot = curves.over_time(title, each, bins.times, series, unit, style)
-        traffic.figures.append(plot)
+        traffic.figures.append(plots.over_time(title, each, bins.times, series, style))
     series = _series(bins, node_rows, "messages", nodes)
-    traffic.figures.append(curves.over_time("Messages per second by node", each, bins.times, series, _rate))
+    traffic.figures.append(
+        plots.over_time("Messages per second by node", each, bins.times, series, plots.Style(plots.RATE))
+    )
     traffic.distribution.append(_sizes_over_time(bins, rows))
 
 
-def _series(bins: Bins, rows: list[dict[str, Any]], column: str, names: list[str]) -> list[curves.Series]:
+def _series(bins: Bins, rows: list[dict[str, Any]], column: str, names: list[str]) -> list[plots.Series]:
     series = [
-        curves.Series(words.shown(name), bins.per_second(rows, column, name=number))
-        for number, name in enumerate(names)
+        plots.Series(words.shown(name), bins.per_second(rows, column, name=number)) for number, name in enumerate(names)
     ]
     if any(row["name"] == len(names) for row in rows):
-        series.append(curves.Series(OTHER, bins.per_second(rows, column, name=len(names))))
+        series.append(plots.Series(OTHER, bins.per_second(rows, column, name=len(names))))
     return series
 
 
@@ -99,14 +98,13 @@ def _sizes_over_time(bins: Bins, rows: list[dict[str, Any]]) -> Markup:
         for name in SIZES:
             row[name] /= row["messages"] or 1
     labels = {"size_p50": "median", "size_p90": "90 %", "size_p99": "99 %", "size_max": "largest"}
-    series = [curves.Series(label, bins.spread(rows, name)) for name, label in labels.items()]
-    return curves.over_time(
+    series = [plots.Series(label, bins.spread(rows, name)) for name, label in labels.items()]
+    return plots.over_time(
         "Payload size over time",
         "Half of the payloads are not larger than the median.",
         bins.times,
         series,
-        words.size,
-        curves.Style(log=True, ramp=True, base=2, wide=True),
+        plots.Style(plots.BYTES, log=True, ramp=True, wide=True),
     )
 
 
@@ -117,28 +115,42 @@ def _size_ranges(total: dict[str, Any], prefixes: list[dict[str, Any]]) -> Marku
         found = [row[name] / (row["messages"] or 1) for name in SIZES]
         return [*found, max(float(row["size_max"] or 0), *found)]
 
-    rows = [bars.Range(row["prefix"], f"median {words.size(marks(row)[0])}", marks(row)) for row in prefixes]
+    place = _places([mark for row in prefixes for mark in marks(row)])
+    rows = []
+    for row in prefixes:
+        places = [place(mark) for mark in marks(row)]
+        name = words.shown(row["prefix"], words.LABEL_MAX)
+        dots = [
+            tracks.Mark(at, at, f"tick k{index}", f"{name}, {names[index]}: {words.size(mark)}")
+            for index, (at, mark) in enumerate(zip(places, marks(row), strict=True))
+        ]
+        bar = tracks.Mark(places[0], places[-2], "c0", "")
+        rows.append(tracks.Row(row["prefix"], f"median {words.size(marks(row)[0])}", [bar, *dots]))
     lines = [
         [name, *(Cell(words.size(mark), mark) for mark in marks(row))]
         for name, row in [*((row["prefix"], row) for row in prefixes), ("all", total)]
     ]
-    return bars.ranges(
+    return tracks.figure(
         "Payload sizes",
         f"By topic prefix, the bar from the median to the 99th percentile. All: median {words.size(marks(total)[0])}, "
         f"largest {words.size(marks(total)[-1])}.",
-        names,
         rows,
-        words.size,
-        frame.table(["prefix", *names], lines, sortable=True),
+        figures.table(["prefix", *names], lines, sortable=True),
+        legend=[Legend(name, f"k{index}") for index, name in enumerate(names)],
     )
 
 
+def _places(values: list[float]) -> Callable[[float], float]:
+    """The places of values on a logarithmic track."""
+    low = math.log(max(1.0, min(values)))
+    width = math.log(max(2.0, *values)) - low or 1.0
+    return lambda value: (math.log(max(1.0, value)) - low) / width
+
+
 def _qos(total: dict[str, Any], prefixes: list[dict[str, Any]]) -> Markup:
+    names = ["QoS 0", "QoS 1", "QoS 2"]
     named = [("all", total), *((row["prefix"], row) for row in prefixes)]
-    rows = [
-        bars.Shares(name, f"{words.compact(row['messages'])} messages", [row[qos] for qos in QOS])
-        for name, row in named
-    ]
+    rows = [tracks.Row(name, f"{words.compact(row['messages'])} messages", _shares(name, row)) for name, row in named]
     lines = [
         [
             name,
@@ -147,13 +159,17 @@ def _qos(total: dict[str, Any], prefixes: list[dict[str, Any]]) -> Markup:
         ]
         for name, row in named
     ]
-    table = frame.table(["prefix", "messages", "QoS 0", "QoS 1", "QoS 2"], lines, sortable=True)
-    return bars.shares("QoS", "Shares of the messages, by topic prefix.", ["QoS 0", "QoS 1", "QoS 2"], rows, table)
+    table = figures.table(["prefix", "messages", *names], lines, sortable=True)
+    legend = [Legend(name, f"c{index}") for index, name in enumerate(names)]
+    return tracks.figure("QoS", "Shares of the messages, by topic prefix.", rows, table, legend=legend)
 
 
-def _rate(value: float | None) -> str:
-    return words.compact(value) if not value else f"{words.compact(value)}{PER_SECOND}"
-
-
-def _byte_rate(value: float | None) -> str:
-    return words.compact(value) if not value else f"{words.size(value)}{PER_SECOND}"
+def _shares(name: str, row: dict[str, Any]) -> list[tracks.Mark]:
+    """The parts of a track that the QoS levels have."""
+    whole, end, marks = sum(row[qos] for qos in QOS) or 1.0, 0.0, []
+    for index, qos in enumerate(QOS):
+        if row[qos] > 0:
+            begin, end = end, end + row[qos] / whole
+            about = f"{words.shown(name, words.LABEL_MAX)}, QoS {index}: {words.share(row[qos] / whole)}"
+            marks.append(tracks.Mark(begin, end, f"part c{index}", about))
+    return marks

@@ -37,6 +37,8 @@ def compact(value: float | None) -> str:
     """A number in few characters: 950, 1.2 k, 34 M."""
     if value is None or not math.isfinite(value):
         return NOTHING
+    if abs(value) >= 1e15:
+        return f"{value:.3g}"
     for factor, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(value) >= factor * 0.9995:
             return f"{_digits(value / factor)}{unit}"
@@ -70,6 +72,16 @@ def size(value: float | None) -> str:
         if abs(value) >= factor * 0.9995:
             return f"{_digits(value / factor)} {unit}"
     return f"{_digits(value)} B"
+
+
+def rate(value: float | None) -> str:
+    """A number in each second."""
+    return f"{compact(value)}/s" if value else compact(value)
+
+
+def byte_rate(value: float | None) -> str:
+    """Bytes in each second."""
+    return f"{size(value)}/s" if value else compact(value)
 
 
 def share(value: float | None) -> str:
