@@ -1,8 +1,10 @@
 """`flockmq analytics report`: the page says what is in the files, in a real Chromium, whatever names clients chose."""
 
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +272,40 @@ def test_plots_follow_the_colours_of_the_system_and_of_paper(browse: Callable[..
     assert page.run(card) == light and min(page.run(PAINTED, title)) > 500
     page.run("dispatchEvent(new Event('afterprint'))")
     assert page.run(card) != light and min(page.run(PAINTED, title)) > 500
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The time zone of the machine that makes the page."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+@pytest.mark.parametrize(
+    ("day", "hours"),
+    [
+        ("2026-03-28", ["22:00", "23:00", "29 Mar", "01:00", "03:00", "04:00"]),  # the clock is set forward
+        ("2026-10-24", ["23:00", "25 Oct", "01:00", "02:00", "03:00", "04:00"]),  # the clock is set back
+    ],
+)
+def test_axes_have_times_of_the_machine_that_made_the_page(
+    browse: Callable[..., Chromium], chromium: Chromium, day: str, hours: list[str]
+) -> None:
+    begin = round(datetime.fromisoformat(f"{day}T21:00:00Z").timestamp()) * SECOND
+    rates = Fleet(minutes=420, prefixes=["one"]).tables["rates"]
+    for row in rates:
+        row |= {edge: row[edge] - T0 + begin for edge in ("window_start", "window_end")}
+    chromium.command("Emulation.setTimezoneOverride", timezoneId="America/New_York")
+    try:
+        page = browse({"rates": rates})
+        labels = page.run("return drawn.find(one => one.root.closest('figure')).axes[0]._values")
+    finally:
+        chromium.command("Emulation.setTimezoneOverride", timezoneId="")
+    assert labels[: len(hours)] == hours
 
 
 @pytest.mark.parametrize("width", [390, 768, 1280])

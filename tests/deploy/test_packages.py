@@ -72,6 +72,9 @@ def check_wheel(wheel: Path) -> None:
     needed = {
         "flockmq/broker/cli.py",
         "flockmq/broker/admin/page/index.html",
+        "flockmq/broker/uplot/LICENSE",
+        "flockmq/broker/uplot/uPlot.iife.min.js",
+        "flockmq/cluster/analytics/report/plots.js",
         "flockmq/cluster/redis/functions/library.lua",
         "flockmq/loadtest/locustfile.py",
     }

@@ -3,7 +3,10 @@
 import json
 import socket
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -38,6 +41,15 @@ VIEWS = (
 )
 EVIL = "<img src=x onerror=alert(1)>\"'&{{7*7}}\u202e"
 TILE = "[...document.querySelectorAll('.tile')].find((t) => t.innerText.startsWith(arguments[0])).innerText"
+PAINTED = """
+const colour = getComputedStyle(document.documentElement).getPropertyValue(arguments[0]);
+const [red, green, blue] = colour.match(/[0-9a-f]{2}/g).map((part) => parseInt(part, 16));
+const canvas = [...document.querySelectorAll(".chart canvas")].at(-1);
+const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
+copy.drawImage(canvas, 0, 0);
+const pixels = new Uint32Array(copy.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+return pixels.includes(((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0);
+"""  # whether the curve of the clients is there, in this colour
 HAS = "return document.querySelector('main').innerText.includes(arguments[0])"
 
 
@@ -88,6 +100,18 @@ def test_overview_counts_what_passes(browser: Chromium, node: BrokerProcess, url
         for _ in range(50):
             client.send(Publish("a", b"x"))
         browser.until("return !document.querySelector('.chart').innerText.includes('minutes: 0 /s')")
+        for theme in ("light", "dark"):
+            assert browser.run("return document.documentElement.dataset.theme") == theme
+            browser.until(PAINTED, "--s0")
+            browser.run("document.getElementById('theme').click()")
+
+
+def test_the_library_of_the_charts_is_served_and_nothing_beside_it(url: str) -> None:
+    for name in ("uPlot.iife.min.js", "uPlot.min.css"):
+        with urllib.request.urlopen(f"{url}/{name}") as reply:
+            assert reply.read() == (files("flockmq.broker") / "uplot" / name).read_bytes()
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"{url}/LICENSE")
 
 
 def test_a_client_is_found_and_kicked(browser: Chromium, node: BrokerProcess, url: str) -> None:

@@ -49,7 +49,8 @@ function timeAxis(times, clock) {
   const splits = (plot, axis, begin, end, step) => {
     const found = [];
     for (let at = Math.ceil((begin + offset(begin)) / step) * step; at <= end + offset(end); at += step) {
-      found.push(at - offset(at - offset(begin)));
+      const time = at - offset(at - offset(begin));
+      if (time !== found.at(-1)) found.push(time); // an hour is missing when the clock is set forward
     }
     return found;
   };
