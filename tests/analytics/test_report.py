@@ -504,6 +504,18 @@ def test_one_minute_and_one_message_make_a_page(browse: Callable[..., Chromium])
     assert painted > 0.8 * width * height
 
 
+def test_a_value_between_gaps_is_a_dot(browse: Callable[..., Chromium]) -> None:
+    rates = Fleet(minutes=30, prefixes=["one"]).tables["rates"]
+    page = browse({"rates": [row for row in rates if (row["window_start"] - T0) // MINUTE in (0, 1, 15, 28, 29)]})
+    title = "Payload size over time"
+    with_dots = page.run(PAINTED, title)
+    page.run(
+        f"{PLOT} plot.series.forEach(one => {{ if (one.points) one.points.filter = () => null; }}); redraw()", title
+    )
+    without = page.run(PAINTED, title)
+    assert all(more > fewer > 0 for more, fewer in zip(with_dots, without, strict=True))
+
+
 def test_nothing_in_the_range_is_said(browse: Callable[..., Chromium]) -> None:
     page = browse(Fleet(minutes=5).tables, "--since", format_time(T0 + 3600 * SECOND))
     assert "There are no results in this range of time." in page.run("return document.body.innerText")

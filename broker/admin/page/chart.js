@@ -25,7 +25,8 @@ export class Chart {
         stroke: () => css(`--s${n}`), fill: () => `${css(`--s${n}`)}${SHADE}`, width: 1.8, points: { show: false },
       }))],
     }, this.data([]), this.picture);
-    new ResizeObserver(([{ contentRect: { width } }]) => width && this.plot.setSize({ width, height: HEIGHT })).observe(this.picture);
+    const resize = () => this.plot.setSize({ width: this.picture.clientWidth, height: HEIGHT });
+    new ResizeObserver(resize).observe(this.picture);
   }
 
   data(curves) {

@@ -16,14 +16,16 @@ function scaled(value, base, units) {
   const power = units.findLastIndex((_, n) => Math.abs(value) >= base ** n);
   return `${Number((value / base ** Math.max(0, power)).toPrecision(3))}${units[Math.max(0, power)]}`;
 }
-const number = (value) => Math.abs(value) < 1e16 ? scaled(value, 1000, ["", " k", " M", " G", " T"]) : value.toExponential(0);
+const number = (value) =>
+  Math.abs(value) < 1e16 ? scaled(value, 1000, ["", " k", " M", " G", " T"]) : value.toExponential(0);
 const bytes = (value) => scaled(value, 1024, [" B", " KiB", " MiB", " GiB", " TiB"]);
 function seconds(value) {
   if (value < 1) return `${Number((value * 1000).toPrecision(3))} ms`;
   const [size, unit, next, below] = value < MINUTE ? [1, "s"]
     : value < HOUR ? [MINUTE, "min", 1, "s"] : value < DAY ? [HOUR, "h", MINUTE, "min"] : [DAY, "d", HOUR, "h"];
   const rest = next ? Math.floor((value % size) / next) : 0;
-  return next ? `${Math.floor(value / size)} ${unit}${rest ? ` ${rest} ${below}` : ""}` : `${Number(value.toPrecision(3))} s`;
+  if (!next) return `${Number(value.toPrecision(3))} s`;
+  return `${Math.floor(value / size)} ${unit}${rest ? ` ${rest} ${below}` : ""}`;
 }
 const UNITS = {
   number: { words: number },
@@ -69,15 +71,22 @@ function timeAxis(times, clock) {
   };
 }
 
+// Labels of a logarithmic scale are powers of its base, labels of a linear scale are round numbers.
 function valueAxis({ words, binary }, base) {
   const powers = (plot, axis, low, high) => {
     const first = Math.round(Math.log(low) / Math.log(base)), last = Math.round(Math.log(high) / Math.log(base));
     const every = Math.ceil((last - first) / 5);
     return Array.from({ length: Math.floor((last - first) / every) + 1 }, (_, n) => base ** (first + n * every));
   };
-  const how = base ? { incrs: (plot, axis, low, high) => [Math.max(5, high - low)], splits: powers, filter: (plot, found) => found } : binary ? { incrs: BINARY_STEPS } : {};
+  const logarithmic = {
+    splits: powers,
+    filter: (plot, found) => found,
+    incrs: (plot, axis, low, high) => [Math.max(5, high - low)], // any that fits: uPlot draws no axis without
+  };
+  const how = base ? logarithmic : binary ? { incrs: BINARY_STEPS } : {};
   return {
-    stroke: muted, font, gap: 6, space: 36, grid: line, ticks: { show: false }, values: (plot, found) => found.map(words),
+    stroke: muted, font, gap: 6, space: 36, grid: line, ticks: { show: false },
+    values: (plot, found) => found.map(words),
     size: (plot, labels) => 12 + 7 * Math.max(4, ...(labels ?? []).map((label) => label.length)), ...how,
   };
 }
@@ -111,7 +120,8 @@ function redraw() {
 
 const lonely = (plot, number) => { // values without a neighbour: a line does not show them
   const values = plot.data[number];
-  return values.flatMap((value, n) => (value !== null && (values[n - 1] ?? values[n + 1] ?? null) === null ? [n] : []));
+  const missing = (n) => (values[n] ?? null) === null;
+  return values.flatMap((_, n) => (!missing(n) && missing(n - 1) && missing(n + 1) ? [n] : []));
 };
 
 // The readout follows the pointer and the arrow keys. parts: from the number of a row to elements.
@@ -128,9 +138,10 @@ function follow(plot, host, parts, row = () => plot.cursor.idx) {
     readout.show(parts(at), box.left + left, box.top + top);
   }];
   for (const kind of ["pointermove", "pointerdown"]) {
-    plot.over.addEventListener(kind, (event) => { // uPlot itself knows the mouse
+    plot.over.addEventListener(kind, (event) => {
+      if (event.pointerType === "mouse") return; // uPlot itself follows it
       const box = plot.over.getBoundingClientRect();
-      if (event.pointerType !== "mouse") plot.setCursor({ left: event.clientX - box.left, top: event.clientY - box.top });
+      plot.setCursor({ left: event.clientX - box.left, top: event.clientY - box.top });
     });
   }
   host.tabIndex = 0;
@@ -175,7 +186,10 @@ function overTime(host, names, rows, colours) {
   const areas = kind === "areas";
   let curves = names.map((_, n) => rows.map((cells) => amount(cells[n + 1])));
   const base = log === undefined ? 0 : UNITS[unit].binary ? 4 : 10;
-  if (areas) curves = curves.map((_, top) => times.map((_, row) => curves.slice(0, top + 1).reduce((sum, one) => sum + one[row], 0)));
+  if (areas) { // each begins at the sum of those below
+    const below = times.map(() => 0);
+    curves = curves.map((one) => one.map((value, row) => (below[row] += value)));
+  }
   if (base) {
     const least = Math.min(...curves.flat().filter((value) => value > 0));
     curves = curves.map((one) => one.map((value) => (value === null ? null : Math.max(value, least))));
@@ -205,24 +219,26 @@ function overTime(host, names, rows, colours) {
 function dots(host, names, rows) {
   const time = names.indexOf("time") + 1;
   const height = (cells) => amount(cells.at(-1));
-  const points = rows.filter((cells) => height(cells)).sort((a, b) => amount(a[time]) - amount(b[time]));
-  if (!points.length) return;
-  const times = points.map((cells) => amount(cells[time]) / 1e6);
-  const heights = points.map((cells) => Math.max(1e-100, Math.min(1e199, Math.abs(height(cells)))));
+  const sorted = rows.filter((cells) => height(cells)).sort((a, b) => amount(a[time]) - amount(b[time]));
+  if (!sorted.length) return;
+  const times = sorted.map((cells) => amount(cells[time]) / 1e6);
+  const heights = sorted.map((cells) => Math.max(1e-100, Math.min(1e199, Math.abs(height(cells)))));
   const { begin, end } = host.dataset;
   const colour = () => css("--c5");
+  const points = { show: true, size: 8, width: 1, stroke: colour, fill: () => `${colour()}8c` };
   const nearest = (plot) => {
     const { left, top } = plot.cursor;
-    const far = points.map((_, n) => Math.hypot(plot.valToPos(times[n], "x") - left, plot.valToPos(heights[n], "y") - top));
+    const place = (n) => [plot.valToPos(times[n], "x"), plot.valToPos(heights[n], "y")];
+    const far = times.map((_, n) => place(n)).map(([x, y]) => Math.hypot(x - left, y - top));
     return far.indexOf(Math.min(...far));
   };
   const plot = draw(host, HEIGHT, {
     cursor: { ...CURSOR, x: false, dataIdx: nearest, points: { size: 13 } },
     scales: { x: { time: false, range: [Number(begin), Number(end)] }, y: valueScale(10) },
-    axes: [timeAxis(times, points.map((cells) => shown(cells[time]))), valueAxis(UNITS.number, 10)],
-    series: [{}, { stroke: colour, paths: () => null, points: { show: true, size: 8, width: 1, stroke: colour, fill: () => `${colour()}8c` } }],
+    axes: [timeAxis(times, sorted.map((cells) => shown(cells[time]))), valueAxis(UNITS.number, 10)],
+    series: [{}, { stroke: colour, paths: () => null, points }],
   }, [times, heights]);
-  follow(plot, host, (row) => told(points[row][0], points[row].slice(1), names), () => plot.cursor.idxs[1]);
+  follow(plot, host, (row) => told(sorted[row][0], sorted[row].slice(1), names), () => plot.cursor.idxs[1]);
 }
 
 // A curve, perhaps with an area from the least to the most.
@@ -235,11 +251,12 @@ function small(host) {
     const margin = Math.max(1, Math.abs(low) / 1000);
     [low, high] = [low - margin, fromZero ? high : high + margin];
   }
-  const hidden = { stroke: () => "transparent", points: { show: false } };
+  const mean = { stroke: () => css("--c0"), width: 1.6, points: { show: false, filter: lonely } };
+  const edge = { stroke: () => "transparent", points: { show: false } };
   draw(host, host.clientHeight, {
     cursor: { show: false }, padding: [2, 2, 2, 2], axes: [{ show: false }, { show: false }],
     scales: { x: { time: false }, y: { range: [low, high] } },
-    series: [{}, { stroke: () => css("--c0"), width: 1.6, points: { show: false, filter: lonely } }, ...curves.slice(1).map(() => hidden)],
+    series: [{}, mean, ...curves.slice(1).map(() => edge)],
     bands: curves.length > 1 ? [{ series: [3, 2], fill: () => `${css("--c0")}29` }] : [],
   }, [curves[0].map((_, n) => n), ...curves]);
 }
