@@ -10,7 +10,7 @@ from .auth.connected_users import ConnectedUsers
 from .auth.flapping import Flapping
 from .config.link import CLIENT_ID_PREFIX
 from .config.schema import Config, QuotasConfig
-from .coordination.coordinator import Coordinator
+from .coordination.coordinator import Foundation
 from .core.calls import RpcMethods
 from .core.data_plane import DataPlane
 from .core.driver import Driver
@@ -34,7 +34,7 @@ class Broker:
 
     Args:
         config: of the node.
-        coordinator: of its sessions; has journal and store.
+        foundation: of the node.
         authenticator: decides over CONNECT.
         driver: runs the reactor.
         http_failures: number of wrong tokens that the HTTP server has received.
@@ -43,21 +43,22 @@ class Broker:
     def __init__(
         self,
         config: Config,
-        coordinator: Coordinator,
+        foundation: Foundation,
         authenticator: Authenticator,
         driver: Driver,
         http_failures: Callable[[], int] = int,
     ) -> None:
-        self.coordinator = coordinator
         self.authenticator = authenticator
         self.http_failures = http_failures
-        self.data_plane = DataPlane(config, coordinator.journal, coordinator.store.commit, driver)
+        self.data_plane = DataPlane(config, foundation.journal, foundation.store.commit, driver)
         self.quotas: dict[str, QuotasConfig] = {}  # by listener
         self.connected_users = ConnectedUsers(self.data_plane, self._quotas_of)
-        self.bans = Bans(self.data_plane, coordinator.call_all, self.connected_users.claims)
+        self.rpc_methods: RpcMethods = {}
+        self.store = foundation.store
+        self.coordinator = foundation.build(self.data_plane, self.rpc_methods)
+        self.bans = Bans(self.data_plane, self.coordinator.nodes.call_all, self.connected_users.claims)
         self.traces = Traces(self.data_plane.turn)
-        self.rpc_methods: RpcMethods = {"bans": self.bans.on_changed, "trace": self.traces.steps}
-        coordinator.attach(self.data_plane, self.rpc_methods)
+        self.add_methods({"bans": self.bans.on_changed, "trace": self.traces.steps})
         self.flapping = Flapping(self._quotas_of)
         self.monitor = LoopMonitor(self.data_plane.turn)
         self.hooks = HookChain(run=self.data_plane.run)
@@ -65,11 +66,11 @@ class Broker:
         self.login_proofs = LoginProofs(self.data_plane)
         self.redirect = Redirect(self.data_plane)
         self.retained_searches = RetainedSearches(self.data_plane)
-        self.streams = Streams(self.data_plane, lambda: coordinator.message_log)
+        self.streams = Streams(self.data_plane, lambda: self.coordinator.life.message_log)
         self.interest = Interest(self.data_plane, Neighbours(self.data_plane))
         self.guests = Guests(self.data_plane, self.interest)
         self.followers: Followers = (self.guests, self.streams, self.retained_searches)
-        self.draining = Drain(self.redirect, coordinator.drain, lambda: self.config.http.drain)
+        self.draining = Drain(self.redirect, self.coordinator.life.drain, lambda: self.config.http.drain)
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -119,4 +120,4 @@ class Broker:
 
     def ready(self) -> tuple[bool, str]:
         """Whether the node accepts new clients, and the reason."""
-        return (False, "the node is stopping or drained") if self.redirect.draining else self.coordinator.ready()
+        return (False, "the node is stopping or drained") if self.redirect.draining else self.coordinator.life.ready()

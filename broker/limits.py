@@ -196,7 +196,7 @@ def files(measured: Measured) -> Use:
 def sessions(measured: Measured) -> int | None:
     """Sessions at the node; in a cluster the persistent ones of all nodes."""
     broker = measured.broker
-    if broker.coordinator.is_alone:
+    if broker.coordinator.nodes.is_alone:
         return len(broker.data_plane.sessions)
     return measured.redis.sessions if measured.redis is not None else None
 
@@ -246,13 +246,13 @@ def streams(measured: Measured) -> Use:
 
 def log_waiting(measured: Measured) -> int:
     """Bytes of the log of messages that wait for the store."""
-    store = measured.broker.coordinator.store
+    store = measured.broker.store
     return store.log_waiting if isinstance(store, LogStore) else 0
 
 
 def log_size(measured: Measured) -> Use:
     """Bytes of the log of messages."""
-    store = measured.broker.coordinator.store
+    store = measured.broker.store
     return Use(store.log_size if isinstance(store, LogStore) else 0, value(measured, "analytics.log_bytes"))
 
 

@@ -120,13 +120,16 @@ METRICS: tuple[Metric, ...] = (
     ),
     node_gauge("ready", "ready", "1 while new clients are accepted.", lambda b: int(b.ready()[0])),
     node_gauge(
-        "cluster_nodes", "cluster/nodes", "Nodes of the cluster, this one included.", lambda b: b.coordinator.nodes
+        "cluster_nodes",
+        "cluster/nodes",
+        "Nodes of the cluster, this one included.",
+        lambda b: b.coordinator.nodes.count,
     ),
     node_gauge(
         "redis_connected",
         "cluster/redis connected",
         "1 while the cluster's Redis answers; of a node alone, always.",
-        lambda b: int(b.coordinator.connected),
+        lambda b: int(b.coordinator.nodes.connected),
     ),
     gauge(
         "store_waiting_bytes",

@@ -26,8 +26,8 @@ from .broker import Broker
 from .clock import EVERY_TICK, Clock, Job
 from .config.reload import diff, follow
 from .config.schema import Config
-from .coordination.coordinator import Coordinator
-from .coordination.standalone import StandaloneCoordinator
+from .coordination.coordinator import Foundation
+from .coordination.standalone import StandaloneFoundation
 from .core.driver import make_driver
 from .core.full_queues import FullQueues
 from .core.ticket_keys import TicketKeys
@@ -104,7 +104,7 @@ class Node:
         self._exporter: Exporter | None = None
         self._access = AccessControl(
             config,
-            users=lambda: self.coordinator.users,
+            users=lambda: self._foundation.users,
             first=self._first_methods(),
             secret=lambda: self.broker.secret(),
             proofs=lambda: self.broker.login_proofs,
@@ -114,7 +114,7 @@ class Node:
             lambda: self.broker.data_plane,
             lambda: self.broker.secret.identity,
             lambda: self.broker.interest,
-            lambda client_id, limits: self.coordinator.limit_queue(client_id, limits),
+            lambda client_id, limits: self.coordinator.sessions.limit_queue(client_id, limits),
         )
         self.links = Links(host, self._runs_link)
         self._clock = Clock(self._loop, self._tick, ())
@@ -122,16 +122,15 @@ class Node:
         self._build()
 
     def _build(self) -> None:
-        self.coordinator = make_coordinator(
-            self.config, self._loop, self._rejoin, self._lifecycle.fail, self._former_id
-        )
-        self.broker = Broker(self.config, self.coordinator, self._access, self._driver, self._http_failures)
+        self._foundation = make_foundation(self.config, self._loop, self._rejoin, self._lifecycle.fail, self._former_id)
+        self.broker = Broker(self.config, self._foundation, self._access, self._driver, self._http_failures)
+        self.coordinator = self.broker.coordinator
         self.broker.data_plane.will_rights = self._access
         self.broker.use(self._hooks, self.config.hooks.timeout)
         self.broker.add_methods(methods(self) | shared_address.methods(self))
         self.broker.data_plane.reactor.attach(Dispatcher(self.broker))
-        if self.coordinator.users is not None:
-            self.coordinator.users.attach(self._users_changed, self.broker.connected_users.names)
+        if self._foundation.users is not None:
+            self._foundation.users.attach(self._users_changed, self.broker.connected_users.names)
         self._sys_topics = SysTopics(self.broker, self.version)
         self._ticket_keys = TicketKeys(self.broker.data_plane, self.listeners.ticket_keys)
         self._clock.jobs = self._jobs()
@@ -162,7 +161,7 @@ class Node:
 
     def _runs_link(self, name: str) -> bool:
         """Whether this node runs the link; also while it is drained, since the others still expect it to."""
-        return self._lifecycle.has_state and self.coordinator.is_responsible(f"link {name}")
+        return self._lifecycle.has_state and self.coordinator.nodes.is_responsible(f"link {name}")
 
     def _http_failures(self) -> int:
         return self.http.failures() if self.http is not None else 0
@@ -204,7 +203,7 @@ class Node:
         wait = RETRY_SECONDS
         while True:
             try:
-                await self.coordinator.start()
+                await self.coordinator.life.start()
                 self.broker.secret.loaded()
                 if not self._lifecycle.ends:
                     self._lifecycle.become_started()
@@ -244,7 +243,7 @@ class Node:
 
     def _rejoin(self, reason: str) -> None:
         """The cluster has fenced this node: close all clients, drop all state, and join the cluster again."""
-        self._former_id = self.coordinator.node_id
+        self._former_id = self.coordinator.nodes.node_id
         if self._lifecycle.become_fenced():
             log.error("fenced: closing all clients and rejoining the cluster", reason=reason)
             self._close_clients()
@@ -284,7 +283,7 @@ class Node:
         """The periodic work of the node, and of the parts that it has now."""
         broker, plane = self.broker, self.broker.data_plane
         return (
-            Job(EVERY_TICK, self.coordinator.tick),
+            Job(EVERY_TICK, self.coordinator.life.tick),
             Job(EVERY_TICK, self._report_full_queues),
             Job(EVERY_TICK, plane.stuck_sessions.tick),
             Job(EVERY_TICK, self._report_strangers),
@@ -354,7 +353,7 @@ class Node:
         self.listeners.configure(config, certificates)
         logs.set_level(self.config.log.level)
         self.broker.configure(self.config)
-        self.coordinator.configure(self.config)
+        self.coordinator.life.configure(self.config)
         self.broker.connected_users.renew(self._access.renewed)
         self.links.configure(self.config.links)
         self._loop.create_task(self._report_read(changed))
@@ -400,10 +399,10 @@ class Node:
         reactor.stop_listening()
         if self.serving:
             self._clock.stop()
-            await self.coordinator.drain(self.broker.redirect.references)
+            await self.coordinator.life.drain(self.broker.redirect.references)
             reactor.stop()
         self.listeners.close()
-        await self.coordinator.stop()
+        await self.coordinator.life.stop()
         self._report_full_queues()
         self._full_queues.close()
         self.broker.data_plane.strangers.close()
@@ -419,14 +418,14 @@ class Node:
             raise self._lifecycle.failure
 
 
-def make_coordinator(
+def make_foundation(
     config: Config,
     loop: asyncio.AbstractEventLoop,
     rejoin: Callable[[str], None],
     fail: Callable[[Exception], None],
     former_id: str,
-) -> Coordinator:
-    """The coordinator of a node alone, or of a node of a cluster, by the configuration.
+) -> Foundation:
+    """The store of a node alone, or the ties of a node of a cluster, by the configuration.
 
     Args:
         config: of the node.
@@ -438,11 +437,11 @@ def make_coordinator(
     if config.cluster.redis:
         # By name, since `broker` works without `cluster` and without redis-py.
         try:
-            module = import_module("flockmq.cluster.coordinator")
+            module = import_module("flockmq.cluster.build")
         except ModuleNotFoundError as error:
             raise UsageError(f"a cluster needs the package {error.name}", "pip install 'flockmq[cluster]'") from error
-        return cast(Coordinator, module.ClusterCoordinator(config, loop, rejoin, former_id))
-    return StandaloneCoordinator(make_store(config), loop.call_soon_threadsafe, loop.call_later, fail=fail)
+        return cast(Foundation, module.ClusterFoundation(config, loop, rejoin, former_id))
+    return StandaloneFoundation(make_store(config), loop.call_soon_threadsafe, loop.call_later, fail=fail)
 
 
 def make_store(config: Config) -> Store:

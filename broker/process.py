@@ -54,7 +54,7 @@ def banner(node: Node) -> None:
     """Log where clients connect and where state is stored."""
     plain, proxied = node.listeners.urls(), node.listeners.urls(proxied=True)
     log.info(f"FlockMQ {node.version} is ready", listen=", ".join(plain or proxied))
-    log.info(node.coordinator.describe())
+    log.info(node.coordinator.life.describe())
     if proxied:
         log.info("load balancers that speak the PROXY protocol connect here", listen=", ".join(proxied))
     for name, _ in node.config.tables:

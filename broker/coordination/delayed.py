@@ -1,5 +1,6 @@
 """The delayed messages of a node alone: a timer for the first that is due."""
 
+import secrets
 import time
 from asyncio import TimerHandle
 from collections.abc import Callable, Iterable
@@ -8,12 +9,13 @@ from ..._speedups.base.tick import MS_PER_TICK
 from ..._speedups.session.journal import Journal
 from ..._speedups.session.session_store import Restored
 from ..core.data_plane import DataPlane
+from .coordinator import Delayed, DelayedMessages
 
 CallLater = Callable[[float, Callable[[], object]], TimerHandle]
 AT_ONCE = 1000  # messages that are published before other clients have their turn
 
 
-class DelayedTimer:
+class LocalDelayed(DelayedMessages):
     """Publishes the messages to `$delayed/SECONDS/TOPIC` when they are due.
 
     Args:
@@ -28,6 +30,7 @@ class DelayedTimer:
         self._call_later = call_later
         self._offset = 0  # milliseconds between the store's clock and the machine's
         self._timer: TimerHandle | None = None
+        self._run = secrets.token_hex(4)  # before the numbers of messages, which begin at 1 with each start
 
     def start(self, stored: Iterable[tuple[Restored, int, bytes]]) -> None:
         """Take the messages of the store, and let further ones wait.
@@ -61,6 +64,22 @@ class DelayedTimer:
     def now(self) -> int:
         """The store's clock, in milliseconds."""
         return _machine_clock() + self._offset
+
+    async def waiting(self, prefix: bytes, without: bytes, after: str, limit: int) -> list[Delayed]:
+        due, _, number = after.partition("-")
+        now = self.now()
+        found = self._data_plane.router.delayed.find(prefix, without, int(due or -1), int(number or 0), limit)
+        return [
+            Delayed(f"{self._run}-{number}", f"{due}-{number}", due - now, publisher, topic, qos, retain, size)
+            for due, number, publisher, topic, qos, retain, size in found
+        ]
+
+    async def cancel(self, message: str, prefix: bytes) -> bool:
+        run, _, number = message.partition("-")
+        if run != self._run or not self._data_plane.router.delayed.cancel(int(number), prefix):
+            return False
+        await self._data_plane.stored()
+        return True
 
     def _arm(self, due: int) -> None:
         self.stop()

@@ -1,7 +1,7 @@
 """Calls between nodes: a method has a name and arguments, and returns a value of JSON.
 
-`RpcMethods` maps the name of each method to the function that this node runs for it. A coordinator carries the call to
-all nodes and collects the replies (`Coordinator.call_all`). A node that fails, is silent or returns too much has a
+`RpcMethods` maps the name of each method to the function that this node runs for it. `Nodes.call_all` carries the call
+to all nodes and collects the replies. A node that fails, is silent or returns too much has a
 failure in place of a value; the replies of the other nodes stand.
 """
 

@@ -126,6 +126,13 @@ class DataPlane:
         else:
             callback()
 
+    async def stored(self) -> None:
+        """End the turn, and wait until its records are stored."""
+        done = asyncio.Event()
+        self.turn.after_commit(done.set)
+        self.end_turn()
+        await done.wait()
+
 
 def report(error: Exception, **where: object) -> None:
     """Log an exception that no code here should raise."""

@@ -17,7 +17,7 @@ from ..auth.authenticator import Identity, ReasonCode, Verdict
 from ..auth.connected_users import ConnectedUsers
 from ..config.link import CLIENT_ID_PREFIX, LISTENER
 from ..coordination.admission import Admission
-from ..coordination.coordinator import Coordinator
+from ..coordination.coordinator import SessionOwner
 from ..core import tenants
 from ..core.data_plane import DataPlane, report
 from ..core.redirect import Redirect
@@ -43,7 +43,7 @@ class ConnectHandler(Admission):
 
     Args:
         data_plane: of the node.
-        coordinator: resolves sessions.
+        owner: assigns sessions.
         auth: authenticates clients.
         limits: of connecting.
         connected_users: limits connections per user.
@@ -55,7 +55,7 @@ class ConnectHandler(Admission):
     def __init__(
         self,
         data_plane: DataPlane,
-        coordinator: Coordinator,
+        owner: SessionOwner,
         auth: AuthHandler,
         limits: ConnectLimits,
         connected_users: ConnectedUsers,
@@ -64,7 +64,7 @@ class ConnectHandler(Admission):
         welcome: Welcome,
     ) -> None:
         self._data_plane = data_plane
-        self._coordinator = coordinator
+        self._owner = owner
         self._auth = auth
         self._limits = limits
         self._connected_users = connected_users
@@ -86,7 +86,7 @@ class ConnectHandler(Admission):
         connection.connect_number = self._connects
         if connection.listener == LISTENER:
             connection.identity, connection.connect = LINK, packet
-            self._coordinator.claim(self, connection, packet)
+            self._owner.claim(self, connection, packet)
             return
         fault = self._fault_of_client_id(packet)
         if fault:
@@ -218,7 +218,7 @@ class ConnectHandler(Admission):
             connection.close(close_reasons.TAKEN_OVER)  # its client has connected again while hooks decided over it
             return
         self._connected_users.on_claiming(connection, packet.client_id.encode())
-        self._coordinator.claim(self, connection, packet)
+        self._owner.claim(self, connection, packet)
 
     # ---- Admission ----
 

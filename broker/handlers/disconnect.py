@@ -4,7 +4,7 @@ from ..._speedups.codec.packets import Disconnect
 from ..._speedups.net.connection import Connection
 from ..._speedups.protocol import close_reasons
 from ..._speedups.session.session import Session
-from ..coordination.coordinator import Coordinator
+from ..coordination.coordinator import SessionOwner
 from ..core.data_plane import DataPlane
 from ..core.session_expiry import limited
 
@@ -14,12 +14,12 @@ class DisconnectHandler:
 
     Args:
         data_plane: of the node.
-        coordinator: discards wills.
+        owner: discards wills.
     """
 
-    def __init__(self, data_plane: DataPlane, coordinator: Coordinator) -> None:
+    def __init__(self, data_plane: DataPlane, owner: SessionOwner) -> None:
         self._data_plane = data_plane
-        self._coordinator = coordinator
+        self._owner = owner
 
     def handle(self, connection: Connection, session: Session, packet: Disconnect) -> None:
         """Close the connection, without the will unless the client asks for it [MQTT-3.14.4-2, 3]."""
@@ -31,7 +31,7 @@ class DisconnectHandler:
             session.expiry = limited(interval, self._data_plane.config.mqtt)
         if connection.connect is not None and packet.reason_code == 0:
             connection.connect = None
-            self._coordinator.discard_will(connection)
+            self._owner.discard_will(connection)
             # An orderly end promises the client that its will is discarded: true only when that is stored.
             connection.ignore()
             connection.reset_on_close = True

@@ -34,8 +34,9 @@ class Dispatcher:
     """
 
     def __init__(self, broker: Broker) -> None:
-        data_plane, coordinator, hooks = broker.data_plane, broker.coordinator, broker.hooks
-        self._coordinator = coordinator
+        data_plane, hooks = broker.data_plane, broker.hooks
+        owner, subscribing = broker.coordinator.owner, broker.coordinator.subscribing
+        self._owner = owner
         self._hooks = hooks
         self._reactor = data_plane.reactor
         self._sessions = data_plane.sessions
@@ -43,10 +44,10 @@ class Dispatcher:
         self._followers = broker.followers
         self._connected_users = broker.connected_users
         self._auth = AuthHandler(data_plane, broker.authenticator, broker.connected_users)
-        subscribe = SubscribeHandler(data_plane, coordinator, hooks, broker.streams, broker.followers)
+        subscribe = SubscribeHandler(data_plane, subscribing, hooks, broker.streams, broker.followers)
         self._connect = ConnectHandler(
             data_plane,
-            coordinator,
+            owner,
             self._auth,
             ConnectLimits(data_plane.turn, broker.bans, broker.flapping),
             broker.connected_users,
@@ -55,8 +56,8 @@ class Dispatcher:
             Welcome(data_plane, Connacks(data_plane, broker.secret), hooks, broker.followers, subscribe),
         )
         self.publish = PublishHandler(data_plane, hooks).handle  # a message that hooks decide over
-        unsubscribe = UnsubscribeHandler(data_plane, coordinator, broker.followers)
-        disconnect = DisconnectHandler(data_plane, coordinator)
+        unsubscribe = UnsubscribeHandler(data_plane, subscribing, broker.followers)
+        disconnect = DisconnectHandler(data_plane, owner)
         # Packets after CONNECT that are not hot. Any other packet is one that only servers send.
         self._handlers: dict[type, Callable[[Connection, Session, Any], None]] = {
             Subscribe: subscribe.handle,
@@ -115,7 +116,7 @@ class Dispatcher:
         connection.authentication = None  # an exchange that is under way has the connection
         if session is None:
             self._connected_users.on_not_admitted(connection)
-            self._coordinator.ended(connection, None)
+            self._owner.ended(connection, None)
             self._log_ended(connection, "connection ended before it was accepted", reason=reason)
             return
         if self._hooks.has("disconnected"):
@@ -128,7 +129,7 @@ class Dispatcher:
         connection.detach()
         session.owner = None
         self._connected_users.on_disconnected(connection)
-        self._coordinator.ended(connection, session)
+        self._owner.ended(connection, session)
         self._log_ended(connection, "connection ended", client_id=session.client_id.decode(), reason=reason)
 
     def _log_ended(self, connection: Connection, event: str, **values: str) -> None:

@@ -21,7 +21,7 @@ from ..._speedups.session.counters import SUBSCRIBE_DENIED, SUBSCRIBES_REFUSED
 from ..._speedups.session.session import Session
 from ..._speedups.session.tenant import Tenant
 from .. import logs
-from ..coordination.coordinator import Coordinator
+from ..coordination.coordinator import Subscribing
 from ..core import tenants
 from ..core.auto_subscriptions import subscriptions_of
 from ..core.data_plane import DataPlane
@@ -68,7 +68,7 @@ class SubscribeHandler:
 
     Args:
         data_plane: of the node.
-        coordinator: adds subscriptions.
+        subscribing: adds subscriptions.
         hooks: called for each filter.
         streams: of the node; they have a limit.
         followers: of the sessions.
@@ -77,14 +77,14 @@ class SubscribeHandler:
     def __init__(
         self,
         data_plane: DataPlane,
-        coordinator: Coordinator,
+        subscribing: Subscribing,
         hooks: HookChain,
         streams: Streams,
         followers: Followers,
     ) -> None:
         self._data_plane = data_plane
         self._turn = data_plane.turn
-        self._coordinator = coordinator
+        self._subscribing = subscribing
         self._hooks = hooks
         self._streams = streams
         self._followers = followers
@@ -110,7 +110,7 @@ class SubscribeHandler:
         wanted = [
             (name, options)
             for name, options in ((qualified(session.client_id, name), options) for name, options in found.items())
-            if not self._coordinator.has_subscription(connection, session, name.encode())
+            if not self._subscribing.has(connection, session, name.encode())
         ]
         if wanted:
             self._decide(connection, session, wanted, partial(self._add_configured, connection, session, wanted))
@@ -152,13 +152,13 @@ class SubscribeHandler:
         if session.rights is not None and not session.rights.may_subscribe(messages.encode()):
             self._turn.count(SUBSCRIBE_DENIED)
             return Refusal(ReasonCode.NOT_AUTHORIZED, NOTHING)
-        is_new = topic_filter not in added.names and not self._coordinator.has_subscription(
+        is_new = topic_filter not in added.names and not self._subscribing.has(
             connection, session, topic_filter.encode()
         )
         if is_new:
             name = topic_filter.encode()
             weight, size = filter_weight(name), self._data_plane.router.filters.bytes_of(name)
-            held = self._coordinator.subscription_weight(connection, session) + added.weight
+            held = self._subscribing.weight_of(connection, session) + added.weight
             if held + weight > limits.max_subscriptions or _has_too_many(session.tenant, len(added.names)):
                 return Refusal(ReasonCode.QUOTA_EXCEEDED, "too many subscriptions")
             if self._take_too_much(session.tenant, added.size + size):
@@ -235,7 +235,7 @@ class SubscribeHandler:
             follower.subscribing(session, added, packet)
         filters = [(each.name, each.options) for each in added]
         identifier = added[0].identifier if added else 0  # the packet's
-        self._coordinator.subscribe(connection, session, filters, identifier, done)
+        self._subscribing.subscribe(connection, session, filters, identifier, done)
 
     def _count_refusal(self, session: Session, topic_filter: str, refusal: Refusal) -> None:
         self._turn.count(SUBSCRIBES_REFUSED)
@@ -276,7 +276,7 @@ class SubscribeHandler:
         """The subscriptions hold everywhere: let their first messages follow."""
         if connection.session is not session:
             return
-        has = partial(self._coordinator.has_subscription, connection, session)
+        has = partial(self._subscribing.has, connection, session)
         held = [each for each in added if has(each.name)]  # UNSUBSCRIBE may have followed before SUBACK
         for follower in self._followers:
             follower.subscribed(session, held)

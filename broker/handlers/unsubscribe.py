@@ -9,7 +9,7 @@ from ..._speedups.codec.topics import validate_topic_filter
 from ..._speedups.net.connection import Connection
 from ..._speedups.protocol import close_reasons
 from ..._speedups.session.session import Session
-from ..coordination.coordinator import Coordinator
+from ..coordination.coordinator import Subscribing
 from ..core import tenants
 from ..core.data_plane import DataPlane
 from ..core.session_follower import Followers
@@ -21,13 +21,13 @@ class UnsubscribeHandler:
 
     Args:
         data_plane: of the node.
-        coordinator: removes subscriptions.
+        subscribing: removes subscriptions.
         followers: of the sessions.
     """
 
-    def __init__(self, data_plane: DataPlane, coordinator: Coordinator, followers: Followers) -> None:
+    def __init__(self, data_plane: DataPlane, subscribing: Subscribing, followers: Followers) -> None:
         self._data_plane = data_plane
-        self._coordinator = coordinator
+        self._subscribing = subscribing
         self._followers = followers
 
     def handle(self, connection: Connection, session: Session, packet: Unsubscribe) -> None:
@@ -44,12 +44,12 @@ class UnsubscribeHandler:
         for follower in self._followers:
             follower.unsubscribed(session, packet.topic_filters)
         filters = [topic_filter.encode() for topic_filter in packet.topic_filters]
-        self._coordinator.unsubscribe(connection, session, filters, lambda: connection.send(unsuback))
+        self._subscribing.unsubscribe(connection, session, filters, lambda: connection.send(unsuback))
 
     def _rewritten(self, connection: Connection, session: Session, topic_filter: str) -> str:
         """The filter of the subscription: the rules' filter, unless only a subscription from before the rules
         exists."""
-        rewriter, has = self._data_plane.rewriter, partial(self._coordinator.has_subscription, connection, session)
+        rewriter, has = self._data_plane.rewriter, partial(self._subscribing.has, connection, session)
         assert rewriter is not None
         _, client_id = tenants.split(session.client_id)
         made = qualified(session.client_id, rewriter.topic_filter(connection, client_id, topic_filter))
@@ -67,7 +67,7 @@ class UnsubscribeHandler:
             except ValueError:
                 codes.append(ReasonCode.TOPIC_FILTER_INVALID)
                 continue
-            held = self._coordinator.has_subscription(connection, session, topic_filter.encode())
+            held = self._subscribing.has(connection, session, topic_filter.encode())
             codes.append(
                 ReasonCode.SUCCESS if held and topic_filter not in removed else ReasonCode.NO_SUBSCRIPTION_EXISTED
             )

@@ -6,7 +6,7 @@ from typing import Any
 from ..._speedups.protocol import close_reasons
 from ..._speedups.protocol.close_reasons import CloseReason
 from ..._speedups.session.session import Session
-from ..coordination.coordinator import Coordinator
+from ..coordination.coordinator import DelayedWills, StoredSessions
 from ..core.calls import Arguments
 from ..core.data_plane import DataPlane
 from ..core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED
@@ -17,7 +17,7 @@ Match = Callable[[Session], bool]
 UNLIMITED = 0xFFFFFFFF  # Maximum Packet Size of a client that has none
 
 
-async def find(data_plane: DataPlane, coordinator: Coordinator, arguments: Arguments) -> dict[str, Any]:
+async def find(data_plane: DataPlane, stored: StoredSessions, arguments: Arguments) -> dict[str, Any]:
     """Sessions in the order of their client ids: of connected clients, or all.
 
     Arguments: `connected` (only those), `by` and `search` (a part of client_id or username, the start of address),
@@ -32,7 +32,7 @@ async def find(data_plane: DataPlane, coordinator: Coordinator, arguments: Argum
         arguments["after"].encode(),
         arguments["limit"],
     )
-    return {"items": [describe(session, data_plane, coordinator) for session in found.items], "total": found.total}
+    return {"items": [describe(session, data_plane, stored) for session in found.items], "total": found.total}
 
 
 def _match(by: str, search: str, hidden: int) -> Match:
@@ -46,10 +46,10 @@ def _match(by: str, search: str, hidden: int) -> Match:
     return lambda session: session.client_id.find(wanted, hidden) >= 0
 
 
-def describe(session: Session, data_plane: DataPlane, coordinator: Coordinator) -> dict[str, Any]:
+def describe(session: Session, data_plane: DataPlane, stored: StoredSessions) -> dict[str, Any]:
     """A session, in a list."""
     owner = session.owner
-    expires_in = coordinator.session_deadline(session.client_id)
+    expires_in = stored.expires_in(session.client_id)
     at_5 = owner is not None and session.level == 5
     largest = owner.maximum_packet_size if at_5 else UNLIMITED
     return {
@@ -72,13 +72,13 @@ def describe(session: Session, data_plane: DataPlane, coordinator: Coordinator) 
     }
 
 
-def one(data_plane: DataPlane, coordinator: Coordinator, arguments: Arguments) -> dict[str, Any] | None:
+def one(data_plane: DataPlane, stored: StoredSessions, arguments: Arguments) -> dict[str, Any] | None:
     """The session of `client_id`, with its subscriptions."""
     session = data_plane.sessions.get(arguments["client_id"].encode())
     if session is None:
         return None
     return {
-        **describe(session, data_plane, coordinator),
+        **describe(session, data_plane, stored),
         "filters": list(filters(data_plane, session))[: arguments["limit"]],
     }
 
@@ -136,11 +136,11 @@ def kick(data_plane: DataPlane, arguments: Arguments) -> bool:
     return True
 
 
-async def wills(coordinator: Coordinator, arguments: Arguments) -> dict[str, Any]:
+async def wills(delayed: DelayedWills, arguments: Arguments) -> dict[str, Any]:
     """Delayed wills of ended connections by their client ids, those in the scope: after `after`, `limit`."""
     is_own = in_scope(arguments)
     found = await first(
-        await coordinator.waiting_wills(),
+        await delayed.waiting(),
         lambda row: is_own(row[0]),
         lambda row: row[0],
         arguments["after"].encode(),
@@ -160,6 +160,6 @@ async def wills(coordinator: Coordinator, arguments: Arguments) -> dict[str, Any
     return {"items": items, "total": found.total}
 
 
-async def cancel_will(coordinator: Coordinator, arguments: Arguments) -> bool:
+async def cancel_will(delayed: DelayedWills, arguments: Arguments) -> bool:
     """Discard the delayed will of `client_id`; whether there was one."""
-    return await coordinator.cancel_will(arguments["client_id"].encode())
+    return await delayed.cancel(arguments["client_id"].encode())

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..._speedups.codec.topics import split_shared
 from ..._speedups.session.group import Group
-from ..coordination.coordinator import Coordinator
+from ..coordination.coordinator import Groups
 from ..core.calls import Arguments
 from ..core.data_plane import DataPlane
 from .paging import first, in_scope
@@ -53,7 +53,7 @@ def settings_of(group: Group) -> dict[str, Any]:
     }
 
 
-async def find(data_plane: DataPlane, coordinator: Coordinator, arguments: Arguments) -> dict[str, Any]:
+async def find(data_plane: DataPlane, stored: Groups, arguments: Arguments) -> dict[str, Any]:
     """Groups in the order of their names, which contain `search`: after `after`, `limit` of them.
 
     Only groups whose topic filter is in the scope.
@@ -66,12 +66,12 @@ async def find(data_plane: DataPlane, coordinator: Coordinator, arguments: Argum
         arguments["after"].encode(),
         arguments["limit"],
     )
-    stored = await coordinator.stored_waiting([group.name for group in found.items])
-    items = [describe(group, stored.get(group.name, (0, 0))) for group in found.items]
+    waiting = await stored.waiting([group.name for group in found.items])
+    items = [describe(group, waiting.get(group.name, (0, 0))) for group in found.items]
     return {"items": items, "total": found.total}
 
 
-async def one(data_plane: DataPlane, coordinator: Coordinator, arguments: Arguments) -> dict[str, Any] | None:
+async def one(data_plane: DataPlane, stored: Groups, arguments: Arguments) -> dict[str, Any] | None:
     """The group `group`, with its members and its oldest messages here."""
     group = data_plane.router.filters.groups.get(arguments["group"].encode())
     if group is None:
@@ -91,6 +91,6 @@ async def one(data_plane: DataPlane, coordinator: Coordinator, arguments: Argume
         {"place": place, "topic": topic.decode(), "bytes": len(payload)}
         for place, topic, payload in group.messages(PREVIEW)
     ]
-    stored = await coordinator.stored_waiting([group.name])
-    described = describe(group, stored.get(group.name, (0, 0)))
+    waiting = await stored.waiting([group.name])
+    described = describe(group, waiting.get(group.name, (0, 0)))
     return {**described, "of": members[: arguments["limit"]], "oldest": oldest}

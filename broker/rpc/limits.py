@@ -52,7 +52,7 @@ async def measure(view: NodeView) -> Measured:
 
 async def _redis(broker: Broker) -> RedisUse | None:
     with suppress(NotNow):
-        return await broker.coordinator.redis_use()
+        return await broker.coordinator.nodes.redis_use()
     return None
 
 
@@ -76,7 +76,7 @@ async def fullest_sessions(broker: Broker) -> dict[str, tuple[Session, int]]:
         if name in found and found[name][1]:
             session, number = found[name]
             with suppress(NotNow):
-                stored = await broker.coordinator.stored_session(session.client_id)
+                stored = await broker.coordinator.sessions.queue_of(session.client_id)
                 found[name] = session, stored[field] if stored is not None else number
     return found
 
@@ -87,7 +87,7 @@ async def _groups(broker: Broker) -> dict[str, Use]:
     async for part in _slices(list(broker.data_plane.router.filters.groups.values())):
         stored: dict[bytes, tuple[int, int]] = {}
         with suppress(NotNow):
-            stored = await broker.coordinator.stored_waiting([group.name for group in part])
+            stored = await broker.coordinator.groups.waiting([group.name for group in part])
         uses = []
         for group in part:
             messages, size = stored.get(group.name, (0, 0))

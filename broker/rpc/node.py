@@ -25,8 +25,8 @@ def describe(node: NodeView, arguments: Arguments) -> dict[str, Any]:
         "started": round(STARTED, 3),
         "ready": ready,
         "state": reason,
-        "keeps": broker.coordinator.describe(),
-        "link": broker.coordinator.connected,
+        "keeps": broker.coordinator.life.describe(),
+        "link": broker.coordinator.nodes.connected,
         "resident_bytes": int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize(),
         "cpu_seconds": round(time.process_time(), 3),
         "figures": figures(node, arguments),
@@ -52,7 +52,7 @@ def drain(node: NodeView, arguments: Arguments) -> list[str] | None:
     Returns the servers that clients of level 5 are sent to: the `references` if there are some, else the configured
     servers without `draining`, which name other nodes. None: it is another node.
     """
-    if arguments["id"] != node.broker.coordinator.node_id:
+    if arguments["id"] != node.broker.coordinator.nodes.node_id:
         return None
     draining, are_named = arguments["draining"], node.listeners.are_named
     references = node.broker.draining.begin(

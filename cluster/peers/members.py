@@ -101,6 +101,10 @@ class Members:
             if not self._link.connected:
                 self._departed[node] = member
 
+    def is_first(self) -> bool:
+        """Whether this node has the smallest id of the live ones."""
+        return self._link.node_id <= min(self._members, default=b"\xff")
+
     # ---- batches of messages ----
 
     def batches(self, other: Callable[[bytes], object]) -> Batches:

@@ -9,16 +9,29 @@ one is to the new primary. ASK is never followed: while a slot is moving, no fun
 """
 
 import asyncio
+import contextlib
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from ..._speedups.cluster.link import LinkLost, RedisConnection, ignore
 from ..._speedups.cluster.resp import ReplyError
 from ..._speedups.net.reactor import Reactor
+from ...broker.errors import NotNow
 
-__all__ = ["Link", "LinkError", "LinkLost", "Reply", "ReplyError", "Then", "ignore", "info_fields", "is_forbidden"]
+__all__ = [
+    "Link",
+    "LinkError",
+    "LinkLost",
+    "Reply",
+    "ReplyError",
+    "Then",
+    "away_is_not_now",
+    "ignore",
+    "info_fields",
+    "is_forbidden",
+]
 
 Reply = Any
 Then = Callable[[Reply], object]
@@ -177,3 +190,12 @@ def info_fields(reply: bytes | str) -> dict[str, str]:
 def is_forbidden(reason: str) -> bool:
     """Whether a reply with this text says that the user may not use a command, a key or a channel."""
     return reason.startswith("NOPERM") or "no permissions" in reason or "user executing the script" in reason
+
+
+@contextlib.contextmanager
+def away_is_not_now() -> Iterator[None]:
+    """Report an unreachable Redis as NotNow: the callers are independent of Redis."""
+    try:
+        yield
+    except (LinkLost, LinkError) as error:
+        raise NotNow("Redis is away") from error

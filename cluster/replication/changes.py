@@ -18,9 +18,8 @@ mark            a random number, the last record of a change
 ==============  ====================================================================================================
 """
 
-from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from ..._speedups.cluster.message_codec import decode_message
 from ..._speedups.session.subscriber import SessionKind
@@ -30,6 +29,16 @@ from ..peers.members import Members
 from .routes import options_of
 
 
+class NodesListener(Protocol):
+    """Is called for changes of the nodes."""
+
+    def joined(self, node: bytes, change: int) -> None:
+        """Another node has joined, with the change of this number."""
+
+    def left(self, node: bytes) -> None:
+        """A node has left, or was declared dead; it may be this one."""
+
+
 class Changes:
     """Applies changes to the state of this node.
 
@@ -37,27 +46,21 @@ class Changes:
         plane: of this node.
         members: the other nodes.
         node_id: of this node.
-        on_ready: called with a node that has joined, and the number of that change.
-        on_left: called with a node that has left.
     """
 
-    def __init__(
-        self,
-        plane: DataPlane,
-        members: Members,
-        node_id: bytes,
-        *,
-        on_ready: Callable[[bytes, int], object],
-        on_left: Callable[[bytes], object],
-    ) -> None:
+    _nodes: NodesListener
+
+    def __init__(self, plane: DataPlane, members: Members, node_id: bytes) -> None:
         self._plane = plane
         self._members = members
         self._node_id = node_id
-        self._on_ready = on_ready
-        self._on_left = on_left
         self._missing: dict[bytes, None] = {}  # topic names, in the order in which they are read
         self.last = 0  # number of the last applied change ...
         self.mark = 0  # ... and its mark: after a failover that lost it, another change may have the number; 0 = none
+
+    def attach(self, nodes: NodesListener) -> None:
+        """Connect the receiver of changes of the nodes."""
+        self._nodes = nodes
 
     def apply(self, number: int, origin: bytes, records: list[Any]) -> None:
         """Apply the records of a change."""
@@ -81,9 +84,9 @@ class Changes:
                 self.note_outdated(*fields)
             elif name == "ready":
                 if fields[0] != self._node_id:
-                    self._on_ready(fields[0], number)
+                    self._nodes.joined(fields[0], number)
             elif name == "left":
-                self._on_left(fields[0])
+                self._nodes.left(fields[0])
             elif name == "group":
                 self.apply_group(*fields)
         if number >= self.last:

@@ -1,16 +1,18 @@
-"""Declared groups in a cluster: Redis keeps the declarations, and each is a change that all nodes apply."""
+"""Groups in a cluster: Redis keeps the declarations, and each is a change that all nodes apply."""
 
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..._speedups.base.msgpack import pack
 from ..._speedups.session.turn import COUNTERS
 from ...broker import logs
 from ...broker.config.declared_group import DeclaredGroup, differences
+from ...broker.coordination.coordinator import Groups
 from ...broker.core.data_plane import DataPlane
 from ...broker.errors import NotNow
 from ..peers.node_link import NodeLink
-from ..redis.link import GONE, LinkError, LinkLost, Reply, ReplyError
+from ..redis.link import GONE, LinkError, LinkLost, Reply, ReplyError, away_is_not_now
 from .barrier import Barrier
 
 SHARED_DISCARDED = COUNTERS.index("shared_discarded")
@@ -18,8 +20,8 @@ SHARED_DISCARDED = COUNTERS.index("shared_discarded")
 log = logs.get("flockmq.cluster")
 
 
-class DeclaredGroups:
-    """Declares groups, and removes them.
+class DeclaredGroups(Groups):
+    """Declares groups, and removes them and their messages.
 
     Args:
         plane: of this node.
@@ -41,23 +43,30 @@ class DeclaredGroups:
         self._on_changed = on_changed
         self._configured: dict[bytes, bytes] = {}  # group -> settings that this node's configuration had last
 
+    async def waiting(self, groups: list[bytes]) -> dict[bytes, tuple[int, int]]:
+        if not groups:
+            return {}
+        with away_is_not_now():
+            found = await self._link.ask_function("waiting", pack(groups))
+        return dict(zip(groups, zip(found[::2], found[1::2], strict=True), strict=True))
+
+    async def purge(self, name: bytes) -> int:
+        with away_is_not_now():
+            return int(await self._link.ask_function("purge_group", name))
+
     async def declare(self, group: DeclaredGroup) -> None:
-        """Declare a group at all nodes. Raises LinkLost, LinkError."""
-        await self._change(group.name.encode(), group.stored)
-        await self._applied()
+        with away_is_not_now():
+            await self._change(group.name.encode(), group.stored)
+            await self._applied()
 
     async def remove(self, name: bytes) -> int | None:
-        """Declare a group no more; returns the number of dropped messages, None: it is not declared.
-
-        Raises:
-            LinkLost, LinkError: as `NodeLink.ask`.
-        """
-        if not await self._link.ask("HEXISTS", self._link.keys.declared_groups, name):
-            return None
-        dropped = await self._change(name, b"")
-        self._plane.turn.count(SHARED_DISCARDED, dropped)
-        await self._applied()
-        return dropped
+        with away_is_not_now():
+            if not await self._link.ask("HEXISTS", self._link.keys.declared_groups, name):
+                return None
+            dropped = await self._change(name, b"")
+            self._plane.turn.count(SHARED_DISCARDED, dropped)
+            await self._applied()
+            return dropped
 
     async def declare_all(self, groups: Iterable[DeclaredGroup]) -> None:
         """Declare the groups of the configuration, as far as Redis answers; the last declaration of a group is valid.

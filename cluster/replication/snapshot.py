@@ -32,15 +32,17 @@ class SnapshotReader:
         plane: of this node.
         changes: of this node.
         link: of this node.
-        between: awaited between the pieces, for work that must not wait for the end, such as heartbeats.
     """
 
-    def __init__(
-        self, plane: DataPlane, changes: Changes, link: NodeLink, between: Callable[[], Awaitable[None]]
-    ) -> None:
+    _between: Callable[[], Awaitable[None]]
+
+    def __init__(self, plane: DataPlane, changes: Changes, link: NodeLink) -> None:
         self._plane = plane
         self._changes = changes
         self._link = link
+
+    def attach(self, between: Callable[[], Awaitable[None]]) -> None:
+        """Connect the work that must not wait for the end of a read, such as heartbeats: awaited between the pieces."""
         self._between = between
 
     async def read_sessions(self) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 
 from ..._speedups.session.tenant import Tenant
-from ...broker.coordination.coordinator import Delayed
+from ...broker.coordination.coordinator import Delayed, DelayedMessages
 from ...broker.core.data_plane import DataPlane
 from ..peers.node_link import NodeLink
-from ..redis.link import LinkError, LinkLost, Reply
+from ..redis.link import LinkError, LinkLost, Reply, away_is_not_now
 from .wills import Wills
 
 AT_ONCE = 200  # messages that Redis hands to a node in one call
@@ -17,7 +17,7 @@ LOOK_SECONDS = 1.0
 LATE = 1000  # milliseconds: messages that are later than this are published by any node
 
 
-class DelayedMessages:
+class RedisDelayed(DelayedMessages):
     """Publishes the messages to `$delayed/SECONDS/TOPIC` when they are due, at one of the nodes.
 
     That is the first node. Redis announces a message that is due before all others, and each reply has the time of the
@@ -73,21 +73,21 @@ class DelayedMessages:
             await self._link.ask("PING")
 
     async def waiting(self, prefix: bytes, without: bytes, after: str, limit: int) -> list[Delayed]:
-        """The first messages that wait; see `Coordinator.delayed_messages`. Raises LinkLost, LinkError."""
         due, _, number = after.partition("-")
         found: list[Delayed] = []
         while len(found) < limit:
-            due, number, rows = await self._link.ask_function(
-                "list_later", prefix, without, due or "0", number, limit - len(found)
-            )
+            with away_is_not_now():
+                due, number, rows = await self._link.ask_function(
+                    "list_later", prefix, without, due or "0", number, limit - len(found)
+                )
             found += (_row(*row) for row in rows)
             if not number:
                 break
         return found
 
     async def cancel(self, message: str, prefix: bytes) -> bool:
-        """Drop a message that waits; False: there is none with this id. Raises LinkLost, LinkError."""
-        return bool(await self._link.ask_function("cancel_later", prefix, message))
+        with away_is_not_now():
+            return bool(await self._link.ask_function("cancel_later", prefix, message))
 
     def _count_tenants(self) -> None:
         """Learn how many messages of each known tenant wait in Redis."""

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 
+from ...broker.coordination.coordinator import DelayedWills
 from ...broker.core.will import Will
 from ..peers.node_link import NodeLink
 from ..redis.link import LinkError, LinkLost
@@ -10,7 +11,7 @@ from .wills import decode_will
 STEP = 1000  # entries read at a time: other clients of Redis must not wait
 
 
-class DelayedWills:
+class RedisWills(DelayedWills):
     """The wills of ended connections that wait for their delay.
 
     Args:
@@ -22,7 +23,7 @@ class DelayedWills:
         self._link = link
         self._is_first = is_first
 
-    async def list(self) -> list[tuple[bytes, Will, int]]:
+    async def waiting(self) -> list[tuple[bytes, Will, int]]:
         """Client id, will, seconds until it is published; empty at all nodes but one, and without a link."""
         if not self._is_first():
             return []

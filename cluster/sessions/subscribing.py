@@ -5,13 +5,15 @@ from ..._speedups.codec.topics import filter_weight
 from ..._speedups.net.connection import Connection
 from ..._speedups.session.session import Session
 from ..._speedups.session.subscriber import SessionKind
+from ...broker.coordination.coordinator import Done, Subscribing
 from ...broker.core.data_plane import DataPlane
 from ...broker.core.subscription_options import STORED_OPTIONS
+from ..replication.barrier import Barrier
 from ..replication.routes import Routes
 from .claim import Claim, Claims
 
 
-class Subscribing:
+class ClusterSubscribing(Subscribing):
     """Records the changes that SUBSCRIBE and UNSUBSCRIBE of this node's clients make.
 
     Args:
@@ -19,34 +21,33 @@ class Subscribing:
         journal: of this node.
         claims: of this node.
         routes: of this node.
+        barrier: of this node.
     """
 
-    def __init__(self, plane: DataPlane, journal: ClusterJournal, claims: Claims, routes: Routes) -> None:
+    def __init__(
+        self, plane: DataPlane, journal: ClusterJournal, claims: Claims, routes: Routes, barrier: Barrier
+    ) -> None:
         self._filters = plane.router.filters
         self._journal = journal
         self._claims = claims
         self._routes = routes
+        self._barrier = barrier
 
-    def wanted_by(self, connection: Connection, session: Session) -> dict[bytes, int] | None:
-        """The subscriptions of a persistent session, with subscriptions that are under way: topic filter -> options.
-
-        None: the session's take effect at once.
-        """
+    def weight_of(self, connection: Connection, session: Session) -> int:
         claim = self._claim_of(connection, session)
-        return claim.filters if claim is not None else None
+        return claim.weight if claim is not None else session.subscription_weight
 
-    def weight_of(self, connection: Connection, session: Session) -> int | None:
-        """The weight of these subscriptions."""
+    def has(self, connection: Connection, session: Session, topic_filter: bytes) -> bool:
         claim = self._claim_of(connection, session)
-        return claim.weight if claim is not None else None
+        return topic_filter in claim.filters if claim is not None else self._filters.has(session, topic_filter)
 
     def _claim_of(self, connection: Connection, session: Session) -> Claim | None:
+        """The claim with the subscriptions of a persistent session; those of a clean one take effect at once."""
         return self._claims.get(connection) if session.kind == SessionKind.SHARED else None
 
     def subscribe(
-        self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], identifier: int
+        self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], identifier: int, done: Done
     ) -> None:
-        """Add subscriptions: topic filters with options; and the identifier of all, 0 = none."""
         claim = self._claim_of(connection, session)
         for name, options in filters:
             options &= STORED_OPTIONS
@@ -62,9 +63,9 @@ class Subscribing:
                 self._routes.add(name, options, clean=True)
             else:
                 self._routes.change(name, options, options, clean=True)
+        self._barrier.when_applied(done)
 
-    def unsubscribe(self, connection: Connection, session: Session, filters: list[bytes]) -> None:
-        """Remove subscriptions."""
+    def unsubscribe(self, connection: Connection, session: Session, filters: list[bytes], done: Done) -> None:
         claim = self._claim_of(connection, session)
         for name in filters:
             if claim is not None:
@@ -74,3 +75,4 @@ class Subscribing:
                     self._routes.remove([(name, options)], clean=False)
             elif self._filters.unsubscribe(session, name):
                 self._routes.remove([(name, 0)], clean=True)
+        self._barrier.when_applied(done)

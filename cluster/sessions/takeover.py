@@ -21,6 +21,7 @@ from ..._speedups.session.turn import COUNTERS
 from ...broker import logs
 from ...broker.auth.authenticator import ReasonCode
 from ...broker.coordination.admission import Admission
+from ...broker.coordination.coordinator import SessionOwner
 from ...broker.core import will
 from ...broker.core.data_plane import DataPlane
 from ...broker.core.session_expiry import interval_of
@@ -41,7 +42,7 @@ MAX_FIGHT_SECONDS = 2.0  # ... up to this
 log = logs.get("flockmq.connect")
 
 
-class TakeOver:
+class TakeOver(SessionOwner):
     """Moves sessions from one connection to the next.
 
     Args:
@@ -83,7 +84,6 @@ class TakeOver:
     # ---- a CONNECT ----
 
     def claim(self, admission: Admission, connection: Connection, packet: Connect) -> None:
-        """Request the session of a client."""
         if connection.closed:
             return  # while it waited for an earlier connection
         interval = interval_of(packet, self._plane.config.mqtt)
@@ -234,7 +234,8 @@ class TakeOver:
     # ---- the end of a connection ----
 
     def ended(self, connection: Connection, session: Session | None) -> None:
-        """A connection has closed: settle its will, release its session."""
+        if self._link.closed:
+            return
         claim = self._claims.take(connection)
         if claim is None:
             return
@@ -295,7 +296,6 @@ class TakeOver:
         self._plane.turn.after_commit(partial(self._claims.releasing.discard, epoch))
 
     def discard_will(self, connection: Connection) -> None:
-        """The client has sent DISCONNECT."""
         claim = self._claims.get(connection)
         if claim is not None and claim.epoch:
             self._wills.settle(claim.epoch)

@@ -7,7 +7,7 @@ import pytest
 import uvloop
 
 from flockmq._speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
-from flockmq.cluster.sessions.delayed_messages import DelayedMessages
+from flockmq.cluster.sessions.delayed_messages import RedisDelayed
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
@@ -187,7 +187,7 @@ def test_messages_that_are_due_at_once_are_announced_twice() -> None:
     loop = uvloop.new_event_loop()
     taken: list[tuple[object, ...]] = []
     link = SimpleNamespace(connected=True, closed=False, function=lambda *call: taken.append(call))
-    delayed = DelayedMessages(None, link, None, lambda: True, loop)  # type: ignore[arg-type]
+    delayed = RedisDelayed(None, link, None, lambda: True, loop)  # type: ignore[arg-type]
     for wait in (10_000, 0, 0, 10_000):
         delayed.announced(wait)
     loop.call_later(0.0, loop.stop)

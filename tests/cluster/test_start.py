@@ -1,6 +1,5 @@
 """A node that can't join gives the reason in one line, waits where waiting helps, and harms nobody."""
 
-import asyncio
 import itertools
 import re
 import sys
@@ -11,7 +10,8 @@ import pytest
 
 from flockmq._speedups.codec.packets import Publish
 from flockmq.broker.config.schema import ClusterConfig, Config
-from flockmq.cluster.coordinator import ClusterCoordinator
+from flockmq.cluster.peers.nodes import ClusterNodes
+from flockmq.cluster.ties import Ties
 from tests.conftest import StartCluster, StartRedis
 from tests.harness import nursery
 from tests.harness.broker_process import environment, until
@@ -151,10 +151,8 @@ def test_what_an_acknowledgement_is_worth_is_said(start_cluster: StartCluster, k
 
 def test_a_node_that_has_not_begun_counts_itself() -> None:
     """/metrics is answered before that."""
-    loop = asyncio.new_event_loop()
-    config = Config(cluster=ClusterConfig(redis="redis://127.0.0.1"))
-    assert ClusterCoordinator(config, loop, lambda reason: None).nodes == 1
-    loop.close()
+    ties = Ties(Config(cluster=ClusterConfig(redis="redis://127.0.0.1")), print)
+    assert ClusterNodes(ties.link, ties.membership, None, None).count == 1  # type: ignore[arg-type]
 
 
 def test_a_node_joins_while_others_make_changes(start_cluster: StartCluster) -> None:

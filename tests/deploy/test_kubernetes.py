@@ -27,7 +27,7 @@ from flockmq.broker.auth.password_file import read_users
 from flockmq.broker.auth.passwords import hash_password
 from flockmq.broker.config.load import load
 from flockmq.broker.config.schema import Config
-from flockmq.cluster.coordinator import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
+from flockmq.cluster.life import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
 from tests.harness.broker_process import environment, until
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port

@@ -13,7 +13,7 @@ import pytest
 
 from flockmq._speedups.codec.packets import Publish
 from flockmq.broker import sd_notify
-from flockmq.cluster.coordinator import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
+from flockmq.cluster.life import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
 from tests.conftest import StartRedis
 from tests.deploy.systemd_process import PLACE, SystemdProcess, unavailable
 from tests.harness.broker_process import BrokerProcess, until

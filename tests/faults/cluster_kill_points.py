@@ -41,7 +41,7 @@ from unittest.mock import patch
 
 from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq.broker import cli
-from flockmq.cluster.coordinator import ClusterCoordinator
+from flockmq.cluster.life import ClusterLife
 from flockmq.cluster.membership.cleanup import Cleanup
 from flockmq.cluster.redis.store import RedisStore
 from flockmq.cluster.sessions.leases import Leases
@@ -120,7 +120,7 @@ def withhold_blocks(killer: Killer) -> None:
 
     RedisStore.commit = commit_some  # type: ignore[method-assign]
     RedisStore._advance = confirm  # type: ignore[method-assign]
-    patch("flockmq.cluster.coordinator.ClusterJournal", small).start()
+    patch("flockmq.cluster.ties.ClusterJournal", small).start()
 
 
 def install(point: str, count: int) -> None:
@@ -195,7 +195,7 @@ def install(point: str, count: int) -> None:
     around(RedisStore, "commit", here("before-commit"), arm)
     around(RedisStore, "_send", nothing, sent)
     around(RedisStore, "_committed", here("commit-answered"), nothing)
-    around(ClusterCoordinator, "_confirm", nothing, here("acknowledged"))
+    around(ClusterLife, "_confirm", nothing, here("acknowledged"))
     around(TakeOver, "_granted", here("claimed"), nothing)
     around(Loading, "_loaded", nothing, here("loaded"))
     around(TakeOver, "ended", nothing, here("released"))

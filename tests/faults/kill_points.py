@@ -112,7 +112,7 @@ def install(point: str, count: int) -> None:
     compaction.Compaction._rewrite = watched_rewrite  # type: ignore[method-assign]
     if point in (*COMPACTION_POINTS, "compacting"):
         compaction.SLICE = compaction.RETAINED_BATCH = 1
-        standalone.StandaloneCoordinator.restore.__kwdefaults__["smallest"] = 0
+        standalone.StandaloneLife.restore.__kwdefaults__["smallest"] = 0
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def test_a_store_that_cant_write_at_the_stop_is_a_failure(tmp_path: Path, monkey
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
     try:
-        asyncio.run(node.broker.coordinator.stop())
+        asyncio.run(node.broker.coordinator.life.stop())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert node.failures == [node.store.failure]

@@ -20,7 +20,7 @@ from flockmq._speedups.net.reactor import Reactor
 from flockmq.broker.auth.authenticator import Authenticator, Credentials, Exchange, ReasonCode, Verdict
 from flockmq.broker.broker import Broker
 from flockmq.broker.config.schema import Config, LimitsConfig, MqttConfig, SharedConfig
-from flockmq.broker.coordination.standalone import StandaloneCoordinator
+from flockmq.broker.coordination.standalone import StandaloneFoundation, StandaloneLife
 from flockmq.broker.handlers.dispatch import Dispatcher
 from flockmq.broker.storage.store import Store
 from tests.harness.deadline import DEADLINE
@@ -124,19 +124,21 @@ class Node:
         self.is_served = False
         self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]]] = queue.SimpleQueue()
         self.failures: list[Exception] = []  # reasons to end the node
-        coordinator = StandaloneCoordinator(
+        foundation = StandaloneFoundation(
             self.store, lambda *call: self._calls.put((call[0], call[1:])), fail=self.failures.append
         )
-        self._confirm = coordinator._confirm
-        self.broker = Broker(config, coordinator, authenticator or AllowAll(), self)
+        self.broker = Broker(config, foundation, authenticator or AllowAll(), self)
+        life = self.broker.coordinator.life
+        assert isinstance(life, StandaloneLife)
+        self._confirm = life._confirm
         self.reactor, self.router = self.broker.data_plane.reactor, self.broker.data_plane.router
         self.sessions, self.end_turn = self.broker.data_plane.sessions, self.broker.data_plane.end_turn
         self.reactor.attach(Dispatcher(self.broker))
-        coordinator.restore(smallest=smallest)
+        life.restore(smallest=smallest)
         self.broker.secret.loaded()
         self._kept = self.store.position - self.turn.sealed  # the first block that the store has not confirmed
-        self.compaction = coordinator.compaction
-        self.wills = coordinator.wills
+        self.compaction = life.compaction
+        self.wills = life.wills
         self._listener = socket.socket(socket.AF_UNIX)
         opened.append(self)
         self._listener.bind("")  # a free abstract name
@@ -233,7 +235,7 @@ class Node:
         """Let quarters of a second pass."""
         for _ in range(ticks):
             self.reactor.advance(1)
-            self.broker.coordinator.tick()
+            self.broker.coordinator.life.tick()
             self.broker.retained_searches.tick()
             self.broker.data_plane.stuck_sessions.tick()
             self.run()

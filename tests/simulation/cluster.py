@@ -20,7 +20,7 @@ from redis.utils import get_lib_version
 from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq.broker.core.data_plane import DataPlane
 from flockmq.broker.state_machine import ILLEGAL
-from flockmq.cluster.coordinator import ClusterCoordinator
+from flockmq.cluster.life import ClusterLife
 from flockmq.cluster.membership.losses import STARTED_TWICE
 from flockmq.cluster.redis.link import DECLARED_DEAD
 from flockmq.loadtest.prove.client import NEVER
@@ -166,9 +166,9 @@ class Run:
             stack.enter_context(patch("redis.utils.get_lib_version", lambda: REDIS_PY))
             stack.enter_context(patch("flockmq.cluster.peers.liveness._started", lambda pid: "1"))
             if self.plan.most_pushes:
-                stack.enter_context(patch("flockmq.cluster.coordinator.ClusterJournal", self._journal))
+                stack.enter_context(patch("flockmq.cluster.ties.ClusterJournal", self._journal))
             if self.plan.log_seconds:
-                stack.enter_context(patch("flockmq.cluster.coordinator.REPAIR_LOG_SECONDS", self.plan.log_seconds))
+                stack.enter_context(patch("flockmq.cluster.ties.REPAIR_LOG_SECONDS", self.plan.log_seconds))
             self.world = World(self.plan.seed, clock, self.story)
             self.redis = RedisServer(self.world, self._change, self._lost)
             stack.callback(self.redis.close)
@@ -333,7 +333,7 @@ class Run:
                 self.found(f"L1 {name} has no link to Redis long after the faults")
         for name in sorted(self._expired):
             self.clients[name].forget()
-        for finding in differences(self._coordinators(), self.redis.keys, self.plan.is_ordered):
+        for finding in differences(self._lives(), self.redis.keys, self.plan.is_ordered):
             self.found(finding)
         retained = self._read_retained()
         roles = {role: {client.name for client in self.plan.clients if client.role == role} for role in FILTERS}
@@ -366,11 +366,11 @@ class Run:
                 self.found(finding)
         self._judge_bytes()
 
-    def _coordinators(self) -> dict[str, ClusterCoordinator]:
-        """The coordinators of the nodes that serve clients."""
+    def _lives(self) -> dict[str, ClusterLife]:
+        """The parts of the nodes that serve clients."""
         nodes = {name: node.node for name, node in self.nodes.items() if node.serves and not node.is_away}
-        found = {name: node.coordinator for name, node in nodes.items() if node is not None}
-        return {name: each for name, each in found.items() if isinstance(each, ClusterCoordinator)}
+        found = {name: node.coordinator.life for name, node in nodes.items() if node is not None}
+        return {name: each for name, each in found.items() if isinstance(each, ClusterLife)}
 
     def _judge_bytes(self) -> None:
         self._drops.judge(self.redis.keys)

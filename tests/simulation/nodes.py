@@ -198,7 +198,7 @@ class SimulatedNode:
     @property
     def has_link(self) -> bool:
         """Whether it is a member of the cluster, and has a link to Redis."""
-        return self.node is not None and self.node.coordinator.connected
+        return self.node is not None and self.node.coordinator.nodes.connected
 
     def leaves(self) -> None:
         """It rejoins: all that it has counted begins again."""
@@ -369,7 +369,7 @@ class SimulatedNode:
     def _is_member(self) -> bool:
         """Whether it has not been declared dead, or lost by Redis."""
         members = self._redis.keys.get(b"mq:nodes")
-        return self.node is not None and members is not None and self.node.coordinator.node_id.encode() in members
+        return self.node is not None and members is not None and self.node.coordinator.nodes.node_id.encode() in members
 
     def _renumber(self, earlier: ClientSocket) -> None:
         """CONNACK has come late for a connection: the client's later connections without Redis stay newer."""

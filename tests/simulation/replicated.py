@@ -9,7 +9,7 @@ from typing import Any
 from flockmq._speedups.codec.topics import is_shared
 from flockmq._speedups.session.subscriber import SessionKind
 from flockmq.broker.core.subscription_options import MAXIMUM_QOS
-from flockmq.cluster.coordinator import ClusterCoordinator
+from flockmq.cluster.life import ClusterLife
 from flockmq.cluster.replication.routes import options_of
 
 Keys = Mapping[bytes, Any]
@@ -17,7 +17,7 @@ OF_NODES = (b"node", b"routes", b"wills", b"owned", b"gl", b"gn")  # beginnings 
 NOTHING: dict[bytes, bytes] = {}
 
 
-def differences(nodes: Mapping[str, ClusterCoordinator], keys: Keys, ordered: bool) -> Iterator[str]:
+def differences(nodes: Mapping[str, ClusterLife], keys: Keys, ordered: bool) -> Iterator[str]:
     """The findings.
 
     Args:
@@ -69,10 +69,10 @@ def _of_groups(keys: Keys) -> Iterator[str]:
         yield f"{member.decode()} is {'a' if (group, member) in found else 'no'} member of {group.decode()}"
 
 
-def _of_members(node: ClusterCoordinator, keys: Keys) -> Iterator[str]:
+def _of_members(node: ClusterLife, keys: Keys) -> Iterator[str]:
     """The other nodes, and the routes to them."""
-    filters, own = node.data_plane.router.filters, node.node_id.encode()
-    members = {member.node: member for member in node._replica.members}
+    filters, own = node.data_plane.router.filters, node.replica.members._link.node_id
+    members = {member.node: member for member in node.replica.members}
     if {own, *members} != set(keys.get(b"mq:nodes", NOTHING)):
         yield f"knows the nodes {sorted(members)}"
     attended = set()
@@ -82,7 +82,7 @@ def _of_members(node: ClusterCoordinator, keys: Keys) -> Iterator[str]:
         wanted = {each: options_of(*map(int, value.split())) for each, value in routes.items() if not is_shared(each)}
         if (found := dict(filters.subscriptions_of(member.peer))) != wanted:
             yield f"has the routes {found} to {name.decode()}; Redis: {wanted}"
-    announced = {name: b"%d %d %d %d" % route.announced for name, route in node._routes._known.items()}
+    announced = {name: b"%d %d %d %d" % route.announced for name, route in node.sessions.routes._known.items()}
     if announced != (routes := keys.get(b"mq:routes:" + own, NOTHING)):
         yield f"has announced {announced}; Redis: {routes}"
     attended |= set(filter(is_shared, announced))
@@ -90,7 +90,7 @@ def _of_members(node: ClusterCoordinator, keys: Keys) -> Iterator[str]:
         yield f"has the groups {found}; Redis: {attended}"
 
 
-def _of_sessions(node: ClusterCoordinator, keys: Keys) -> Iterator[str]:
+def _of_sessions(node: ClusterLife, keys: Keys) -> Iterator[str]:
     """The subscriptions of persistent sessions."""
     filters, sessions = node.data_plane.router.filters, node.data_plane.sessions
     stored = {
@@ -110,15 +110,15 @@ def _of_sessions(node: ClusterCoordinator, keys: Keys) -> Iterator[str]:
             )
 
 
-def _of_claims(node: ClusterCoordinator, keys: Keys, ordered: bool) -> Iterator[str]:
-    """The epochs of its connections, their wills, and the room of members of groups."""
-    filters, own = node.data_plane.router.filters, node.node_id.encode()
-    epochs = node._claims.epochs
+def _of_claims(node: ClusterLife, keys: Keys, ordered: bool) -> Iterator[str]:
+    """The epochs of its connections, their wills, and the room of those that are members of groups."""
+    filters, own = node.data_plane.router.filters, node.replica.members._link.node_id
+    epochs = node.sessions.claims.epochs
     if epochs != (owned := {int(each.split(b"\0")[1]) for each in keys.get(b"mq:owned:" + own, ())}):
         yield f"has the epochs {epochs}; Redis: {owned}"
     if others := set(map(int, keys.get(b"mq:wills:" + own, ()))) - epochs:
         yield f"has wills of no connection: {others}"
-    for claim in node._claims:
+    for claim in node.sessions.claims:
         for name, options in filters.subscriptions_of(claim.session) if claim.session is not None else ():
             is_direct = claim.persistent and not ordered and options & MAXIMUM_QOS
             taker = b"c:" + claim.client_id if is_direct else own

@@ -14,7 +14,7 @@ Item = dict[str, Any]
 
 async def call(node: NodeView, method: str, **arguments: Any) -> dict[str, RpcReply]:
     """The replies of all nodes."""
-    return await node.broker.coordinator.call_all(method, arguments)
+    return await node.broker.coordinator.nodes.call_all(method, arguments)
 
 
 def failures(answers: dict[str, RpcReply]) -> dict[str, str]:

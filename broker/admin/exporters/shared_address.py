@@ -34,7 +34,7 @@ async def page(node: NodeView) -> str:
     """The metrics of all nodes that share the address."""
     if not (node.config.listen_shared and node.serving):
         return own_page(node)
-    replies = (await node.broker.coordinator.call_all(METHOD, {})).values()
+    replies = (await node.broker.coordinator.nodes.call_all(METHOD, {})).values()
     here = _address(node)
     values = [reply.value for reply in replies if not reply.failure and reply.value["address"] == here]
     return merged(value["page"] for value in values)

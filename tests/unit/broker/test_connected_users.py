@@ -126,7 +126,7 @@ def test_a_link_that_waits_for_its_session_gets_in_the_way_of_nobody(monkeypatch
         listening.setblocking(False)
         node.reactor.listen(Endpoint(Listener(LISTENER), listening))
         waiting: list[Any] = []
-        monkeypatch.setattr(node.broker.coordinator, "claim", lambda *arguments: waiting.append(arguments))
+        monkeypatch.setattr(node.broker.coordinator.owner, "claim", lambda *arguments: waiting.append(arguments))
         monkeypatch.setattr(node, "address", listening.getsockname())
         link = Client(node, "$link/hub", level=5)
         monkeypatch.undo()

@@ -62,7 +62,7 @@ def test_the_state_of_a_join_that_failed_is_replaced(tmp_path: Path, monkeypatch
             raise NotNow("a test")
 
         node.broker.redirect.drain(lambda reference: False)
-        node.coordinator.start = fail  # type: ignore[method-assign]  # monkeypatch would keep the coordinator
+        node.coordinator.life.start = fail  # type: ignore[method-assign]  # monkeypatch would keep the coordinator
         await node.start()
         assert node.broker.redirect.closed  # the drain of the node goes on
         await node.stop()

@@ -214,7 +214,7 @@ def test_following_over_all_nodes() -> None:
     async def run() -> list[tuple[str, str, str]]:
         node = Node(KeepingStore())
         client_of(node, "watcher", ("t", 0))
-        steps = follow(node.broker.coordinator.call_all, node.broker.data_plane.run, None, "t")
+        steps = follow(node.broker.coordinator.nodes.call_all, node.broker.data_plane.run, None, "t")
         assert await anext(steps) == ([], 0)
         client_of(node, "device").send(Publish("t", b"x"))
         told = [(step.step, step.client, step.message) for step in (await anext(steps))[0]]

@@ -529,7 +529,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     def ticks_to(self, deadline: int) -> int:
         """Until this time of the store's clock, in milliseconds."""
-        return self.node.broker.coordinator.journal.clock_of(deadline) - self.node.turn.clock
+        return self.node.turn.journal.clock_of(deadline) - self.node.turn.clock
 
     def delay_all(self, ticks: int) -> None:
         """A restart has taken no time here; the store's clock may lose a tick by it, so that nothing ends early."""

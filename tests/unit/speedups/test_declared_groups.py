@@ -236,7 +236,7 @@ def test_a_reload_declares_groups_and_keeps_those_that_are_no_longer_there() -> 
     for groups, window in (((declare(window=4),), 4), ((declare(window=5),), 5), ((), 5)):
         config = Node(shared={"groups": groups}).broker.config
         node.broker.configure(config)
-        node.broker.coordinator.configure(config)
+        node.broker.coordinator.life.configure(config)
         assert group_of(node).settings.window == window
 
 

@@ -103,7 +103,7 @@ async def client(request: Request) -> dict[str, Any]:
         ({**value, "node": name} for name, value in values(answers).items() if value is not None),
         lambda item: item["client_id"],
     )
-    stored = await request.node.broker.coordinator.stored_session(request.arguments["client_id"].encode())
+    stored = await request.node.broker.coordinator.sessions.queue_of(request.arguments["client_id"].encode())
     if not found and stored is None:
         raise missing("there is no session with this client identifier")
     if not found:
@@ -125,7 +125,7 @@ async def kick(request: Request) -> None:
 
 async def end(request: Request) -> None:
     """End a session, and its connection."""
-    if not await request.node.broker.coordinator.end_session(request.arguments["client_id"].encode()):
+    if not await request.node.broker.coordinator.sessions.end(request.arguments["client_id"].encode()):
         raise missing("there is no session with this client identifier")
 
 

@@ -24,7 +24,7 @@ async def delayed(request: Request) -> dict[str, Any]:
     """A page of the messages that wait."""
     prefix, without = (request.scope[name].encode() for name in ("prefix", "without"))
     limit = request.arguments["limit"]
-    found = await request.node.broker.coordinator.delayed_messages(prefix, without, request.arguments["after"], limit)
+    found = await request.node.broker.coordinator.delayed.waiting(prefix, without, request.arguments["after"], limit)
     items = [
         {
             "id": message.id,
@@ -43,7 +43,7 @@ async def delayed(request: Request) -> dict[str, Any]:
 async def cancel(request: Request) -> None:
     """Drop a message that waits."""
     prefix = request.prefix.encode()
-    if not await request.node.broker.coordinator.cancel_delayed(request.arguments["id"], prefix):
+    if not await request.node.broker.coordinator.delayed.cancel(request.arguments["id"], prefix):
         raise missing("no message with this id waits")
 
 

@@ -46,7 +46,7 @@ async def trace(request: Request) -> web.StreamResponse:
 async def trace_events(node: NodeView, client: str | None, topic: str | None, own: str = "") -> AsyncGenerator[str]:
     """The steps as JSON; it ends when the node has rejoined. `own`: the prefix of a tenant that reads them."""
     broker = node.broker
-    async with aclosing(follow(broker.coordinator.call_all, broker.data_plane.run, client, topic)) as batches:
+    async with aclosing(follow(broker.coordinator.nodes.call_all, broker.data_plane.run, client, topic)) as batches:
         async for batch, missed in batches:
             if node.broker is not broker:
                 return

@@ -108,7 +108,7 @@ async def purge(request: Request) -> dict[str, Any]:
     name = request.arguments["group"].encode()
     if name not in broker.data_plane.router.filters.groups:
         raise missing(NO_GROUP)
-    return {"dropped": await broker.coordinator.purge_group(name)}
+    return {"dropped": await broker.coordinator.groups.purge(name)}
 
 
 async def declare(request: Request) -> None:
@@ -120,7 +120,7 @@ async def declare(request: Request) -> None:
     except ValueError as fault:
         raise unfit(f"expected {fault}") from None
     try:
-        await request.node.broker.coordinator.declare_group(group)
+        await request.node.broker.coordinator.groups.declare(group)
     except ValueError as fault:
         raise unfit(str(fault)) from None
 
@@ -148,12 +148,12 @@ async def pause(request: Request) -> None:
     group = broker.data_plane.router.filters.groups.get(name.encode())
     if group is None or not group.settings.declared:
         raise missing("there is no such declared group")
-    await broker.coordinator.declare_group(paused(name, group.settings.declaration, request.body["paused"]))
+    await broker.coordinator.groups.declare(paused(name, group.settings.declaration, request.body["paused"]))
 
 
 async def remove(request: Request) -> dict[str, Any]:
     """Declare a group no more."""
-    dropped = await request.node.broker.coordinator.remove_group(request.arguments["group"].encode())
+    dropped = await request.node.broker.coordinator.groups.remove(request.arguments["group"].encode())
     if dropped is None:
         raise missing("there is no such declared group")
     return {"dropped": dropped}

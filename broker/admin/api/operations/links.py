@@ -63,7 +63,7 @@ async def links(request: Request) -> dict[str, Any]:
 async def end_session(request: Request) -> None:
     """Drop the messages that wait for a link, and its subscriptions."""
     client_id = f"{CLIENT_ID_PREFIX}{request.arguments['name']}".encode()
-    if not await request.node.broker.coordinator.end_session(client_id):
+    if not await request.node.broker.coordinator.sessions.end(client_id):
         raise missing("there is no such link, and no session of an earlier one")
 
 

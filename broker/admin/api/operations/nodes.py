@@ -44,7 +44,7 @@ async def collect(request: Request, method: str, **arguments: Any) -> dict[str, 
 
 async def nodes(request: Request) -> dict[str, Any]:
     """All nodes; `here` is the node that serves the request."""
-    return {"here": request.node.broker.coordinator.node_id, **await collect(request, "node")}
+    return {"here": request.node.broker.coordinator.nodes.node_id, **await collect(request, "node")}
 
 
 async def drain(request: Request) -> dict[str, Any]:

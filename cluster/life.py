@@ -1,0 +1,241 @@
+"""The life of a node in a cluster: it joins, works, drains and leaves.
+
+`state.py` has what the node is in its cluster. While it is *connected*, its link carries calls. Without a link it
+continues the work that needs no other node. When the link is back, the node catches up. If another node has declared it
+dead, or Redis has lost data that it had confirmed, the node is *fenced*: it closes all clients, and rejoins with
+another id.
+"""
+
+import asyncio
+import contextlib
+import re
+import time
+
+from .._speedups.protocol import close_reasons
+from ..broker import logs
+from ..broker.config.schema import Config
+from ..broker.coordination.coordinator import NodeLife
+from ..broker.core.data_plane import DataPlane
+from ..broker.errors import NotNow, StoreError, reason_of
+from ..broker.streams.message_log import MessageLog
+from .message_log import LoggedMessages
+from .parts import MembershipParts, SessionParts
+from .redis.append_only_file import rewrite_after_restart
+from .redis.connector import Refused
+from .redis.durability import inspect
+from .redis.link import LinkError, LinkLost, ignore, is_forbidden
+from .replication.replica import Replica
+from .state import State
+from .ties import Ties
+
+STOP_SECONDS = 10.0
+DRAIN_STEPS = 8
+DRAIN_STEP_SECONDS = 0.05
+
+log = logs.get("flockmq.cluster")
+
+
+class ClusterLife(NodeLife):
+    """The life of a node in a cluster.
+
+    Args:
+        data_plane: of the node.
+        ties: of the node to Redis.
+        replica: the replicated state of the node.
+        sessions: the parts for sessions.
+        membership: the parts for the membership.
+        logged: the log of messages of the node.
+        loop: of the node.
+        former_id: of the node before it was fenced; empty = it was not.
+    """
+
+    def __init__(
+        self,
+        data_plane: DataPlane,
+        ties: Ties,
+        *,
+        replica: Replica,
+        sessions: SessionParts,
+        membership: MembershipParts,
+        logged: LoggedMessages,
+        loop: asyncio.AbstractEventLoop,
+        former_id: bytes,
+    ) -> None:
+        self.data_plane = data_plane
+        self.replica = replica
+        self.sessions = sessions
+        self._ties = ties
+        self._link = ties.link
+        self._store = ties.store
+        self._membership = ties.membership
+        self._lease = membership.lease
+        self._clock = membership.clock
+        self._cleanup = membership.cleanup
+        self._heartbeat = membership.heartbeat
+        self._recovery = membership.recovery
+        self._joining = membership.joining
+        self._logged = logged
+        self._loop = loop
+        self._former_id = former_id
+        self._durability = ""
+        data_plane.reactor.attach_lease(self._on_lease_expired)
+
+    async def start(self) -> None:
+        plane, link, membership = self.data_plane, self._link, self._membership
+        self._store.start(self._confirm, self._loop.call_soon_threadsafe)
+        began = time.monotonic()
+        try:
+            await self._joining.join(self._former_id)
+        except Refused as error:
+            reason = re.sub("^(LAYOUT|MOVED|ARRIVING) ", "", str(error))
+            raise StoreError(f"Redis at {self._ties.address} is unusable: {reason}", _hint(str(error))) from error
+        except (LinkLost, LinkError, OSError, TimeoutError) as error:
+            raise NotNow(f"Redis at {self._ties.address} is away: {reason_of(error)}") from error
+        finally:
+            if membership.joins:
+                membership.become_left()
+                link.hang_up()
+        self.sessions.leases.configure(self._ties.config)
+        await self.sessions.groups.declare_all(self._ties.config.shared.groups)
+        await self._inspect_redis()
+        if membership.is_over:
+            raise NotNow(f"fenced while it joined the cluster: {membership.why_fenced}")
+        rewrite_after_restart(link.connection)
+        log.info(
+            "joined the cluster",
+            node=link.node_id.decode(),
+            nodes=len(self.replica.members) + 1,
+            subscriptions=plane.router.filters.count,
+            retained=plane.router.retained.count,
+            seconds=round(time.monotonic() - began, 2),
+        )
+
+    async def _inspect_redis(self) -> None:
+        """Log warnings about the durability of Redis."""
+        client = self._ties.address.async_client()
+        try:
+            found = await inspect(
+                client,
+                self._ties.config.cluster.replicas,
+                self._ties.config.limits.max_packet_size,
+                in_slot=bool(self._link.keys.tag),
+            )
+        except Exception as error:  # for information only
+            log.warning("durability of Redis is unknown", reason=error)
+        else:
+            self._durability = found.sentence
+            for warning in found.warnings:
+                log.warning(warning)
+        finally:
+            await client.aclose()
+
+    def configure(self, config: Config) -> None:
+        self._ties.configure(config)
+        self._logged.configure()
+        self.sessions.leases.configure(config)
+        self.data_plane.run(self.sessions.groups.declare_all(config.shared.groups))
+
+    def tick(self) -> None:
+        now, link, membership = time.monotonic(), self._link, self._membership
+        if membership.has_lost_link:
+            self._lease.tick_without_redis(now)
+        if not membership.has_link:
+            return
+        if membership.state is State.SUSPENDED or now > self._lease.valid_until:
+            self._on_lease_expired()
+            return
+        self.sessions.leases.tick()
+        self.data_plane.turn.drop_expired()
+        self.data_plane.turn.seal()  # acknowledgements of clients, which no packet waits for
+        if link.silent_for > min(self._ties.config.cluster.timeout, self._lease.seconds / 2):
+            log.error("Redis does not answer", seconds=round(link.silent_for, 1))
+            link.hang_up()
+            return
+        self._heartbeat.tick(now)
+        self._cleanup.tick(now)
+        self.sessions.delayed.tick(now)
+        self.sessions.tenant_queues.tick(now)
+        self.replica.members.resume_held(now)
+        self._expire_retained()
+
+    def _expire_retained(self) -> None:
+        """Drop the expired retained messages here; one of the nodes removes them from Redis."""
+        topics = self.data_plane.router.expire_retained()
+        if topics and self.replica.members.is_first():
+            for topic in topics:
+                self._ties.journal.change(("expired", topic))
+
+    async def drain(self, references: tuple[str, ...]) -> None:
+        link = self._link
+        if link.connected:
+            link.function(ignore, "leaving")  # changes nothing if this node was declared dead
+        connections = list(self.data_plane.reactor)
+        step = max(1, -(-len(connections) // DRAIN_STEPS))
+        reason = close_reasons.NODE_STOPS.leading_to(references)
+        for start in range(0, len(connections), step):
+            for connection in connections[start : start + step]:
+                connection.close(reason)
+            self.data_plane.end_turn()
+            if start + step < len(connections) and len(connections) > 100:
+                await asyncio.sleep(DRAIN_STEP_SECONDS)
+
+    async def stop(self) -> None:
+        link, turn, membership = self._link, self.data_plane.turn, self._membership
+        if membership.is_member:
+            await self.sessions.delayed.stop()
+            self._logged.log.close()
+            turn.seal()
+            turn.after_commit(self._ties.settled.set)
+            try:
+                await asyncio.wait_for(self._ties.settled.wait(), STOP_SECONDS)
+            except TimeoutError:
+                log.error("Redis does not answer: unconfirmed messages were not acknowledged, and may be lost")
+        self._recovery.stop()
+        if membership.is_member:
+            membership.become_leaving()
+            with contextlib.suppress(LinkLost, LinkError, TimeoutError):
+                await asyncio.wait_for(link.ask_function("leave"), STOP_SECONDS / 5)
+        if not membership.is_over:
+            membership.become_left()
+        self._ties.close()
+
+    def describe(self) -> str:
+        kept = self._durability or "Redis keeps the state"
+        return f"node {self._ties.name} of the cluster at {self._ties.address}; {kept}"
+
+    def ready(self) -> tuple[bool, str]:
+        if self._membership.joins or self._membership.is_over:
+            return False, "the node is joining the cluster"
+        if self._membership.has_lost_link:
+            return False, "Redis is away"
+        return True, "ready"  # also if Redis has no memory left: clients that take their messages free some
+
+    @property
+    def message_log(self) -> MessageLog | None:
+        return self._ties.message_log if self._ties.config.analytics.topics else None
+
+    def _confirm(self, blocks: int) -> None:
+        self.data_plane.turn.confirm(blocks)
+
+    def _on_lease_expired(self) -> None:
+        now = time.monotonic()
+        if not self._link.connected:
+            self._lease.look_for_pause(now)
+        elif self._lease.expire(now):
+            self._clock.advance(self._link)  # before deadlines that clients have asked for meanwhile
+
+
+def _hint(reason: str) -> str:
+    if reason.startswith("LAYOUT"):
+        return "run the version of FlockMQ that its nodes have, or choose another cluster.prefix"
+    if reason.startswith("MOVED"):
+        return "serve it there, or bring it back with `flockmq migrate FROM TO`"
+    if reason.startswith("ARRIVING"):
+        return "repeat `flockmq migrate FROM TO` as it was"
+    if reason.startswith(("WRONGPASS", "NOAUTH", "ERR AUTH", "invalid username-password", "Authentication required")):
+        return "check user and password in the URL"
+    if "cluster support disabled" in reason:
+        return "this Redis is no Redis Cluster: redis://HOST:PORT is its URL"
+    if is_forbidden(reason):
+        return "the user needs the rights that deploy/docs/CLUSTER.md lists"
+    return "FlockMQ needs Redis 7.0 or later"

@@ -1,0 +1,68 @@
+"""The nodes of a cluster, as the broker's parts see them."""
+
+from functools import partial
+from hashlib import blake2b
+
+from ...broker.coordination.coordinator import Nodes, RedisUse
+from ...broker.core.calls import SECONDS, Arguments, RpcReply
+from ..redis.link import LinkError, away_is_not_now, info_fields, is_forbidden
+from ..state import Membership
+from .members import Members
+from .node_link import NodeLink
+from .rpc import Rpc
+
+
+class ClusterNodes(Nodes):
+    """This node and the others.
+
+    Args:
+        link: of this node.
+        membership: of this node.
+        members: the other nodes.
+        rpc: of this node.
+    """
+
+    is_alone = False
+
+    def __init__(self, link: NodeLink, membership: Membership, members: Members, rpc: Rpc) -> None:
+        self._link = link
+        self._membership = membership
+        self._members = members
+        self._rpc = rpc
+
+    @property
+    def node_id(self) -> str:
+        return self._link.node_id.decode()
+
+    @property
+    def count(self) -> int:
+        return 1 if self._membership.joins else len(self._members) + 1
+
+    @property
+    def connected(self) -> bool:
+        return self._link.connected
+
+    def is_responsible(self, name: str) -> bool:
+        """Whether this node has the highest weight for the name of all live ones."""
+        nodes = [self._link.node_id, *(member.node for member in self._members)]
+        return self._link.connected and max(nodes, key=partial(_weight, name)) == self._link.node_id
+
+    async def call_all(self, method: str, arguments: Arguments, seconds: float = SECONDS) -> dict[str, RpcReply]:
+        return await self._rpc.call_all(method, arguments, seconds)
+
+    async def redis_use(self) -> RedisUse:
+        with away_is_not_now():
+            sessions = int(await self._link.ask("ZCARD", self._link.keys.sessions))
+            try:
+                found = info_fields(await self._link.ask("INFO", "memory"))
+            except LinkError as error:
+                if not is_forbidden(str(error)):
+                    raise
+                found = {}
+        memory, most = (int(found[name]) if name in found else None for name in ("used_memory", "maxmemory"))
+        return RedisUse(sessions, memory, most or None)
+
+
+def _weight(name: str, node: bytes) -> bytes:
+    """The weight of a node for a name: spreads names over nodes, and moves few of them when nodes change."""
+    return blake2b(name.encode() + node, digest_size=8).digest()
