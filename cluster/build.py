@@ -120,7 +120,7 @@ def _sessions(ties: Ties, plane: DataPlane, replica: Replica, loop: asyncio.Abst
     """The parts for sessions and their messages."""
     link, journal = ties.link, ties.journal
     claims, routes = Claims(), Routes(journal)
-    journal.follow_claims(claims.epoch_of)
+    journal.leases.follow_claims(claims.epoch_of)
     wills = Wills(plane, link, journal, claims)
     unfinished = Unfinished(plane, link, claims)
     takeover = TakeOver(
@@ -133,7 +133,7 @@ def _sessions(ties: Ties, plane: DataPlane, replica: Replica, loop: asyncio.Abst
         barrier=replica.barrier,
         unfinished=unfinished,
     )
-    leases = Leases(plane, link, claims, journal, ties.store)
+    leases = Leases(plane, link, claims, journal.leases, ties.store)
     damaged = DamagedKeys(claims, ties.membership.become_fenced)
     ties.store.listener = CommitReplies(plane, link, replica, leases, damaged)
     return SessionParts(

@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint64_t
 from .group_peers cimport GroupPeers
 from .group_room cimport AnnouncedRoom
 from .journal cimport ClusterJournal
+from .lease_records cimport LeaseRecords
 from .leased_keys cimport LeasedKeys
 from ..session.group cimport Group
 from ..session.group_backing cimport GroupBacking
@@ -15,6 +16,7 @@ from ..session.message cimport Message
 cdef class GroupLeases(GroupBacking):
     cdef readonly Group group
     cdef ClusterJournal journal
+    cdef LeaseRecords records
     cdef readonly set places       # of messages that Redis has leased to this node, and that it has
     cdef GroupPeers peers
     cdef AnnouncedRoom room

@@ -44,6 +44,7 @@ cdef class GroupLeases(GroupBacking):
     def __init__(self, Group group not None):
         self.group = group
         self.journal = group.turn.journal
+        self.records = self.journal.leases
         self.places = set()
         self.peers = GroupPeers(self.journal.node)
         self.room = AnnouncedRoom(group)
@@ -106,7 +107,7 @@ cdef class GroupLeases(GroupBacking):
             return give_back(session, n, queue_entry(session.queue, n), code)
         message = take_entry(session, n, queue_entry(session.queue, n))
         member.given -= 1
-        self.journal.refused(group.client_id, place, session.client_id, n, code)
+        self.records.refused(group.client_id, place, session.client_id, n, code)
         if self.keys.is_mine(place):
             del self.keys.entrusted[place]
             self.places.add(place)                # Redis leases it to this node again
@@ -123,17 +124,17 @@ cdef class GroupLeases(GroupBacking):
     cdef int record_failure(self, uint64_t place) except -1:
         cdef tuple failures = self.group.backlog.failures.of(place)
         if failures is not None and place in self.places:
-            self.journal.lease_failed(self.group.client_id, place, failures)
+            self.records.failed(self.group.client_id, place, failures)
         return 0
 
     cdef int record_done(self, uint64_t place) except -1:
         if place in self.places:
-            self.journal.lease_done(self.group.client_id, place)
+            self.records.end(self.group.client_id, place)
             self.places.discard(place)
         return 0
 
     cdef int record_dead(self, uint64_t place) except -1:
-        self.journal.lease_dead(self.group.client_id, place)
+        self.records.dead(self.group.client_id, place)
         self.places.discard(place)
         return 0
 
@@ -205,7 +206,7 @@ cdef class GroupLeases(GroupBacking):
     cdef int end_lease(self, uint64_t place, Message* message) except -1:
         """Give a message back to Redis, which may lease it to this node again."""
         self.group.backlog.queue.count_message(-1, message)
-        self.journal.lease_back(self.group.client_id, place)
+        self.records.back(self.group.client_id, place)
         self.places.discard(place)
         return self.group.backlog.failures.forget(place)
 
@@ -229,7 +230,7 @@ cdef class GroupLeases(GroupBacking):
             self.aside_since = 0
         elif not self.aside_since:
             self.aside_since = group.turn.clock
-            self.journal.to_tick.add(self)
+            self.records.to_tick.add(self)
         return self.room.announce()
 
     def tick(self):

@@ -3,7 +3,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from .journal cimport ClusterJournal
+from .lease_records cimport LeaseRecords
 from ..session.group cimport Group
 from ..session.group_members cimport Member
 
@@ -11,7 +11,7 @@ from ..session.group_members cimport Member
 @cython.final
 cdef class AnnouncedRoom:
     cdef Group group
-    cdef ClusterJournal journal
+    cdef LeaseRecords records
     cdef uint64_t known            # messages that Redis may lease to this node, as far as this node knows
     cdef uint64_t largest_known    # bytes of the largest packet of members here, as Redis knows it
     cdef uint64_t total            # leases to this node, as Redis has counted those that have arrived

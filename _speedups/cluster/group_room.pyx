@@ -29,7 +29,7 @@ cdef class AnnouncedRoom:
 
     def __init__(self, Group group not None):
         self.group = group
-        self.journal = group.turn.journal
+        self.records = (<ClusterJournal?>group.turn.journal).leases
         self.total = <uint64_t>1 << 53            # more than Redis counts: it subtracts no lease under way
 
     cdef int announce(self) except -1:
@@ -50,7 +50,7 @@ cdef class AnnouncedRoom:
         if is_news(room, self.known) or (room and largest != self.largest_known):
             self.known = room
             self.largest_known = largest
-            self.journal.announce(self.group.client_id, room, weight, self.total, largest)
+            self.records.announce(self.group.client_id, room, weight, self.total, largest)
         return 0
 
     cdef int announce_member(self, Member member) except -1:
@@ -72,7 +72,7 @@ cdef class AnnouncedRoom:
         if member.known.steady:
             if room > member.known.room and 4 * (room - member.known.room) >= member.known.steady:
                 member.known.room = room
-                self.journal.urgent = True
+                self.group.turn.journal.urgent = True
             return False
         if is_news(room, member.known.room):
             member.known.room = room
@@ -80,7 +80,7 @@ cdef class AnnouncedRoom:
         return not direct
 
     cdef int announce_limit(self, Member member, uint64_t limit, bint by_length) except -1:
-        return self.journal.announce_member(self.group.client_id, member.session, limit, by_length, member.options,
+        return self.records.announce_member(self.group.client_id, member.session, limit, by_length, member.options,
                                             member.properties)
 
     cdef bint is_direct(self, Member member) except -1:
@@ -90,7 +90,7 @@ cdef class AnnouncedRoom:
         size; and the group has no order by key.
         """
         cdef Session session = member.session
-        if (session.kind != SHARED or self.journal.epoch_of is None or self.group.backlog.keys is not None
+        if (session.kind != SHARED or self.records.epoch_of is None or self.group.backlog.keys is not None
                 or member.options & MAXIMUM_QOS == 0 or session.outlet is None
                 or (session.outlet.level == 5 and session.outlet.largest != ANY_SIZE)):
             return False

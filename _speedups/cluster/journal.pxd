@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from ..base.buffers cimport Pool
 from .block cimport Forward, Items, Queued
+from .lease_records cimport LeaseRecords
 from ..session.journal cimport Journal
 from ..log.message_log cimport MessageLog
 from ..session.message cimport Message
@@ -19,18 +20,9 @@ cdef class ClusterJournal(Journal):
     cdef dict of_groups                # place of a message -> (group, place in it, the Member that counts it)
     cdef dict heads                    # place of a message -> heads of a message of a group
     cdef dict shares                   # group -> places of messages
-    cdef list moves                    # step, group, place, text, number, code, in turn
+    cdef readonly LeaseRecords leases  # the records of groups that are no messages
     cdef list delayed_messages         # place of a message in the call, seconds, client id of its publisher, in turn
     cdef dict tenants                  # prefix of a tenant with a limit of its queues -> Tenant: the block adds to them
-    cdef list done                     # group, place, in turn: leases that have ended
-    cdef readonly set to_tick          # GroupLeases whose `tick` has something to do
-    cdef dict rooms                    # group -> (group, room, connected members, leases received, largest packet)
-    cdef dict members                  # (group, client id) -> room of the member: `announce_member`
-    cdef readonly object epoch_of      # callable: returns the epoch of a connection's claim, 0 = it has none
-    cdef dict idle                     # (group, key) -> number of its last lease: keys without messages here
-    cdef dict closed                   # likewise: keys that this node gives up
-    cdef dict checks                   # (group, key) -> number of the question whether it must still be held
-    cdef readonly tuple share_limits   # of a group: messages, bytes, 1 = drop the oldest
     cdef uint64_t block                # number of this block, for the marks on sessions
     cdef Queued* messages
     cdef Py_ssize_t message_count, message_capacity
@@ -56,19 +48,6 @@ cdef class ClusterJournal(Journal):
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
                          uint64_t place, bytes heads, object member) except -1
     cdef int put_back(self, bytes group, uint64_t place, Message* m, bytes heads) except -1
-    cdef int key_idle(self, bytes group, uint32_t key, uint64_t number) except -1
-    cdef int key_closed(self, bytes group, uint32_t key, uint64_t number) except -1
-    cdef int check_key(self, bytes group, uint32_t key, uint64_t hold) except -1
-    cdef int lease_failed(self, bytes group, uint64_t place, tuple failures) except -1
-    cdef int lease_dead(self, bytes group, uint64_t place) except -1
-    cdef int refused(self, bytes group, uint64_t place, bytes client_id, uint64_t n, uint8_t code) except -1
-    cdef int lease_done(self, bytes group, uint64_t place) except -1
-    cdef int lease_back(self, bytes group, uint64_t place) except -1
-    cdef int announce(self, bytes group, uint64_t room, uint64_t weight, uint64_t total,
-                      uint64_t largest) except -1
-    cdef int announce_member(self, bytes group, Session session, uint64_t limit, bint by_length, uint8_t options,
-                             bytes identifiers) except -1
-    cdef bytes pack_settled(self)
     cdef uint32_t index(self, Subscriber session) except? 0
     cdef uint64_t place(self, Message* m, uint8_t flags, bytes identifiers) except? 0
     cdef uint64_t new_place(self, Message* m, uint8_t flags, bytes identifiers) except? 0

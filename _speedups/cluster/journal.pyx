@@ -15,12 +15,12 @@ from libc.stdlib cimport free
 from ..base.array cimport array_reserve
 from ..base.buffers cimport Buffer, buffer_free, pool_free
 from ..base.msgpack cimport put_array, put_number, put_object
-from .block cimport Block, Forward, Item, Items, Queued, ended_leases
-from .message_codec cimport pack_failures, stored_size, write_message
+from .block cimport Block, Forward, Item, Items, Queued
+from .lease_records cimport LeaseRecords, flat_keys
+from .message_codec cimport stored_size, write_message
 from .packing cimport (
     FIRST_MESSAGE, pack_acks, pack_handshakes, pack_log, pack_messages, pack_pushes,
 )
-from ..session.group_members cimport MAXIMUM_QOS
 from ..session.journal cimport AWAITING, QUEUED, RELEASED, RETAINED
 from ..session.message cimport message_hold, message_release
 from ..session.session_queue cimport QueueLimits, get_limits
@@ -28,7 +28,6 @@ from ..session.subscriber cimport Subscriber
 
 from ..base.msgpack import pack
 
-import struct
 from random import getrandbits
 
 cdef enum:
@@ -62,8 +61,7 @@ cdef class ClusterJournal(Journal):
         self.shared = True
         self.epoch = 1
         self.most_pushes = PUSHES_MAX
-        self.share_limits = (1 << 30, 1 << 40, 0)
-        self.to_tick = set()
+        self.leases = LeaseRecords(self)
         self.begin()
 
     def __dealloc__(self):
@@ -91,15 +89,8 @@ cdef class ClusterJournal(Journal):
         self.of_groups = {}
         self.heads = {}
         self.shares = {}
-        self.moves = []
         self.delayed_messages = []
         self.tenants = {}
-        self.done = []
-        self.rooms = {}
-        self.members = {}
-        self.idle = {}
-        self.closed = {}
-        self.checks = {}
 
     def start(self):
         """Start recording. There is no compaction: nothing is written again."""
@@ -120,10 +111,6 @@ cdef class ClusterJournal(Journal):
     def attach(self, MessageLog log not None):
         """Commit the blocks of this log together with those of the journal."""
         self.log = log
-
-    def follow_claims(self, epoch_of not None):
-        """Members of groups get messages directly. `epoch_of` returns the epoch of a connection's claim; 0 = none."""
-        self.epoch_of = epoch_of
 
     def change(self, tuple record not None):
         """Record a replicated change for all nodes; cluster/replication/changes.py lists the kinds."""
@@ -263,10 +250,6 @@ cdef class ClusterJournal(Journal):
 
     # ---- shared subscriptions ----
 
-    def limit_shares(self, int most, uint64_t most_bytes, bint drop_oldest):
-        """Set the limits of the messages that wait in a group."""
-        self.share_limits = (most, most_bytes, 1 if drop_oldest else 0)
-
     cdef int share(self, bytes group, Tenant tenant, Message* m, uint8_t qos, bytes head) except -1:
         """Record a message for a group. `head`: its key as `pack_key` returns it; None: it has none."""
         cdef uint64_t number
@@ -283,122 +266,31 @@ cdef class ClusterJournal(Journal):
                          uint64_t place, bytes heads, object member) except -1:
         """Record that a leased message goes into the queue of a persistent session; `member` counts it."""
         cdef uint64_t number
-        self.moves += [b"given", group, place, session.client_id, session.session_id, 0]
         number = self.new_place(m, flags, identifiers)
         self.of_groups[number] = (group, place, member)
         self.heads[number] = heads
         add(&self.pushes, self.index(session), QUEUED, number)
-        return self.note(QUEUED)
+        return self.leases.given(group, place, session)
 
     cdef int put_back(self, bytes group, uint64_t place, Message* m, bytes heads) except -1:
         """Record that a message whose lease has ended comes back."""
         cdef uint64_t number = self.place(m, m.qos | m.retain << 2, b"")
-        self.moves += [b"put", group, place, heads, number + FIRST_MESSAGE, 0]
-        return self.note(QUEUED)
-
-    cdef int key_idle(self, bytes group, uint32_t key, uint64_t number) except -1:
-        """Record that this node has no message with the key any more. `number`: of the last lease of one."""
-        self.idle[group, key] = number
-        return self.note(QUEUED)
-
-    cdef int key_closed(self, bytes group, uint32_t key, uint64_t number) except -1:
-        """Record that this node gives a key up. `number`: of the last lease of a message with it."""
-        self.closed[group, key] = number
-        return self.note(QUEUED)
-
-    cdef int check_key(self, bytes group, uint32_t key, uint64_t hold) except -1:
-        """Ask whether the key need not be held any more for a session that is elsewhere."""
-        self.checks[group, key] = hold
-        return self.note(QUEUED)
-
-    cdef int lease_back(self, bytes group, uint64_t place) except -1:
-        """Record that this node has no use for a leased message."""
-        self.moves += [b"back", group, place, b"", 0, 0]
-        return self.note(QUEUED)
-
-    cdef int lease_failed(self, bytes group, uint64_t place, tuple failures) except -1:
-        """Record that a leased message was sent without success: the node keeps it."""
-        self.moves += [b"failed", group, place, pack_failures(failures), 0, 0]
-        return self.note(QUEUED)
-
-    cdef int lease_dead(self, bytes group, uint64_t place) except -1:
-        """Record that a leased message is done, in the block that has its dead letter."""
-        self.moves += [b"dead", group, place, b"", 0, 0]
-        return self.note(QUEUED)
-
-    cdef int refused(self, bytes group, uint64_t place, bytes client_id, uint64_t n, uint8_t code) except -1:
-        """Record that the entry `n` of a session's queue goes back to its group.
-
-        `code`: of the client's refusal; 0: the client may not read it any more, which is no failure.
-        """
-        self.moves += [b"refused", group, place, client_id, n, code]
-        return self.note(QUEUED)
-
-    def return_lease(self, bytes group not None, uint64_t place):
-        """Record that this node has no use for a leased message."""
-        self.lease_back(group, place)
-
-    cdef int lease_done(self, bytes group, uint64_t place) except -1:
-        """Record that a leased message is done."""
-        self.done += [group, place]
-        return self.note(QUEUED)
-
-    @property
-    def ended_leases(self):
-        """(group, place) of the leases that end with the block being written, as a list."""
-        return ended_leases(self.moves, self.done)
-
-    cdef int announce(self, bytes group, uint64_t room, uint64_t weight, uint64_t total,
-                      uint64_t largest) except -1:
-        """Record how many messages the members of a group here have room for.
-
-        Args:
-            weight: the number of these members.
-            total: leases to this node, as Redis has counted those that have arrived.
-            largest: bytes of the largest packet of QoS 0 that one of them takes; 0 = any.
-        """
-        self.rooms[group] = (group, room, weight, total, largest)
-        return self.note(QUEUED)
-
-    cdef int announce_member(self, bytes group, Session session, uint64_t limit, bint by_length, uint8_t options,
-                             bytes identifiers) except -1:
-        """Record how many messages Redis may put into the queue of a session by itself.
-
-        Args:
-            limit: of the number of messages that it has put there in all; 0 = no more, and this node asks for that
-                number.
-            by_length: the limit is of the length of the queue.
-            options: of the subscription.
-            identifiers: of the subscription, as properties.
-        """
-        epoch = self.epoch_of(session.owner)
-        if epoch:
-            self.members[group, session.client_id] = (
-                group, session.client_id, epoch, limit, <int>by_length, options & MAXIMUM_QOS, options >> 3 & 1,
-                identifiers)
-        return self.note(QUEUED)
-
-    cdef bytes pack_settled(self):
-        if not self.done and not self.rooms and not self.idle and not self.members:
-            return b""
-        settled = [self.done, [part for room in self.rooms.values() for part in room], flat_keys(self.idle)]
-        settled.append([*self.members.values()])
-        return pack(settled)
+        return self.leases.put(group, place, heads, number + FIRST_MESSAGE)
 
     # ---- the block ----
 
     def take(self):
         """Return the block, and begin a new one."""
         cdef Block block = Block()
+        cdef LeaseRecords leases = self.leases
         cdef Buffer b = Buffer(NULL, 0, 0, 0, 0)
         cdef Py_ssize_t i
         block.acks = pack_acks(&self.packing, &self.acks, self.sessions)
-        block.settled = self.pack_settled()
+        block.settled = leases.pack_settled()
         is_needed = (self.pushes.count or self.handshakes.count or self.forward_count or self.changes or self.wills
-                     or self.releases or self.shares or self.moves or self.closed or self.checks
-                     or self.delayed_messages)
+                     or self.releases or self.shares or leases.changes() or self.delayed_messages)
         block.is_part = self.is_part
-        block.moves, block.done = self.moves, self.done
+        block.moves, block.done = leases.moves, leases.done
         if block.settled and not block.acks:
             block.acks = [NO_ACKS]
         block.commit = block.batch = b""
@@ -422,11 +314,11 @@ cdef class ClusterJournal(Journal):
                 pack_handshakes(&b, &self.packing, &self.handshakes, RELEASED, self.sessions, None)
                 put_object(&b, &self.packing, self.wills)
                 put_object(&b, &self.packing, self.releases)
-                put_object(&b, &self.packing, self.share_limits)
+                put_object(&b, &self.packing, leases.limits)
                 put_object(&b, &self.packing, [part for share in self.shares.items() for part in share])
-                put_object(&b, &self.packing, self.moves)
-                put_object(&b, &self.packing, flat_keys(self.closed))
-                put_object(&b, &self.packing, flat_keys(self.checks))
+                put_object(&b, &self.packing, leases.moves)
+                put_object(&b, &self.packing, flat_keys(leases.closed))
+                put_object(&b, &self.packing, flat_keys(leases.checks))
                 put_object(&b, &self.packing, self.delayed_messages)
                 put_object(&b, &self.packing, [part for each in self.tenants.values()
                                                for part in (each.prefix, each.max_queued_bytes)])
@@ -451,9 +343,5 @@ cdef class ClusterJournal(Journal):
         self.weight = 0
         self.full = False
         self.begin()
+        leases.begin()
         return block
-
-
-cdef list flat_keys(dict numbers):
-    """group, key, number, in turn, of a dict of numbers by group and key."""
-    return [part for (group, key), number in numbers.items() for part in (group, struct.pack("<I", key), number)]

@@ -3,7 +3,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from .journal cimport ClusterJournal
+from .lease_records cimport LeaseRecords
 from ..session.group cimport Group
 from ..session.group_keys cimport Key
 from ..session.group_members cimport Member
@@ -17,7 +17,7 @@ cdef enum:                      # reasons to hold a key
 @cython.final
 cdef class LeasedKeys:
     cdef Group group
-    cdef ClusterJournal journal
+    cdef LeaseRecords records
     cdef set places                # of the messages that Redis has leased to this node, and that it has
     cdef dict entrusted            # place -> Member: messages that are in queues of persistent sessions
     cdef dict held                 # hash -> Key: keys that are held for a session that is elsewhere

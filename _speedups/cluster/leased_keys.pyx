@@ -30,7 +30,7 @@ cdef class LeasedKeys:
 
     def __init__(self, Group group not None, set places not None):
         self.group = group
-        self.journal = group.turn.journal
+        self.records = (<ClusterJournal?>group.turn.journal).leases
         self.places = places
         self.entrusted = {}
         self.held = {}
@@ -54,7 +54,7 @@ cdef class LeasedKeys:
         """A message of the key is done; report a key without messages."""
         self.entrusted.pop(place, None)
         if key.known == 0 and not key.held and key.number:
-            self.journal.key_idle(self.group.client_id, key.hash, key.number)
+            self.records.key_idle(self.group.client_id, key.hash, key.number)
         return 0
 
     # ---- messages in the queues of persistent sessions ----
@@ -103,8 +103,8 @@ cdef class LeasedKeys:
         self.held[key.hash] = key
         self.check_every = 1
         self.check_at = self.group.turn.clock + 1
-        self.journal.check_key(self.group.client_id, key.hash, key.hold)
-        self.journal.to_tick.add(self.group.backing)
+        self.records.check_key(self.group.client_id, key.hash, key.hold)
+        self.records.to_tick.add(self.group.backing)
         return 0
 
     cdef int check(self) except -1:
@@ -114,7 +114,7 @@ cdef class LeasedKeys:
             self.check_every = min(2 * self.check_every, <int64_t>SLOW_CHECK)
             self.check_at = self.group.turn.clock + self.check_every
             for key in self.held.values():
-                self.journal.check_key(self.group.client_id, key.hash, key.hold)
+                self.records.check_key(self.group.client_id, key.hash, key.hold)
         return 0
 
     cdef int free(self, uint32_t hash, uint64_t hold) except -1:
@@ -128,7 +128,7 @@ cdef class LeasedKeys:
             self.group.backlog.keys.offer(key)
         elif not key.held:
             self.group.backlog.keys.remove(key)
-            self.journal.key_idle(self.group.client_id, hash, key.number)
+            self.records.key_idle(self.group.client_id, hash, key.number)
         return self.group.turn.schedule_send(self.group)
 
     # ---- keys that this node gives up ----
@@ -136,7 +136,7 @@ cdef class LeasedKeys:
     cdef int close(self, Key key) except -1:
         """Give the key up. Nothing of it is given until Redis has taken back what this node has."""
         key.held |= CLOSING
-        self.journal.key_closed(self.group.client_id, key.hash, key.number)
+        self.records.key_closed(self.group.client_id, key.hash, key.number)
         return 0
 
     cdef int close_all(self) except -1:

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..._speedups.cluster.arrivals import arrive, leased
 from ..._speedups.cluster.group_leases import GroupLeases, given
-from ..._speedups.cluster.journal import ClusterJournal
+from ..._speedups.cluster.lease_records import LeaseRecords
 from ..._speedups.session.group import Group
 from ..._speedups.session.subscriber import SessionKind
 from ...broker.config.schema import Config
@@ -25,19 +25,19 @@ class Leases:
         plane: of this node.
         link: of this node.
         claims: of this node.
-        journal: of this node.
+        records: the records of groups in the blocks of this node.
         store: of this node.
     """
 
     def __init__(
-        self, plane: DataPlane, link: NodeLink, claims: Claims, journal: ClusterJournal, store: RedisStore
+        self, plane: DataPlane, link: NodeLink, claims: Claims, records: LeaseRecords, store: RedisStore
     ) -> None:
         self._sessions = plane.sessions
         self._claims = claims
         self._filters = plane.router.filters
         self._filters.set_group_backing(GroupLeases)
         self._link = link
-        self._journal = journal
+        self._records = records
         self._store = store
         self._ask_again_at = 0.0  # monotonic; 0 = not
 
@@ -45,7 +45,7 @@ class Leases:
         """Apply the limits of a configuration."""
         shared = config.shared
         drops_oldest = config.limits.queue_policy == "drop-old"
-        self._journal.limit_shares(shared.max_queued_messages, shared.max_queued_bytes, drops_oldest)
+        self._records.set_limits(shared.max_queued_messages, shared.max_queued_bytes, drops_oldest)
         self._link.call(ignore, "HSET", self._link.keys.shared, "redispatch", round(shared.redispatch * 1000))
 
     def receive(self, leases: list[Any], totals: list[Any]) -> None:
@@ -59,7 +59,7 @@ class Leases:
         for name, place, message in zip(leases[::3], leases[1::3], leases[2::3], strict=True):
             group = groups.get(name)
             if group is None:  # its last member here has just left
-                self._journal.return_lease(name, place)
+                self._records.give_back(name, place)
             else:
                 leased(group, place, message)
         for name, total in zip(totals[::2], totals[1::2], strict=True):
@@ -111,7 +111,7 @@ class Leases:
     def last_places(self) -> dict[bytes, int]:
         """By group, the highest place of a message that is here, or whose lease ends with an unconfirmed block."""
         found = {leases.group.name: max(leases.places) for leases in self._of_groups() if leases.places}
-        for name, place in (*self._journal.ended_leases, *self._store.ended_leases()):
+        for name, place in (*self._records.ended, *self._store.ended_leases()):
             found[name] = max(place, found.get(name, 0))
         return found
 
@@ -123,7 +123,7 @@ class Leases:
             return
         items, totals = reply
         groups = self._filters.groups
-        ended = {*self._journal.ended_leases, *self._store.ended_leases()}
+        ended = {*self._records.ended, *self._store.ended_leases()}
         leases = zip(items[::3], items[1::3], items[2::3], strict=True)
         for name, place, message in sorted(leases, key=lambda lease: lease[:2]):
             if (name, place) not in ended and (name not in groups or place not in _leases_of(groups[name]).places):
@@ -137,7 +137,7 @@ class Leases:
         if self._ask_again_at and time.monotonic() > self._ask_again_at:
             self._ask_again_at = 0.0
             self._ask()
-        to_tick = self._journal.to_tick  # few of many groups: a tick visits no other
+        to_tick = self._records.to_tick  # few of many groups: a tick visits no other
         for each in [each for each in to_tick if not each.tick()]:
             to_tick.remove(each)
 

@@ -26,18 +26,18 @@ class HasAside:
 
 
 def test_a_tick_visits_only_groups_that_have_put_messages_aside() -> None:
-    journal = ClusterJournal(lambda: b"")
+    records = ClusterJournal(lambda: b"").leases
     filters = SimpleNamespace(set_group_backing=lambda kind: None, groups=NotWalked())
     plane: Any = SimpleNamespace(router=SimpleNamespace(filters=filters), sessions=None)
     nothing: Any = None
-    leases = Leases(plane, nothing, nothing, journal, nothing)
+    leases = Leases(plane, nothing, nothing, records, nothing)
     short, long = HasAside(1), HasAside(3)
-    journal.to_tick.update([short, long])
+    records.to_tick.update([short, long])
     leases.tick()
-    assert journal.to_tick == {long}
+    assert records.to_tick == {long}
     for _ in range(3):
         leases.tick()
-    assert not journal.to_tick
+    assert not records.to_tick
     assert (short.left, long.left) == (0, 0)
 
 
@@ -54,7 +54,7 @@ def test_the_number_of_leases_is_noted_although_all_have_arrived_or_end() -> Non
     link: Any = SimpleNamespace(function=lambda then, name: asked.append(then))
     store: Any = SimpleNamespace(ended_leases=lambda: iter([(group, 3)]))
     nothing: Any = None
-    leases = Leases(plane, link, nothing, ClusterJournal(lambda: b""), store)
+    leases = Leases(plane, link, nothing, ClusterJournal(lambda: b"").leases, store)
     leases.recover()
     asked[0]([[group, 3, b"ends", group, 4, b"is here"], [group, 20]])
     assert totals == [20]

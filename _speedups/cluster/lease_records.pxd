@@ -1,0 +1,45 @@
+# The records of shared subscriptions in a block for Redis. See lease_records.pyx.
+
+cimport cython
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from ..session.journal cimport Journal
+from ..session.session cimport Session
+
+
+@cython.final
+cdef class LeaseRecords:
+    cdef Journal journal
+    cdef list moves                    # step, group, place, text, number, code, in turn
+    cdef list done                     # group, place, in turn: leases that have ended
+    cdef dict rooms                    # group -> (group, room, connected members, leases received, largest packet)
+    cdef dict members                  # (group, client id) -> of a member with room of its own: `announce_member`
+    cdef dict idle                     # (group, key) -> number of its last lease: keys without messages here
+    cdef dict closed                   # likewise: keys that this node gives up
+    cdef dict checks                   # (group, key) -> number of the question whether it must still be held
+    cdef readonly tuple limits         # of a group: messages, bytes, 1 = drop the oldest
+    cdef readonly object epoch_of      # callable: returns the epoch of a connection's claim, 0 = it has none
+    cdef readonly set to_tick          # GroupLeases whose `tick` has something to do
+
+    cdef object begin(self)
+    cdef int note(self) except -1
+    cdef int move(self, bytes step, bytes group, uint64_t place, bytes text, uint64_t number, uint64_t code) except -1
+    cdef int given(self, bytes group, uint64_t place, Session session) except -1
+    cdef int put(self, bytes group, uint64_t place, bytes heads, uint64_t number) except -1
+    cdef int back(self, bytes group, uint64_t place) except -1
+    cdef int failed(self, bytes group, uint64_t place, tuple failures) except -1
+    cdef int dead(self, bytes group, uint64_t place) except -1
+    cdef int refused(self, bytes group, uint64_t place, bytes client_id, uint64_t n, uint8_t code) except -1
+    cdef int end(self, bytes group, uint64_t place) except -1
+    cdef int key_idle(self, bytes group, uint32_t key, uint64_t number) except -1
+    cdef int key_closed(self, bytes group, uint32_t key, uint64_t number) except -1
+    cdef int check_key(self, bytes group, uint32_t key, uint64_t hold) except -1
+    cdef int announce(self, bytes group, uint64_t room, uint64_t weight, uint64_t total,
+                      uint64_t largest) except -1
+    cdef int announce_member(self, bytes group, Session session, uint64_t limit, bint by_length, uint8_t options,
+                             bytes identifiers) except -1
+    cdef bint changes(self) noexcept
+    cdef bytes pack_settled(self)
+
+
+cdef list flat_keys(dict numbers)
