@@ -73,23 +73,6 @@ cdef class Session(SessionQueue):
         """Number of message sources that are not exhausted."""
         return len(self.outlet.sources) if self.outlet is not None and self.outlet.sources is not None else 0
 
-    def hold_up(self):
-        """The oldest message that the client has not acknowledged, if it was sent and others wait to be sent; or None.
-
-        Shared subscriptions keep what they can't give to it, when it has no packet identifier left.
-        Its queue number, its packet identifier, its topic name (None after PUBREC), and the number of those that wait.
-        """
-        cdef Entry* e
-        if (self.outlet is None or self.restoring or not self.queue.inflight
-                or (self.queue.queued == self.queue.inflight and self.numbers_left())):
-            return None
-        e = queue_entry(self.queue, self.queue.head)
-        if e.state == WAITING:
-            return None
-        return (self.queue.head, packet_id_of(self.queue.head),
-                None if e.message == NULL else e.message.data[:e.message.topic_length],
-                self.queue.queued - self.queue.inflight)
-
     def set_rights(self, Rights rights):
         """Set the topics that the client may publish and read; None = all. Returns True if the rights changed.
 

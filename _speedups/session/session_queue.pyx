@@ -90,11 +90,6 @@ cdef class SessionQueue(Subscriber):
         return self.queue.queued
 
     @property
-    def queue_capacity(self):
-        """Entries that the queue has memory for."""
-        return self.queue.mask + 1 if self.queue.entries != NULL else 0
-
-    @property
     def queue_bytes(self):
         """Bytes of the topic names and payloads in the queue."""
         return self.queue.queued_bytes

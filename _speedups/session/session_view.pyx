@@ -1,10 +1,11 @@
-"""The messages of a session as Python objects."""
+"""The messages of a session as Python objects, for reports and tests."""
 
 from libc.stdint cimport uint32_t, uint64_t
 
 from .incoming_qos2 cimport incoming_places
 from .message cimport Message, message_payload
-from .outgoing_queue cimport ACKED, DUP, QOS, RETAINED_MESSAGE, Entry, queue_entry
+from .outgoing_queue cimport ACKED, DUP, QOS, RETAINED_MESSAGE, WAITING, Entry, packet_id_of, queue_entry
+from .session cimport Session
 from .session_queue cimport SessionQueue
 
 
@@ -43,3 +44,26 @@ def awaited(SessionQueue session not None):
         found.append((session.incoming.items[i].packet_id, m.data[:m.topic_length],
                       message_payload(m)[:<Py_ssize_t>m.payload_length]))
     return found
+
+
+def hold_up(Session session not None):
+    """The oldest message that the client has not acknowledged, if it was sent and others wait to be sent; or None.
+
+    A tuple of its queue number, its packet identifier, its topic name (None after PUBREC), and the number of messages
+    that wait. Shared subscriptions keep the messages that they can't give to a client without a free packet identifier.
+    """
+    cdef uint64_t head = session.queue.head
+    cdef Entry* e
+    if (session.outlet is None or session.restoring or not session.queue.inflight
+            or (session.queue.queued == session.queue.inflight and session.numbers_left())):
+        return None
+    e = queue_entry(session.queue, head)
+    if e.state == WAITING:
+        return None
+    return (head, packet_id_of(head), None if e.message == NULL else e.message.data[:e.message.topic_length],
+            session.queue.queued - session.queue.inflight)
+
+
+def capacity(SessionQueue session not None):
+    """Entries that the queue has memory for."""
+    return session.queue.mask + 1 if session.queue.entries != NULL else 0

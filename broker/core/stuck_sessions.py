@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..._speedups.base.tick import TICKS_PER_SECOND
+from ..._speedups.session import session_view
 from ..._speedups.session.session import Session
 from ..._speedups.session.turn import Turn
 from .. import logs
@@ -65,7 +66,7 @@ class StuckSessions:
 
     def _look(self, client_id: bytes, now: int) -> None:
         hold, session = self._holds[client_id], self._sessions.get(client_id)
-        oldest = session.hold_up() if session is not None else None
+        oldest = session_view.hold_up(session) if session is not None else None
         if session is None or oldest is None:
             self._end(client_id, hold)
             del self._holds[client_id]
@@ -98,7 +99,7 @@ class StuckSessions:
 
     def described(self, session: Session) -> dict[str, Any] | None:
         """The message that others wait for in a stuck session; None: it is not stuck."""
-        hold, oldest = self._holds.get(session.client_id), session.hold_up()
+        hold, oldest = self._holds.get(session.client_id), session_view.hold_up(session)
         if hold is None or not hold.is_stuck or oldest is None or hold.message != (session.session_id, oldest[0]):
             return None
         _, packet_id, topic, waiting = oldest
