@@ -1,4 +1,4 @@
-"""The parts of a node in a cluster, as the modules get them that work with many of them."""
+"""The parts of a node in a cluster, in two groups, for modules that work with many of them."""
 
 from typing import NamedTuple
 

@@ -2,7 +2,7 @@
 
 The handlers implement the protocol. The parts of a coordinator store state, and get the agreement of other nodes. They
 call back when a packet may be sent to a client: `Admission.admit` and `welcome` for CONNECT, `done` for the others.
-Whoever needs one of the parts gets this part.
+A caller gets the part that it needs.
 """
 
 from abc import ABC, abstractmethod

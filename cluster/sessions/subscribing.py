@@ -42,7 +42,7 @@ class ClusterSubscribing(Subscribing):
         return topic_filter in claim.filters if claim is not None else self._filters.has(session, topic_filter)
 
     def _claim_of(self, connection: Connection, session: Session) -> Claim | None:
-        """The claim with the subscriptions of a persistent session; those of a clean one take effect at once."""
+        """The claim with the subscriptions of a persistent session; None: changes take effect at once."""
         return self._claims.get(connection) if session.kind == SessionKind.SHARED else None
 
     def subscribe(
