@@ -121,7 +121,7 @@ def test_one_that_stays_at_the_head_costs_no_memory(connected: bool, is_sent: bo
     session = node.sessions.get(b"subscriber")
     assert session is not None
     assert session_view.capacity(session) <= 131_072
-    assert queued(node) == [b"K", b"L"] + [b"o"] * (MOST - 2)
+    assert queued(node) == [b"K", b"L"] + [b"o"] * (MAX_QUEUED - 2)
     mixed(publisher, "N")
     assert queued(node) == [b"K", b"L", b"N"]
     if not connected:
