@@ -29,7 +29,7 @@ COMMANDS = {
     "replay": "publish logged messages again",
     "trace": "follow a message: each step of it, over all nodes",
     "drain": "move the clients of a node to other nodes",
-    "groups": "shared subscriptions: their members, and the messages that wait",
+    "groups": "shared subscriptions: their subscribers, and the messages that wait",
     "delayed": "delayed messages that wait: list and cancel",
     "limits": "how full each limit of a broker is, and what happens when it is reached",
     "links": "links to other brokers: their state, and the messages that wait",

@@ -33,11 +33,11 @@ from .replication.declared_groups import DeclaredGroups
 from .replication.replica import Replica
 from .replication.routes import Routes
 from .replication.snapshot import SnapshotReader
+from .sessions.assignments import Assignments
 from .sessions.claim import Claims
 from .sessions.damaged_keys import DamagedKeys
 from .sessions.delayed_messages import RedisDelayed
 from .sessions.delayed_wills import RedisWills
-from .sessions.leases import Leases
 from .sessions.reclaim import Reclaim
 from .sessions.stored_sessions import RedisSessions
 from .sessions.subscribing import ClusterSubscribing
@@ -120,7 +120,7 @@ def _sessions(ties: Ties, plane: DataPlane, replica: Replica, loop: asyncio.Abst
     """The parts for sessions and their messages."""
     link, journal = ties.link, ties.journal
     claims, routes = Claims(), Routes(journal)
-    journal.leases.follow_claims(claims.epoch_of)
+    journal.group_records.follow_claims(claims.epoch_of)
     wills = Wills(plane, link, journal, claims)
     unfinished = Unfinished(plane, link, claims)
     takeover = TakeOver(
@@ -133,16 +133,16 @@ def _sessions(ties: Ties, plane: DataPlane, replica: Replica, loop: asyncio.Abst
         barrier=replica.barrier,
         unfinished=unfinished,
     )
-    leases = Leases(plane, link, claims, journal.leases, ties.store)
+    assignments = Assignments(plane, link, claims, journal.group_records, ties.store)
     damaged = DamagedKeys(claims, ties.membership.become_fenced)
-    ties.store.listener = CommitReplies(plane, link, replica, leases, damaged)
+    ties.store.listener = CommitReplies(plane, link, replica, assignments, damaged)
     return SessionParts(
         claims=claims,
         routes=routes,
         wills=wills,
         unfinished=unfinished,
         takeover=takeover,
-        leases=leases,
+        assignments=assignments,
         groups=DeclaredGroups(plane, link, replica.barrier, ties.store.listener.changed),
         delayed=RedisDelayed(plane, link, wills, replica.members.is_first, loop),
         tenant_queues=TenantQueues(plane.turn, link),
@@ -176,7 +176,7 @@ def _membership(
         replica=replica,
         claims=sessions.claims,
         lease=lease,
-        losses=Losses(replica, store, sessions.takeover, sessions.leases, sessions.unfinished),
+        losses=Losses(replica, store, sessions.takeover, sessions.assignments, sessions.unfinished),
         steps=_link_steps(ties, plane, replica, sessions, logged, clock, lease),
     )
     cleanup = Cleanup(link, sessions.wills, lambda: ties.config.mqtt.session_expiry)
@@ -221,7 +221,7 @@ def _link_steps(
             store.stop_flowing,
             takeover.link_lost,
             lease.link_lost,
-            sessions.leases.suspend,
+            sessions.assignments.suspend,
         ),
         back=(
             logged.configure,  # the log is registered before its first entry
@@ -232,7 +232,7 @@ def _link_steps(
             replica.members.confirm_all,
         ),
         caught_up=(
-            sessions.leases.recover,
+            sessions.assignments.recover,
             replica.members.forget_departed,
             lease.resume,
             plane.end_turn,
@@ -242,7 +242,7 @@ def _link_steps(
 
 def _handlers(sessions: SessionParts, rpc: Rpc) -> dict[bytes, Callable[..., object]]:
     """The functions for messages of other nodes, and of the functions in Redis, about sessions, wills and calls."""
-    claims, leases = sessions.claims, sessions.leases
+    claims, assignments = sessions.claims, sessions.assignments
     return {
         b"taken": sessions.takeover.taken,
         b"released": sessions.takeover.released,
@@ -251,10 +251,10 @@ def _handlers(sessions: SessionParts, rpc: Rpc) -> dict[bytes, Callable[..., obj
         b"kick": lambda client_id: claims.close(client_id, close_reasons.KICKED_BY_OPERATOR),
         # In Redis the session ends with its connection from now on.
         b"purge": lambda client_id: claims.close(client_id, close_reasons.PURGED_BY_OPERATOR),
-        b"leased": leases.receive,
-        b"given": leases.receive_given,
-        b"key_free": leases.key_free,
-        b"key_closed": leases.key_closed,
+        b"assigned": assignments.receive,
+        b"given": assignments.receive_given,
+        b"key_free": assignments.key_free,
+        b"key_closed": assignments.key_closed,
         b"ask": rpc.handle_ask,
         b"answer": rpc.handle_answer,
     }

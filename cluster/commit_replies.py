@@ -9,8 +9,8 @@ from ..broker.core.data_plane import DataPlane
 from .peers.node_link import NodeLink
 from .replication.replica import Replica
 from .replication.snapshot import read_tail
+from .sessions.assignments import Assignments
 from .sessions.damaged_keys import DamagedKeys
-from .sessions.leases import Leases
 
 DROPPED_QUEUE_FULL = COUNTERS.index("dropped_queue_full")
 EXPIRED = COUNTERS.index("expired")
@@ -23,18 +23,18 @@ class CommitReplies:
         plane: of this node.
         link: of this node.
         replica: of this node.
-        leases: of this node.
+        assignments: of this node.
         damaged: of this node.
     """
 
     def __init__(
-        self, plane: DataPlane, link: NodeLink, replica: Replica, leases: Leases, damaged: DamagedKeys
+        self, plane: DataPlane, link: NodeLink, replica: Replica, assignments: Assignments, damaged: DamagedKeys
     ) -> None:
         self._plane = plane
         self._link = link
         self._replica = replica
-        self.leased = leases.receive
-        self.given = leases.receive_given
+        self.assigned = assignments.receive
+        self.given = assignments.receive_given
         self.damaged = damaged.report
 
     def changed(self, number: int, records: list[tuple[Any, ...]]) -> None:

@@ -95,7 +95,7 @@ class ClusterLife(NodeLife):
             if membership.joins:
                 membership.become_left()
                 link.hang_up()
-        self.sessions.leases.configure(self._ties.config)
+        self.sessions.assignments.configure(self._ties.config)
         await self.sessions.groups.declare_all(self._ties.config.shared.groups)
         await self._inspect_redis()
         if membership.is_over:
@@ -132,7 +132,7 @@ class ClusterLife(NodeLife):
     def configure(self, config: Config) -> None:
         self._ties.configure(config)
         self._logged.configure()
-        self.sessions.leases.configure(config)
+        self.sessions.assignments.configure(config)
         self.data_plane.run(self.sessions.groups.declare_all(config.shared.groups))
 
     def tick(self) -> None:
@@ -144,7 +144,7 @@ class ClusterLife(NodeLife):
         if membership.state is State.SUSPENDED or now > self._lease.valid_until:
             self._on_lease_expired()
             return
-        self.sessions.leases.tick()
+        self.sessions.assignments.tick()
         self.data_plane.turn.drop_expired()
         self.data_plane.turn.seal()  # acknowledgements of clients, which no packet waits for
         if link.silent_for > min(self._ties.config.cluster.timeout, self._lease.seconds / 2):

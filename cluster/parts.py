@@ -10,9 +10,9 @@ from .membership.lease import Lease
 from .membership.recovery import Recovery
 from .replication.declared_groups import DeclaredGroups
 from .replication.routes import Routes
+from .sessions.assignments import Assignments
 from .sessions.claim import Claims
 from .sessions.delayed_messages import RedisDelayed
-from .sessions.leases import Leases
 from .sessions.takeover import TakeOver
 from .sessions.tenant_queues import TenantQueues
 from .sessions.unfinished import Unfinished
@@ -27,7 +27,7 @@ class SessionParts(NamedTuple):
     wills: Wills
     unfinished: Unfinished
     takeover: TakeOver
-    leases: Leases
+    assignments: Assignments
     groups: DeclaredGroups
     delayed: RedisDelayed
     tenant_queues: TenantQueues

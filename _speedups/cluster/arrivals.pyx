@@ -1,9 +1,9 @@
-"""Messages that Redis has for this node: entries of queues go to their sessions, leased messages to their groups."""
+"""Messages that Redis has for this node: entries of queues go to their sessions, assigned messages to their groups."""
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from .given cimport note_given
-from .group_leases cimport GroupLeases
+from .group_assignments cimport GroupAssignments
 from .message_codec cimport AS_PUBLISHED, OF_SHARE, Heads, Opened, open_entry, read_heads, read_message
 from ..session.group cimport Group
 from ..session.message cimport (
@@ -20,7 +20,7 @@ from .message_codec import encode_entry, encode_message
 def arrive(Session session not None, uint64_t n, bytes data not None, bint given=False):
     """Pass an entry of a queue with queue number `n`, encoded for Redis, to its session.
 
-    `given`: Redis has just given it to the session, as a member of a group.
+    `given`: Redis has just given it to the session, as a subscriber of a group.
     """
     cdef Opened entry = open_entry(data, len(data))
     cdef int64_t deadline
@@ -71,23 +71,23 @@ def unfinished(Session session not None):
     return found
 
 
-def leased(object group not None, uint64_t place, bytes data not None):
-    """Redis has leased a message to this node: pass it to the group."""
+def assigned(object group not None, uint64_t place, bytes data not None):
+    """Redis has assigned a message to this node: pass it to the group."""
     cdef int64_t deadline
     cdef Publication publication
     cdef Message* m
-    cdef GroupLeases leases = (<Group?>group).backing
+    cdef GroupAssignments assignments = (<Group?>group).backing
     cdef const uint8_t* p = data
     cdef Py_ssize_t size = len(data)
     cdef Heads heads = read_heads(p, size)
     if heads.failures:
-        leases.group.backlog.failures.restore(place, heads.failures)
+        assignments.group.backlog.failures.restore(place, heads.failures)
     publication = read_message(p + heads.size, size - heads.size, &deadline)
-    publication.expires = leases.group.turn.journal.clock_of(deadline)
+    publication.expires = assignments.group.turn.journal.clock_of(deadline)
     m = message_new(&publication)
     if m == NULL:
         raise MemoryError
     try:
-        leases.take(place, m, heads.key, heads.number, heads.elsewhere)
+        assignments.take(place, m, heads.key, heads.number, heads.elsewhere)
     finally:
         message_release(m)

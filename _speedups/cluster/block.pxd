@@ -35,12 +35,12 @@ cdef class Block:
     cdef readonly list changes         # of `commit`
     cdef readonly bytes settled        # steps that the node settles with groups, for the last of them; empty = none
     cdef readonly bint is_part         # the next block goes on with a message of this one
-    cdef list moves, done              # of the journal: leases end with this block
+    cdef list moves, done              # of the journal: assignments end with this block
     cdef readonly bytes batch          # for the log and other nodes, with its header; empty = nothing
     cdef readonly tuple entry          # of the message log: (id, block); None = no entry
     cdef list sessions                 # Sessions that get messages, in the order of the reply
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
-    cdef dict of_groups                # place of a message -> (group, place in it, the Member that counts it)
+    cdef dict of_groups                # place of a message -> (group, place in it, the GroupSubscriber that counts it)
     cdef Queued* messages
     cdef Py_ssize_t message_count
     cdef Items pushes                  # by session
@@ -48,4 +48,4 @@ cdef class Block:
     cdef int not_given(self, uint64_t number) except -1
 
 
-cdef list ended_leases(list moves, list done)
+cdef list ended_assignments(list moves, list done)

@@ -7,7 +7,7 @@ from .given cimport forget_given, note_given
 from ..session.message cimport message_release
 
 
-cdef list ended_leases(list moves, list done):
+cdef list ended_assignments(list moves, list done):
     return [*zip(moves[1::6], moves[2::6]), *zip(done[::2], done[1::2])]
 
 
@@ -15,9 +15,9 @@ cdef class Block:
     """A turn's changes, to be sent to Redis."""
 
     @property
-    def ended_leases(self):
-        """(group, place) of the leases that end with this block, as a list."""
-        return ended_leases(self.moves, self.done)
+    def ended_assignments(self):
+        """(group, place) of the assignments that end with this block, as a list."""
+        return ended_assignments(self.moves, self.done)
 
     def __len__(self):
         return (len(self.commit) + self.texts_size + len(self.batch) + sum(map(len, self.acks))

@@ -1,4 +1,4 @@
-# The members of a shared subscription at other nodes. See group_peers.pyx.
+# The subscribers of a shared subscription at other nodes. See group_peers.pyx.
 
 cimport cython
 from libc.stdint cimport int64_t, uint32_t
@@ -6,18 +6,18 @@ from libc.stdint cimport int64_t, uint32_t
 from .peer cimport Peer
 
 
-cdef class PeerMembers:
+cdef class PeerSubscribers:
     cdef Peer peer
-    cdef int qos                   # highest of its members
+    cdef int qos                   # highest of its subscribers
     cdef int64_t weight            # how many are connected, as the node has announced it
     cdef int64_t credit            # see `next_node`
 
 
 @cython.final
 cdef class GroupPeers:
-    cdef list items                # PeerMembers
+    cdef list items                # PeerSubscribers
     cdef bytes node                # id of this node
-    cdef int64_t credit            # of the members here
+    cdef int64_t credit            # of the subscribers here
 
     cdef bint set(self, Peer peer, int announced) except -1
     cdef int highest_qos(self) except -2

@@ -1,4 +1,4 @@
-"""The members of a shared subscription at other nodes: how many, and which node gives the next message of QoS 0."""
+"""The subscribers of a shared subscription at other nodes: how many, and which node gives the next message of QoS 0."""
 
 cimport cython
 from libc.stdint cimport int64_t, uint32_t
@@ -8,17 +8,17 @@ from ..session.group_keys cimport hash_of
 
 cdef enum:
     MAXIMUM_QOS = 3            # of the announcement of a node ...
-    QOS_BITS = 2               # ... the number of its members is above ...
-    EXACT_MEMBERS = 8          # ... itself, up to this one
+    QOS_BITS = 2               # ... the number of its subscribers is above ...
+    EXACT_SUBSCRIBERS = 8          # ... itself, up to this one
 
 
-cdef class PeerMembers:
-    """The members of a group at another node."""
+cdef class PeerSubscribers:
+    """The subscribers of a group at another node."""
 
 
 @cython.final
 cdef class GroupPeers:
-    """No other node has members.
+    """No other node has subscribers.
 
     Args:
         node: id of this node.
@@ -29,41 +29,41 @@ cdef class GroupPeers:
         self.items = []
 
     cdef bint set(self, Peer peer, int announced) except -1:
-        """A node has members, with this QoS and number as `Routes` announces them; -1: it has none.
+        """A node has subscribers, with this QoS and number as `Routes` announces them; -1: it has none.
 
         Returns whether it had some.
         """
-        cdef PeerMembers there
+        cdef PeerSubscribers there
         for there in self.items:
             if there.peer is peer:
                 if announced < 0:
                     self.items.remove(there)
                 else:
-                    set_members(there, announced)
+                    set_subscribers(there, announced)
                 return True
         if announced >= 0:
-            there = PeerMembers()
+            there = PeerSubscribers()
             there.peer = peer
             self.items.append(there)
-            set_members(there, announced)
+            set_subscribers(there, announced)
         return False
 
     cdef int highest_qos(self) except -2:
-        """The highest QoS of all these members; -1: there are none."""
-        cdef PeerMembers there
+        """The highest QoS of all these subscribers; -1: there are none."""
+        cdef PeerSubscribers there
         cdef int highest = -1
         for there in self.items:
             highest = max(highest, there.qos)
         return highest
 
     cdef Peer next_node(self, int64_t here):
-        """The node that gives the next message of QoS 0; None: this one, which has `here` connected members.
+        """The node that gives the next message of QoS 0; None: this one, which has `here` connected subscribers.
 
-        Smooth rotation by weight: each gets its weight as credit, and the member with the most credit pays for the turn
-        of all.
+        Smooth rotation by weight: each gets its weight as credit, and the subscriber with the most credit pays for the
+        turn of all.
         """
         cdef int64_t total = here
-        cdef PeerMembers there, chosen = None
+        cdef PeerSubscribers there, chosen = None
         self.credit += here
         for there in self.items:
             there.credit += there.weight
@@ -79,9 +79,9 @@ cdef class GroupPeers:
     cdef Peer node_of(self, uint32_t hash, bint here):
         """The node that gives messages of QoS 0 with a key; None: this one. All nodes find the same.
 
-        `here`: a member here is connected.
+        `here`: a subscriber here is connected.
         """
-        cdef PeerMembers there
+        cdef PeerSubscribers there
         cdef Peer chosen = None
         cdef uint32_t score, highest = weight_of(hash, self.node) if here else 0
         for there in self.items:
@@ -91,10 +91,10 @@ cdef class GroupPeers:
         return chosen
 
 
-cdef int set_members(PeerMembers there, int announced) except -1:
+cdef int set_subscribers(PeerSubscribers there, int announced) except -1:
     there.qos = announced & MAXIMUM_QOS
     there.weight = announced >> QOS_BITS
-    if there.weight > EXACT_MEMBERS:
+    if there.weight > EXACT_SUBSCRIBERS:
         there.weight = <int64_t>1 << (there.weight - 5)      # powers of two follow, from 16
     return 0
 

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from ..base.buffers cimport Pool
 from .block cimport Forward, Items, Queued
-from .lease_records cimport LeaseRecords
+from .group_records cimport GroupRecords
 from ..session.journal cimport Journal
 from ..log.message_log cimport MessageLog
 from ..session.message cimport Message
@@ -17,10 +17,10 @@ cdef class ClusterJournal(Journal):
     cdef Pool packing
     cdef list sessions                 # Sessions of this block, peers too
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
-    cdef dict of_groups                # place of a message -> (group, place in it, the Member that counts it)
+    cdef dict of_groups                # place of a message -> (group, place in it, the GroupSubscriber that counts it)
     cdef dict heads                    # place of a message -> heads of a message of a group
     cdef dict shares                   # group -> places of messages
-    cdef readonly LeaseRecords leases  # the records of groups that are no messages
+    cdef readonly GroupRecords group_records  # the records of groups that are no messages
     cdef list delayed_messages         # place of a message in the call, seconds, client id of its publisher, in turn
     cdef dict tenants                  # prefix of a tenant with a limit of its queues -> Tenant: the block adds to them
     cdef uint64_t block                # number of this block, for the marks on sessions
@@ -46,7 +46,7 @@ cdef class ClusterJournal(Journal):
     cdef bint counts_much(self, Session session) except -1
     cdef int share(self, bytes group, Tenant tenant, Message* m, uint8_t qos, bytes head) except -1
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
-                         uint64_t place, bytes heads, object member) except -1
+                         uint64_t place, bytes heads, object subscriber) except -1
     cdef int put_back(self, bytes group, uint64_t place, Message* m, bytes heads) except -1
     cdef uint32_t index(self, Subscriber session) except? 0
     cdef uint64_t place(self, Message* m, uint8_t flags, bytes identifiers) except? 0

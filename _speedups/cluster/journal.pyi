@@ -3,11 +3,11 @@ from typing import Any
 
 from ..log.message_log import MessageLog
 from ..session.journal import Journal
-from .lease_records import LeaseRecords
+from .group_records import GroupRecords
 
 class ClusterJournal(Journal):
     log: MessageLog | None
-    leases: LeaseRecords
+    group_records: GroupRecords
     def __init__(self, header: Callable[[], bytes], node: bytes = ...) -> None: ...
     def attach(self, log: MessageLog) -> None: ...
     def change(self, record: tuple[Any, ...]) -> None: ...

@@ -16,7 +16,7 @@ from ..base.array cimport array_reserve
 from ..base.buffers cimport Buffer, buffer_free, pool_free
 from ..base.msgpack cimport put_array, put_number, put_object
 from .block cimport Block, Forward, Item, Items, Queued
-from .lease_records cimport LeaseRecords, flat_keys
+from .group_records cimport GroupRecords, flat_keys
 from .message_codec cimport stored_size, write_message
 from .packing cimport (
     FIRST_MESSAGE, pack_acks, pack_handshakes, pack_log, pack_messages, pack_pushes,
@@ -61,7 +61,7 @@ cdef class ClusterJournal(Journal):
         self.shared = True
         self.epoch = 1
         self.most_pushes = PUSHES_MAX
-        self.leases = LeaseRecords(self)
+        self.group_records = GroupRecords(self)
         self.begin()
 
     def __dealloc__(self):
@@ -263,34 +263,34 @@ cdef class ClusterJournal(Journal):
         return self.note(QUEUED)
 
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
-                         uint64_t place, bytes heads, object member) except -1:
-        """Record that a leased message goes into the queue of a persistent session; `member` counts it."""
+                         uint64_t place, bytes heads, object subscriber) except -1:
+        """Record that a assigned message goes into the queue of a persistent session; `subscriber` counts it."""
         cdef uint64_t number
         number = self.new_place(m, flags, identifiers)
-        self.of_groups[number] = (group, place, member)
+        self.of_groups[number] = (group, place, subscriber)
         self.heads[number] = heads
         add(&self.pushes, self.index(session), QUEUED, number)
-        return self.leases.given(group, place, session)
+        return self.group_records.given(group, place, session)
 
     cdef int put_back(self, bytes group, uint64_t place, Message* m, bytes heads) except -1:
-        """Record that a message whose lease has ended comes back."""
+        """Record that a message whose assignment has ended comes back."""
         cdef uint64_t number = self.place(m, m.qos | m.retain << 2, b"")
-        return self.leases.put(group, place, heads, number + FIRST_MESSAGE)
+        return self.group_records.put(group, place, heads, number + FIRST_MESSAGE)
 
     # ---- the block ----
 
     def take(self):
         """Return the block, and begin a new one."""
         cdef Block block = Block()
-        cdef LeaseRecords leases = self.leases
+        cdef GroupRecords records = self.group_records
         cdef Buffer b = Buffer(NULL, 0, 0, 0, 0)
         cdef Py_ssize_t i
         block.acks = pack_acks(&self.packing, &self.acks, self.sessions)
-        block.settled = leases.pack_settled()
+        block.settled = records.pack_settled()
         is_needed = (self.pushes.count or self.handshakes.count or self.forward_count or self.changes or self.wills
-                     or self.releases or self.shares or leases.changes() or self.delayed_messages)
+                     or self.releases or self.shares or records.changes() or self.delayed_messages)
         block.is_part = self.is_part
-        block.moves, block.done = leases.moves, leases.done
+        block.moves, block.done = records.moves, records.done
         if block.settled and not block.acks:
             block.acks = [NO_ACKS]
         block.commit = block.batch = b""
@@ -314,11 +314,11 @@ cdef class ClusterJournal(Journal):
                 pack_handshakes(&b, &self.packing, &self.handshakes, RELEASED, self.sessions, None)
                 put_object(&b, &self.packing, self.wills)
                 put_object(&b, &self.packing, self.releases)
-                put_object(&b, &self.packing, leases.limits)
+                put_object(&b, &self.packing, records.limits)
                 put_object(&b, &self.packing, [part for share in self.shares.items() for part in share])
-                put_object(&b, &self.packing, leases.moves)
-                put_object(&b, &self.packing, flat_keys(leases.closed))
-                put_object(&b, &self.packing, flat_keys(leases.checks))
+                put_object(&b, &self.packing, records.moves)
+                put_object(&b, &self.packing, flat_keys(records.closed))
+                put_object(&b, &self.packing, flat_keys(records.checks))
                 put_object(&b, &self.packing, self.delayed_messages)
                 put_object(&b, &self.packing, [part for each in self.tenants.values()
                                                for part in (each.prefix, each.max_queued_bytes)])
@@ -343,5 +343,5 @@ cdef class ClusterJournal(Journal):
         self.weight = 0
         self.full = False
         self.begin()
-        leases.begin()
+        records.begin()
         return block

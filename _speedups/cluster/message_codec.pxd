@@ -27,7 +27,7 @@ cdef enum:
 cdef struct Heads:
     Py_ssize_t size                # bytes before the message
     int64_t key                    # hash; -1 = none
-    uint64_t number                # of the lease
+    uint64_t number                # of the assignment
     bint elsewhere
     uint64_t failures              # deliveries << 8 | reason code of the last
 

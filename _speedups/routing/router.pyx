@@ -35,7 +35,7 @@ from ..session.message cimport (
 )
 from ..session.group cimport Group
 from ..session.journal cimport BLOCK_MAX
-from ..session.group_members cimport Member
+from ..session.group_subscriber cimport GroupSubscriber
 from ..session.rights cimport MAY_PUBLISH, Rights
 from ..session.session cimport Session
 from ..session.subscriber cimport (
@@ -278,7 +278,7 @@ cdef class Router:
                 if subscriber.kind > SHARED or (qos and receiver.qos):
                     if subscriber.kind == GROUP and not (qos and receiver.qos):
                         receivers += 1
-                        if not publication.forwarded:     # else the node that accepted it has chosen the member
+                        if not publication.forwarded:     # else the node that accepted it has chosen the subscriber
                             sent += self.send_to_one(<Group>subscriber, publication, tracer)
                     elif not divided or subscriber.kind != SHARED:
                         receivers += subscriber.accept(publication, plan, receiver)
@@ -381,24 +381,24 @@ cdef class Router:
         return False
 
     cdef bint send_to_one(self, Group group, Publication* publication, Tracer tracer) except -1:
-        """Send a QoS 0 message to the next member of a shared subscription; returns whether it was sent."""
-        cdef Member member
+        """Send a QoS 0 message to the next subscriber of a shared subscription; returns whether it was sent."""
+        cdef GroupSubscriber chosen
         cdef Session session
         cdef Outlet outlet
         if group.pass_on(publication):
             return False
-        member = group.choose(publication)
-        if member is None:
+        chosen = group.choose(publication)
+        if chosen is None:
             if tracer is not None:
-                trace_delivery(tracer, "dropped", group, publication, 0, "QoS 0, and no member takes it")
+                trace_delivery(tracer, "dropped", group, publication, 0, "QoS 0, and no subscriber takes it")
             return False
-        session = member.session
+        session = chosen.session
         outlet = session.outlet
         if self.turn.deliver_hook is not None and not self.may_deliver(session, publication, tracer):
             return False
         if outlet.level == 5:
-            return self.send_level_5(session, outlet, member.properties, len(member.properties),
-                                     KEEP_RETAIN if member.options & KEEPS_RETAIN else 0, publication, tracer)
+            return self.send_level_5(session, outlet, chosen.properties, len(chosen.properties),
+                                     KEEP_RETAIN if chosen.options & KEEPS_RETAIN else 0, publication, tracer)
         if publication.packet == NULL:
             self.encode(publication)
         if not has_room(outlet, publication.packet_size):

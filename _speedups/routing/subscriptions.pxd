@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from ..session.group cimport Group
-from ..session.group_members cimport Member
+from ..session.group_subscriber cimport GroupSubscriber
 from ..session.subscriber cimport Subscriber
 from ..session.turn cimport Turn
 from .plans cimport Plans
@@ -18,15 +18,15 @@ cdef class SubscriptionTree(Plans):
     cdef dict by_name          # Group by its name
     cdef list leaving          # (subscriber, function) that have ended: their subscriptions are removed in slices ...
     cdef object later          # ... by this function, which calls another one in a later turn; None: at once
-    cdef object backing_type   # of groups: GroupJournal, or GroupLeases in a cluster
+    cdef object backing_type   # of groups: GroupJournal, or GroupAssignments in a cluster
     cdef uint64_t last_group   # number of the newest
 
-    cdef Member member_of(self, Subscriber subscriber, bytes name)
+    cdef GroupSubscriber shared_of(self, Subscriber subscriber, bytes name)
     cdef Group group(self, Turn turn, bytes name)
     cdef int end_group(self, Group group) except -1
     cdef int set_qos(self, Group group) except -1
     cdef int end_if_empty(self, Group group) except -1
-    cdef int leave(self, Member member, bint session_ends) except -1
+    cdef int leave(self, GroupSubscriber shared, bint session_ends) except -1
     cdef int remove_slice(self, Subscriber subscriber, removed) except -1
     cdef uint8_t options_of(self, Subscriber subscriber, uint32_t position) noexcept
     cdef Py_ssize_t find(self, Subscriber subscriber, Node* node) noexcept

@@ -3,7 +3,8 @@
 A subscription is two small records, one at the node of its filter and one at its session. Each holds the position of
 the other, so that either side removes it in constant time. Its meaning for a topic name is in `plans.pyx`.
 
-Sessions that subscribe to `$share/NAME/FILTER` are the members of a group, which is the only subscriber to the filter.
+Sessions that subscribe to `$share/NAME/FILTER` are the subscribers of a group, which is the only subscriber to the
+filter.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -14,10 +15,10 @@ from ..base.array cimport array_reserve_tight
 from ..codec.topics cimport shared_filter_at, weight_of
 from ..session.group cimport Group
 from ..session.group_journal cimport GroupJournal
-from ..session.group_members cimport Member
+from ..session.group_subscriber cimport GroupSubscriber
 from ..session.group_settings cimport GroupSettings
 from ..session.journal cimport UNSUBSCRIBED
-from ..session.membership cimport Memberships
+from ..session.shared_subscription cimport SharedSubscriptions
 from ..session.rights cimport Rights
 from ..session.session cimport Session
 from ..session.subscriber cimport GROUP, LOCAL, PEER, SHARED, Subscriber, Subscription
@@ -28,7 +29,7 @@ from ..session.tenant cimport Tenant
 
 cdef enum:
     ENTRY_BYTES = sizeof(SubscriptionEntry) + sizeof(Subscription)     # of a subscription, besides its node
-    MEMBER_BYTES = 320         # of a membership in a group ...
+    SUBSCRIBER_BYTES = 320         # of a subscription in a group ...
     GROUP_BYTES = 1792         # ... and of a group, besides its name and its subscription
     SLICE = 500                # subscriptions ...
     SLICE_BYTES = 2097152      # ... and bytes of the tree that are removed at once: about a millisecond of work
@@ -102,15 +103,15 @@ cdef class SubscriptionTree(Plans):
         """Remove a subscription. False if there was none with this filter."""
         cdef const uint8_t* path = topic_filter
         cdef Py_ssize_t n = len(topic_filter)
-        cdef Member member = self.member_of(subscriber, topic_filter)
+        cdef GroupSubscriber shared = self.shared_of(subscriber, topic_filter)
         cdef Node* node
         cdef Py_ssize_t at
         if subscriber.kind == PEER and shared_filter_at(path, n):
             return self.leave_peer(subscriber, topic_filter)
-        if member is not None:
+        if shared is not None:
             if subscriber.kind == LOCAL and subscriber.recorded():
                 subscriber.turn.journal.text(UNSUBSCRIBED, subscriber.session_id, path, n)
-            self.leave(member, False)
+            self.leave(shared, False)
             return True
         node = node_at(self.root, path, n, NULL)
         at = self.find(subscriber, node) if node != NULL else -1
@@ -132,16 +133,16 @@ cdef class SubscriptionTree(Plans):
         Args:
             removed: called with lists of (topic filter, options) when they have left the tree; None: no call.
         """
-        cdef Member member
+        cdef GroupSubscriber shared
         cdef list groups = []
         if subscriber.kind == PEER:
             for name in list(self.by_name):
                 self.leave_peer(subscriber, name)
         if isinstance(subscriber, Session) and (<Session>subscriber).shares is not None:
-            for member in list((<Session>subscriber).shares.items):
-                if member is not None:
-                    groups.append((member.group.client_id, member.options))
-                    self.leave(member, True)
+            for shared in list((<Session>subscriber).shares.items):
+                if shared is not None:
+                    groups.append((shared.group.client_id, shared.options))
+                    self.leave(shared, True)
         if groups and removed is not None:
             removed(groups)
         self.count_held(subscriber, -<int64_t>subscriber.subscription_count)
@@ -260,27 +261,28 @@ cdef class SubscriptionTree(Plans):
     # ---- groups ----
 
     def join(self, Session session not None, bytes name not None, uint8_t options, uint32_t identifier):
-        """Make the session a member of a group, or replace the options of its membership; True if it is a new one."""
-        cdef Member member = self.member_of(session, name)
+        """Make the session a subscriber of a group, or replace the options of its subscription; True if it is a new
+        one."""
+        cdef GroupSubscriber shared = self.shared_of(session, name)
         cdef Group group
         cdef const uint8_t* path = name
-        cdef bint is_new = member is None
+        cdef bint is_new = shared is None
         if is_new:
             group = self.group(session.turn, name)
-            member = Member(group, session)
+            shared = GroupSubscriber(group, session)
             if session.shares is None:
-                session.shares = Memberships()
-            session.shares.add(member)
+                session.shares = SharedSubscriptions()
+            session.shares.add(shared)
             session.subscription_weight += weight_of(path, len(name))
             self.count_held(session, 1)
-            self.grow(session.tenant, MEMBER_BYTES, MEMBER_BYTES)
-        group = <Group>member.group
-        member.set_options(options, identifier)
+            self.grow(session.tenant, SUBSCRIBER_BYTES, SUBSCRIBER_BYTES)
+        group = <Group>shared.group
+        shared.set_options(options, identifier)
         if session.kind == LOCAL and session.recorded():
             session.turn.journal.subscribed(session.session_id, options, identifier, path, len(name))
-        group.options_changed(member)
+        group.options_changed(shared)
         if is_new:
-            group.join(member)
+            group.join(shared)
         self.set_qos(group)
         return is_new
 
@@ -301,66 +303,67 @@ cdef class SubscriptionTree(Plans):
         del self.by_name[group.client_id]
         return self.grow(group.tenant, -size, -size)
 
-    cdef Member member_of(self, Subscriber subscriber, bytes name):
-        """The membership of the subscriber in the group with this name, or None."""
+    cdef GroupSubscriber shared_of(self, Subscriber subscriber, bytes name):
+        """The subscription of the subscriber in the group with this name, or None."""
         if isinstance(subscriber, Session) and (<Session>subscriber).shares is not None:
             return (<Session>subscriber).shares.of(name)
         return None
 
     cdef int set_qos(self, Group group) except -1:
-        """The group subscribes with the highest QoS of its members."""
+        """The group subscribes with the highest QoS of its subscribers."""
         self.subscribe(group, group.topic_filter, group.qos)
         return 0
 
-    cdef int leave(self, Member member, bint session_ends) except -1:
-        """End a membership; the group ends with its last one [5: 4.8.2]."""
-        cdef Group group = member.group
+    cdef int leave(self, GroupSubscriber shared, bint session_ends) except -1:
+        """End a subscription; the group ends with its last one [5: 4.8.2]."""
+        cdef Group group = shared.group
         cdef bytes name = group.client_id
-        self.count_held(member.session, -1)
-        member.session.subscription_weight -= weight_of(name, len(name))
-        self.grow(member.session.tenant, -MEMBER_BYTES, -MEMBER_BYTES)
-        group.leave(member, session_ends)
-        return self.set_qos(group) if group.members else self.end_if_empty(group)
+        self.count_held(shared.session, -1)
+        shared.session.subscription_weight -= weight_of(name, len(name))
+        self.grow(shared.session.tenant, -SUBSCRIBER_BYTES, -SUBSCRIBER_BYTES)
+        group.leave(shared, session_ends)
+        return self.set_qos(group) if group.subscribers else self.end_if_empty(group)
 
     cdef int end_if_empty(self, Group group) except -1:
-        """End a group without members; one that is declared or has members at other nodes goes on."""
+        """End a group without subscribers; one that is declared or has subscribers at other nodes goes on."""
         group.backing.abandon()
         if not group.is_empty():
             return self.set_qos(group)
         return self.end_group(group)
 
     def join_peer(self, Subscriber peer not None, bytes name not None, int announced):
-        """Another node has members of a group, with this QoS and number (see `Routes`); True if it had none."""
+        """Another node has subscribers of a group, with this QoS and number (see `Routes`); True if it had none."""
         cdef Group group = self.group(peer.turn, name)
         known = group.backing.set_peer(peer, announced)
         self.set_qos(group)
         return not known
 
     def leave_peer(self, Subscriber peer not None, bytes name not None):
-        """Another node has no members of a group any more; False if it had none."""
+        """Another node has no subscribers of a group any more; False if it had none."""
         cdef Group group = self.by_name.get(name)
         if group is None or not group.backing.set_peer(peer, -1):
             return False
-        if group.members:
+        if group.subscribers:
             self.set_qos(group)
         else:
             self.end_if_empty(group)
         return True
 
     def declare(self, Turn turn not None, bytes name not None, GroupSettings settings not None):
-        """Let a group exist without members, with these settings."""
+        """Let a group exist without subscribers, with these settings."""
         cdef Group group = self.group(turn, name)
         group.configure(settings)
         self.set_qos(group)
         turn.schedule_send(group)
 
     def undeclare(self, bytes name not None):
-        """Let a group exist by its members only. Returns the number of dropped messages; None: it is not declared."""
+        """Let a group exist by its subscribers only. Returns the number of dropped messages; None: it is not
+        declared."""
         cdef Group group = self.by_name.get(name)
         if group is None or not group.settings.declared:
             return None
         group.configure(None)
-        if group.members:
+        if group.subscribers:
             self.set_qos(group)
             group.turn.schedule_send(group)
             return 0
@@ -385,17 +388,17 @@ cdef class SubscriptionTree(Plans):
         return group
 
     def restored(self):
-        """End the restore, after the restore of all sessions: groups without members end, the others give back the
+        """End the restore, after the restore of all sessions: groups without subscribers end, the others give back the
         unsent."""
         cdef Group group
-        cdef Member member
+        cdef GroupSubscriber shared
         for group in list(self.by_name.values()):
             if group.is_empty():
                 self.end_group(group)       # it was declared once
                 continue
             (<GroupJournal?>group.backing).restored()
-            for member in group.members:
-                group.detached(member)
+            for shared in group.subscribers:
+                group.detached(shared)
 
     # ---- queries ----
 
@@ -403,7 +406,7 @@ cdef class SubscriptionTree(Plans):
         """Whether the subscriber has a subscription with this topic filter."""
         cdef const uint8_t* path = topic_filter
         cdef Node* node
-        if self.member_of(subscriber, topic_filter) is not None:
+        if self.shared_of(subscriber, topic_filter) is not None:
             return True
         node = node_at(self.root, path, len(topic_filter), NULL)
         return node != NULL and self.find(subscriber, node) >= 0
@@ -414,7 +417,7 @@ cdef class SubscriptionTree(Plans):
         cdef Py_ssize_t n = len(topic_filter), at = shared_filter_at(path, n)
         cdef int64_t size = missing_bytes(self.root, path + at, n - at) + ENTRY_BYTES
         if at:
-            size += MEMBER_BYTES + (GROUP_BYTES + n if topic_filter not in self.by_name else 0)
+            size += SUBSCRIBER_BYTES + (GROUP_BYTES + n if topic_filter not in self.by_name else 0)
         return size
 
     def subscriptions_of(self, Subscriber subscriber not None):
@@ -426,16 +429,16 @@ cdef class SubscriptionTree(Plans):
         cdef uint32_t i
         cdef Node* node
         cdef SubscriptionEntry* entry
-        cdef Member member
+        cdef GroupSubscriber shared
         cdef list found = []
         for i in range(subscriber.subscription_count):
             node = <Node*>subscriber.subscriptions[i].node
             entry = &(<SubscriptionEntry*>node.value)[subscriber.subscriptions[i].position]
             found.append((path_of(node), entry.options & STORED_OPTIONS, entry.options >> IDENTIFIER_SHIFT))
         if isinstance(subscriber, Session) and (<Session>subscriber).shares is not None:
-            for member in (<Session>subscriber).shares.items:
-                if member is not None:
-                    found.append((member.group.client_id, member.options, member.identifier))
+            for shared in (<Session>subscriber).shares.items:
+                if shared is not None:
+                    found.append((shared.group.client_id, shared.options, shared.identifier))
         return found
 
     def record(self, Subscriber subscriber not None):

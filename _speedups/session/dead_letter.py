@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class DeadLetter(NamedTuple):
-    """A message that no member of a group has acknowledged."""
+    """A message that no subscriber of a group has acknowledged."""
 
     group: bytes  # `$share/NAME/FILTER`
     to: bytes  # topic name that it is published to; empty: it is dropped

@@ -1,14 +1,14 @@
 from .group_backing import GroupBacking
-from .group_members import Member
 from .group_settings import GroupSettings
-from .membership import SessionGroup
+from .group_subscriber import GroupSubscriber
 from .session import Session
+from .shared_subscription import SessionGroup
 from .turn import Turn
 
 class Group(SessionGroup):
     topic_filter: bytes
     backing: GroupBacking
-    members: list[Member]
+    subscribers: list[GroupSubscriber]
     given: int
     returned: int
     def __init__(

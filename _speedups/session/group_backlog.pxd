@@ -1,4 +1,4 @@
-# The messages of a shared subscription that no member has, by its settings. See group_backlog.pyx.
+# The messages of a shared subscription that no subscriber has, by its settings. See group_backlog.pyx.
 
 cimport cython
 from libc.stdint cimport uint64_t
@@ -8,7 +8,7 @@ from .group_failures cimport Failures
 from .group_keys cimport KeyTable
 from .group_queue cimport Waiting, WaitingQueue
 from .group_rotation cimport Rotation
-from .membership cimport SessionGroup
+from .shared_subscription cimport SessionGroup
 from .message cimport Message
 
 

@@ -1,4 +1,4 @@
-"""The messages of a shared subscription that no member has: how many may wait, how long, and which are dropped.
+"""The messages of a shared subscription that no subscriber has: how many may wait, how long, and which are dropped.
 
 At the limits of the settings the policy selects the message to drop. With `last_value` a new message replaces the
 message to its topic. A message that was sent without success as often as `max_deliveries` allows is a dead letter: the
@@ -15,7 +15,7 @@ from .group_keys cimport Key, KeyTable
 from .group_queue cimport Held, Waiting, WaitingQueue, held_of
 from .group_rotation cimport Rotation
 from .group_settings cimport ROTATION
-from .membership cimport SessionGroup
+from .shared_subscription cimport SessionGroup
 from .message cimport (
     Message, Publication, expiry_after, message_hold, message_new, message_payload, message_properties,
     message_release, publication_of_message,
@@ -32,7 +32,7 @@ cdef class Backlog:
 
     Args:
         group: whose messages they are.
-        rotation: of its members.
+        rotation: of its subscribers.
     """
 
     def __init__(self, SessionGroup group not None, Rotation rotation not None):
@@ -85,7 +85,7 @@ cdef class Backlog:
     cdef int keep_waiting(self, uint64_t place, Message* message) except -1:
         """Put a message behind all others, whatever the limits are; takes over the reference."""
         self.queue.add(place, message)
-        self.trace("queued", message, "no member has room")
+        self.trace("queued", message, "no subscriber has room")
         if self.rotation.ready_count:             # they may not take this one: it must not hold up those behind it
             self.group.turn.schedule_send(self.group)
         return 0
@@ -121,7 +121,7 @@ cdef class Backlog:
     # ---- messages that come back ----
 
     cdef int come_back(self, uint64_t place, Message* message) except -1:
-        """Take a message that a member had, to its old place; takes over the reference."""
+        """Take a message that a subscriber had, to its old place; takes over the reference."""
         self.returned += 1
         self.group.turn.counters[SHARED_RETURNED] += 1
         self.trace("returned", message, "")
@@ -229,7 +229,7 @@ cdef class Backlog:
         return self.backing.key_done(key, place)
 
     cdef int forget_key(self, uint64_t place) except -1:
-        """A message that no member has is dropped, or given with QoS 0."""
+        """A message that no subscriber has is dropped, or given with QoS 0."""
         cdef Key key = None if self.keys is None else self.keys.of(place)
         if key is None:
             return 0

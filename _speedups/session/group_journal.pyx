@@ -1,8 +1,8 @@
 """A shared subscription in the store of a node alone: its records in the journal, and its restore after a restart.
 
-While a persistent session is a member, or the group is declared, the group is *kept*: its messages are in the journal
-(GROUP_QUEUED), until they are in the queue of a persistent session (GIVEN), or done (GROUP_DONE). Else all members end
-with the node.
+While a persistent session is a subscriber, or the group is declared, the group is *kept*: its messages are in the
+journal (GROUP_QUEUED), until they are in the queue of a persistent session (GIVEN), or done (GROUP_DONE). Else all
+subscribers end with the node.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -11,7 +11,7 @@ from . cimport journal as j
 from .group cimport Group, give_back
 from .group_backing cimport GroupBacking
 from .group_keys cimport Key, hash_of
-from .group_members cimport Member, put_entry
+from .group_subscriber cimport GroupSubscriber, put_entry
 from .group_queue cimport Held
 from .group_settings cimport BY_PUBLISHER, BY_TOPIC
 from .message cimport Message, Publication, message_hold
@@ -21,7 +21,7 @@ from .session_store cimport Restored
 
 
 cdef class GroupJournal(GroupBacking):
-    """The records of a group without members.
+    """The records of a group without subscribers.
 
     Args:
         group: that has this as its backing.
@@ -43,16 +43,16 @@ cdef class GroupJournal(GroupBacking):
         self.next_place += 1
         return self.next_place - 1
 
-    cdef int put(self, Member member, uint64_t place, Message* message, uint8_t flags) except -1:
-        return self.record_given(member, place, put_entry(member, place, message, flags))
+    cdef int put(self, GroupSubscriber subscriber, uint64_t place, Message* message, uint8_t flags) except -1:
+        return self.record_given(subscriber, place, put_entry(subscriber, place, message, flags))
 
     cdef int take_back(self, uint64_t place, Message* message, bint record) except -1:
         if record and self.kept:
             self.record_queued(place, message)
         return self.group.backlog.come_back(place, message)
 
-    cdef int take_refused(self, Member member, uint64_t n, uint8_t code) except -1:
-        return give_back(member.session, n, queue_entry(member.session.queue, n), code)
+    cdef int take_refused(self, GroupSubscriber subscriber, uint64_t n, uint8_t code) except -1:
+        return give_back(subscriber.session, n, queue_entry(subscriber.session.queue, n), code)
 
     cdef int record_queued(self, uint64_t place, Message* message) except -1:
         if self.recorded():
@@ -71,10 +71,10 @@ cdef class GroupJournal(GroupBacking):
             self.journal.group_key(self.group.session_id, place, self.restored_keys[place])
         return 0
 
-    cdef int record_given(self, Member member, uint64_t place, uint64_t n) except -1:
-        if member.session.recorded():
+    cdef int record_given(self, GroupSubscriber subscriber, uint64_t place, uint64_t n) except -1:
+        if subscriber.session.recorded():
             self.record_key(place)
-            self.journal.given(self.group.session_id, place, member.session.session_id, n)
+            self.journal.given(self.group.session_id, place, subscriber.session.session_id, n)
         return 0
 
     cdef int record_failure(self, uint64_t place) except -1:
@@ -120,7 +120,7 @@ cdef class GroupJournal(GroupBacking):
         return 0
 
     cdef int stop_keeping(self, bint records) except -1:
-        """The last member with a persistent session has left."""
+        """The last subscriber with a persistent session has left."""
         if self.journal.epoch and records:
             self.journal.number(j.GROUP_GONE, self.group.session_id)
         self.kept = False
@@ -130,19 +130,19 @@ cdef class GroupJournal(GroupBacking):
         """Note the keys of the messages that are here, as far as they are known."""
         cdef uint64_t n, place
         cdef Held held
-        cdef Member member
+        cdef GroupSubscriber subscriber
         cdef Session session
         if self.group.backlog.keys is None:
             return 0
         for held in self.group.backlog.queue.messages():
             self.note_key(held.place, held.message)
-        for member in self.group.members:
-            session = member.session
-            for n in member.entries():
+        for subscriber in self.group.subscribers:
+            session = subscriber.session
+            for n in subscriber.entries():
                 if queue_entry(session.queue, n).message != NULL:
                     place = session.shares.place(n)
                     self.note_key(place, queue_entry(session.queue, n).message)
-                    self.group.backlog.keys.bind(place, member)
+                    self.group.backlog.keys.bind(place, subscriber)
         return 0
 
     cdef int note_key(self, uint64_t place, const Message* message) except -1:
@@ -155,7 +155,7 @@ cdef class GroupJournal(GroupBacking):
         return 0
 
     cdef int abandon(self) except -1:
-        return self.group.backlog.purge() if self.group.assigner.is_empty() else 0
+        return self.group.backlog.purge() if self.group.distributor.is_empty() else 0
 
     def record(self):
         """Write the group to the journal, before records that refer to it."""
@@ -176,7 +176,7 @@ cdef class GroupJournal(GroupBacking):
         """Write the messages that wait to the journal again, and the unacknowledged messages of clean sessions."""
         cdef uint64_t n
         cdef Held held
-        cdef Member member
+        cdef GroupSubscriber subscriber
         cdef Session session
         cdef Entry* e
         if not self.recorded():
@@ -185,9 +185,9 @@ cdef class GroupJournal(GroupBacking):
             self.record_queued(held.place, held.message)
         for place in self.group.backlog.failures.by_place or ():
             self.record_failure(place)
-        for member in self.group.members:
-            session = member.session
-            for n in () if session.recorded() else member.entries():
+        for subscriber in self.group.subscribers:
+            session = subscriber.session
+            for n in () if session.recorded() else subscriber.entries():
                 e = queue_entry(session.queue, n)
                 if e.message != NULL and e.flags & QOS == 1:
                     self.record_queued(session.shares.place(n), e.message)
@@ -224,19 +224,19 @@ cdef class GroupJournal(GroupBacking):
 
     def restore_given(self, uint64_t place, Session session not None, uint64_t n):
         """Restore a GIVEN record: the entry `n` of the session's queue is the message of this place."""
-        cdef Member member
+        cdef GroupSubscriber subscriber
         cdef Entry* e
         if self.restored_places is not None:
             self.restored_places.pop(place, None)
         self.next_place = max(self.next_place, place + 1)
-        for member in self.group.members:
-            if member.session is session and session.queue.head <= n < session.tail:
+        for subscriber in self.group.subscribers:
+            if subscriber.session is session and session.queue.head <= n < session.tail:
                 e = queue_entry(session.queue, n)
                 if e.state != ACKED and not e.flags & OF_GROUP:
                     e.flags |= OF_GROUP
-                    e.identifiers = member.index
+                    e.identifiers = subscriber.index
                     session.shares.put(session.queue.head, n, place)
-                    member.given += 1
+                    subscriber.given += 1
 
     cdef int restored(self) except -1:
         """End the restore: the messages that wait are in the order of their places."""
@@ -254,12 +254,12 @@ cdef class GroupJournal(GroupBacking):
 
     cdef int prune_failures(self) except -1:
         """Forget the failures of messages that were done while a compaction wrote them."""
-        cdef Member member
+        cdef GroupSubscriber subscriber
         cdef uint64_t n
         cdef set live = set(self.restored_places or ())
         if self.group.backlog.failures.by_place is None:
             return 0
-        for member in self.group.members:
-            for n in member.entries():
-                live.add(member.session.shares.place(n))
+        for subscriber in self.group.subscribers:
+            for n in subscriber.entries():
+                live.add(subscriber.session.shares.place(n))
         return self.group.backlog.failures.forget_others(live)

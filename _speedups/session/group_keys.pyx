@@ -1,9 +1,10 @@
-"""Order by key in a shared subscription: messages with one key keep their order over members, also when members end.
+"""Order by key in a shared subscription: messages with one key keep their order over subscribers, also when subscribers
+end.
 
-A key is a hash of the topic name, or of the publisher's client identifier. It is bound to a member while that has
-unacknowledged messages of it. Later messages of the key go to the same member, or are parked, even if others have room.
-When the last of them is acknowledged or has come back, the key is free: its parked messages go to any member, the
-lowest place first, and bind it again.
+A key is a hash of the topic name, or of the publisher's client identifier. It is bound to a subscriber while that has
+unacknowledged messages of it. Later messages of the key go to the same subscriber, or are parked, even if others have
+room. When the last of them is acknowledged or has come back, the key is free: its parked messages go to any subscriber,
+the lowest place first, and bind it again.
 
 The table owns no messages and gives none: `group.pyx` does. The heaps have entries that are outdated: an
 entry counts only if its place is still the first that is parked at the key, and the key is still bound as it was.
@@ -14,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from .group_settings cimport BY_TOPIC, GroupSettings
-from .membership cimport Membership
+from .shared_subscription cimport SharedSubscription
 from .message cimport Publication
 from .subscriber cimport Subscriber
 
@@ -72,7 +73,7 @@ cdef class KeyTable:
         return self.places.get(place)
 
     cdef int forget(self, uint64_t place) except -1:
-        """A message that no member has is dropped."""
+        """A message that no subscriber has is dropped."""
         cdef Key key = self.places.pop(place, None)
         if key is not None:
             key.known -= 1
@@ -86,27 +87,27 @@ cdef class KeyTable:
         self.blocked.pop(key, None)
         return 0
 
-    # ---- messages that members have ----
+    # ---- messages that subscribers have ----
 
-    cdef int bind(self, uint64_t place, Membership member) except -1:
-        """The message is given to the member."""
+    cdef int bind(self, uint64_t place, SharedSubscription subscriber) except -1:
+        """The message is given to the subscriber."""
         cdef Key key = self.of(place)
         if key is not None:
-            key.member = member
+            key.subscriber = subscriber
             key.given += 1
         return 0
 
     cdef bint release(self, uint64_t place) except -1:
-        """The message comes back from its member, or is done; returns whether parked messages may be given now."""
+        """The message comes back from its subscriber, or is done; returns whether parked messages may be given now."""
         cdef Key key = self.of(place)
-        cdef Membership member
+        cdef SharedSubscription subscriber
         if key is None or key.given == 0:
             return False
         key.given -= 1
         if key.given:
             return False
-        member, key.member = key.member, None
-        self.next_of(member)                      # entries of this key are outdated
+        subscriber, key.subscriber = key.subscriber, None
+        self.next_of(subscriber)                      # entries of this key are outdated
         if not key.parked:
             return False
         if key.blocked:
@@ -116,20 +117,21 @@ cdef class KeyTable:
         return True
 
     cdef bint done(self, uint64_t place) except -1:
-        """The message is acknowledged, or dropped by its member; returns whether parked messages may be given now."""
+        """The message is acknowledged, or dropped by its subscriber; returns whether parked messages may be given
+        now."""
         cdef bint found = self.release(place)
         self.forget(place)
         return found
 
     cdef int begin(self, uint64_t place) except -1:
-        """The message is the member's, and enters its queue later."""
+        """The message is the subscriber's, and enters its queue later."""
         cdef Key key = self.of(place)
         if key is not None:
             key.begun += 1
         return 0
 
     cdef int begin_ended(self, uint64_t place) except -1:
-        """The message enters the queue of the member, or comes back."""
+        """The message enters the queue of the subscriber, or comes back."""
         cdef Key key = self.of(place)
         if key is not None and key.begun:
             key.begun -= 1
@@ -140,7 +142,7 @@ cdef class KeyTable:
     # ---- messages that are parked ----
 
     cdef int park(self, Key key, uint64_t place, object held) except -1:
-        """Keep a message until its key is free or the key's member has room."""
+        """Keep a message until its key is free or the key's subscriber has room."""
         heappush(key.parked, (place, held))
         self.count += 1
         if key.parked[0][0] == place:
@@ -160,7 +162,7 @@ cdef class KeyTable:
         return self.offer(key)
 
     cdef int offer(self, Key key) except -1:
-        """The first parked message of the key, or its member, is another than before."""
+        """The first parked message of the key, or its subscriber, is another than before."""
         cdef tuple entry
         cdef Key other
         if not key.parked:
@@ -177,16 +179,16 @@ cdef class KeyTable:
         heappush(self.oldest, entry)
         if key.blocked or key.held:
             return 0
-        if key.member is None:
+        if key.subscriber is None:
             heappush(self.free, entry)
         else:
-            heappush(self.bound.setdefault(key.member, []), entry)
-            if key.member.ready:
-                self.woken.append(key.member)
+            heappush(self.bound.setdefault(key.subscriber, []), entry)
+            if key.subscriber.ready:
+                self.woken.append(key.subscriber)
         return 0
 
     cdef int block(self, Key key) except -1:
-        """No member with room may take the first parked message of the key: ignore it until something changes."""
+        """No subscriber with room may take the first parked message of the key: ignore it until something changes."""
         key.blocked = True
         self.blocked[key] = None
         return 0
@@ -205,24 +207,24 @@ cdef class KeyTable:
             self.unblock(key)
         return 0
 
-    cdef int wake(self, Membership member) except -1:
-        """The member has room."""
-        if member in self.bound:
-            self.woken.append(member)
+    cdef int wake(self, SharedSubscription subscriber) except -1:
+        """The subscriber has room."""
+        if subscriber in self.bound:
+            self.woken.append(subscriber)
         return 0
 
-    cdef Key next_of(self, Membership member):
-        """The key bound to the member whose parked message is the oldest, or None."""
-        cdef list heap = self.bound.get(member)
+    cdef Key next_of(self, SharedSubscription subscriber):
+        """The key bound to the subscriber whose parked message is the oldest, or None."""
+        cdef list heap = self.bound.get(subscriber)
         cdef Key key
         while heap:
             key = heap[0][1]
-            if (key.member is member and not key.blocked and not key.held and key.parked
+            if (key.subscriber is subscriber and not key.blocked and not key.held and key.parked
                     and key.parked[0][0] == heap[0][0]):
                 return key
             heappop(heap)
         if heap is not None:
-            del self.bound[member]
+            del self.bound[subscriber]
         return None
 
     cdef Key next_free(self):
@@ -230,7 +232,7 @@ cdef class KeyTable:
         cdef Key key
         while self.free:
             key = self.free[0][1]
-            if (key.member is None and not key.blocked and not key.held and key.parked
+            if (key.subscriber is None and not key.blocked and not key.held and key.parked
                     and key.parked[0][0] == self.free[0][0]):
                 return key
             heappop(self.free)

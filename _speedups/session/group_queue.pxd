@@ -1,4 +1,4 @@
-# The messages of a shared subscription that no member has. See group_queue.pyx.
+# The messages of a shared subscription that no subscriber has. See group_queue.pyx.
 
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
@@ -28,7 +28,7 @@ cdef class WaitingQueue:
     cdef Waiting* back             # messages that came back: a heap by place
     cdef Py_ssize_t back_count, back_capacity
     cdef KeyTable keys             # of the group, with messages that wait there; None: no order by key
-    cdef object aside              # deque of Held: messages that no member with room may take; None before the first
+    cdef object aside              # deque of Held: messages that no subscriber with room may take; or None
     cdef uint64_t count            # messages that wait, wherever ...
     cdef uint64_t size             # ... and their bytes
     cdef int64_t earliest          # no message that waits expires before; NEVER_EXPIRES = none expires

@@ -1,7 +1,7 @@
-"""The messages of a shared subscription that no member has, each with its place: a number that grows.
+"""The messages of a shared subscription that no subscriber has, each with its place: a number that grows.
 
-New messages are in a ring, returned messages in a heap, both by place. Messages that no member with room may take are
-put aside. With order by key, messages also wait at their keys (`group_keys.pyx`). The queue counts all of them.
+New messages are in a ring, returned messages in a heap, both by place. Messages that no subscriber with room may take
+are put aside. With order by key, messages also wait at their keys (`group_keys.pyx`). The queue counts all of them.
 
 With `last_value` only the newest message of each topic waits: `newest_of` finds it, `replace` gives it the content of a
 newer one.
@@ -108,7 +108,7 @@ cdef class WaitingQueue:
     # ---- in the order of their places ----
 
     cdef bint waits(self) noexcept:
-        """Whether messages wait that a member with room may take."""
+        """Whether messages wait that a subscriber with room may take."""
         return self.head != self.tail or self.back_count != 0
 
     cdef uint64_t in_order(self) noexcept:
@@ -138,7 +138,7 @@ cdef class WaitingQueue:
         return 0
 
     cdef int come_back(self, uint64_t place, Message* message) except -1:
-        """Take a message that a member had, to its old place; takes over the reference."""
+        """Take a message that a subscriber had, to its old place; takes over the reference."""
         cdef Key key = None if self.keys is None else self.keys.of(place)
         if key is None:
             self.put_back(Waiting(place, message))
@@ -201,7 +201,7 @@ cdef class WaitingQueue:
     # ---- aside, and at their keys ----
 
     cdef int put_aside(self, Waiting waiting) except -1:
-        """Keep a message that no member with room may take; takes over the reference."""
+        """Keep a message that no subscriber with room may take; takes over the reference."""
         if self.aside is None:
             self.aside = deque()
         self.aside.append(held_of(waiting))

@@ -22,7 +22,7 @@ cdef class GroupSettings:
         """Replace all settings; groups apply them to the messages that follow.
 
         Args:
-            window: messages of QoS 1 and 2 that a member has and has not acknowledged.
+            window: messages of QoS 1 and 2 that a subscriber has and has not acknowledged.
             max_messages, max_bytes: of the messages that wait.
             drop_oldest: a full queue drops its oldest message; else the new one.
             strategy: one of STRATEGIES.
@@ -30,7 +30,7 @@ cdef class GroupSettings:
             last_value: a new message replaces those to the same topic that wait.
             max_deliveries: a message that was given so many times without success is a dead letter; 0 = no limit.
             dead_letter_topic: the topic that dead letters are published to; empty: they are dropped.
-            paused: members get no new messages.
+            paused: subscribers get no new messages.
 
         Raises:
             ValueError: there is no such strategy.

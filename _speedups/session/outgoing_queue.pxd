@@ -41,7 +41,7 @@ cdef struct Entry:
     uint8_t flags              # bits of EntryFlags
     uint8_t state              # EntryState
     uint16_t identifiers       # number of a set of subscription identifiers in the session, 0 = none; OF_GROUP: of the
-                               # membership
+                               # subscription
     uint32_t size              # bytes that the entry has in Redis: none after PUBREC, unless it is OF_GROUP
 
 cdef struct OutgoingQueue:

@@ -139,8 +139,8 @@ cdef class Session(SessionQueue):
         """Add a message that has queue number `n`; `flags` are EntryFlags. A repeated number is ignored.
 
         `identifiers`: subscription identifiers of the matching filters, as properties. `size`: bytes of the entry in
-        Redis. `of_group`: it is from a shared subscription, whose window is its limit here: dropped, no other member
-        would get it.
+        Redis. `of_group`: it is from a shared subscription, whose window is its limit here: dropped, no other
+        subscriber would get it.
         """
         cdef Entry* e
         cdef QueueLimits limits

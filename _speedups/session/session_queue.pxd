@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from ..base.flag cimport flag
 from .incoming_qos2 cimport Awaiting, IncomingQos2
-from .membership cimport Memberships
+from .shared_subscription cimport SharedSubscriptions
 from .message cimport Message
 from .outgoing_queue cimport Entry, OutgoingQueue, queue_grow, queue_new
 from .subscriber cimport SHARED, Subscriber
@@ -28,7 +28,7 @@ cdef class SessionQueue(Subscriber):
     cdef flag restoring                # records are being restored
     cdef OutgoingQueue* queue          # NO_QUEUE until the first message; `tail` is the next queue number to give
     cdef IncomingQos2* incoming        # QoS 2 messages from the client; NULL until the first
-    cdef Memberships shares            # its shared subscriptions; None until it has one
+    cdef SharedSubscriptions shares            # its shared subscriptions; None until it has one
 
     cdef void clear(self) noexcept
     cdef int drop_empty_queue(self) noexcept

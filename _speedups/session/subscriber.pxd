@@ -18,7 +18,7 @@ cpdef enum SessionKind:
     SHARED = 1                 # a persistent session in a cluster: queue in Redis, and here while its client is
     PEER = 2                   # another node, for its sessions
     LOG = 3                    # the message log
-    GROUP = 4                  # a shared subscription, for its members
+    GROUP = 4                  # a shared subscription, for its subscribers
 
 # One end of a subscription; the other is SubscriptionEntry in routing/plans.pxd.
 cdef struct Subscription:

@@ -1,4 +1,5 @@
-"""`flockmq groups`: the shared subscriptions, their members, the messages that wait; and groups that are declared."""
+"""`flockmq groups`: the shared subscriptions, their subscribers, the messages that wait; and groups that are
+declared."""
 
 import json
 from argparse import Namespace
@@ -18,11 +19,12 @@ EXAMPLES = """\
   flockmq groups add '$share/workers/jobs/#' --max-queued-messages 1000000 --when-full drop-new --expiry 1h
   flockmq groups remove '$share/workers/jobs/#'
 
-list (the default): all groups. show: one, with its members and its oldest messages. purge: drop the messages that
-wait; members keep those that they have. add: declare a group, which exists without members, or replace the settings
-of one; settings that are not given are those of [shared] in the configuration (DURATION such as 1h, SIZE such as 64
-MiB). remove: declare it no more; without members it ends, and the messages that wait are dropped. drain: members of
-a declared group get no new messages, and finish those that they have. resume: they get messages again."""
+list (the default): all groups. show: one, with its subscribers and its oldest messages. purge: drop the messages that
+wait; subscribers keep those that they have. add: declare a group, which exists without subscribers, or replace the
+settings of one; settings that are not given are those of [shared] in the configuration (DURATION such as 1h, SIZE such
+as 64 MiB). remove: declare it no more; without subscribers it ends, and the messages that wait are dropped. drain:
+subscribers of a declared group get no new messages, and finish theirs. resume: they get messages
+again."""
 
 
 def run(arguments: list[str]) -> int:
@@ -72,10 +74,10 @@ def list_all(args: Namespace) -> None:
     if not items:
         print("there are no shared subscriptions")
         return
-    print(f"{'connected':>9} {'members':>7} {'waiting':>9} {'unacknowledged':>14} {'given':>10}  group")
+    print(f"{'connected':>9} {'subscribers':>7} {'waiting':>9} {'unacknowledged':>14} {'given':>10}  group")
     for item in items:
         print(
-            f"{item['connected']:>9} {item['members']:>7} {item['waiting']:>9} {item['unacknowledged']:>14} "
+            f"{item['connected']:>9} {item['subscribers']:>7} {item['waiting']:>9} {item['unacknowledged']:>14} "
             f"{item['given']:>10}  {logs.escaped(item['group'])}{' (declared)' if item['declared'] else ''}"
         )
 
@@ -90,12 +92,12 @@ def show(args: Namespace) -> None:
     if found["declared"]:
         settings = ", ".join(f"{name} {json.dumps(value)}" for name, value in found["settings"].items() if value != "")
         print(f"  declared: {logs.escaped(settings)}")
-    for member in found["of"]:
-        state = "connected" if member["connected"] else "away"
-        kind = "persistent" if member["persistent"] else "clean"
+    for subscriber in found["sessions"]:
+        state = "connected" if subscriber["connected"] else "away"
+        kind = "persistent" if subscriber["persistent"] else "clean"
         print(
-            f"  {logs.escaped(member['client_id'])}: {state}, {kind}, QoS {member['qos']}, "
-            f"{member['unacknowledged']} unacknowledged"
+            f"  {logs.escaped(subscriber['client_id'])}: {state}, {kind}, QoS {subscriber['qos']}, "
+            f"{subscriber['unacknowledged']} unacknowledged"
         )
     for message in found["oldest"]:
         print(f"  {message['place']}: {logs.escaped(message['topic'])}, {message['bytes']} bytes")
@@ -119,7 +121,7 @@ def add(args: Namespace) -> None:
 
 
 def drain(args: Namespace) -> None:
-    """Let members get no new messages; or, for `resume`, let them get some again."""
+    """Let subscribers get no new messages; or, for `resume`, let them get some again."""
     body = {"paused": args.action == "drain"}
     ask(args, "/group/paused", body, method="PUT", group=args.group)
     print(json.dumps(body) if args.json else "paused" if body["paused"] else "resumed")

@@ -1,4 +1,4 @@
-"""Declared groups: shared subscriptions that exist without members. How one is read, checked and stored.
+"""Declared groups: shared subscriptions that exist without subscribers. How one is read, checked and stored.
 
 A declaration is the name of the group and its own settings. The others are from `[shared]`. The settings are stored
 as a JSON object, in the store, in Redis and between nodes.
@@ -29,7 +29,7 @@ class DeadLetterTopic(Text):
 
 # The settings of a group, with a description of each.
 OPTIONS: dict[str, tuple[Kind, str]] = {
-    "window": (Integer(1, 65_535), "messages of QoS 1 and 2 that a member has and has not acknowledged"),
+    "window": (Integer(1, 65_535), "messages of QoS 1 and 2 that a subscriber has and has not acknowledged"),
     "max_queued_messages": (Integer(1, 2**31 - 1), "messages that wait"),
     "max_queued_bytes": (Size(1024, 1 << 40), "bytes of the messages that wait"),
     "when_full": (Choice(("drop-old", "drop-new")), "the message that a full queue drops"),
@@ -38,13 +38,13 @@ OPTIONS: dict[str, tuple[Kind, str]] = {
     "strategy": (Choice(("rotation", "topic", "publisher")), "rotation, or the order of each topic or publisher"),
     "max_deliveries": (Integer(0, 65_535), "attempts after which a message is a dead letter; 0 = no limit"),
     "dead_letter_topic": (DeadLetterTopic(), "the topic of dead letters; empty: they are dropped"),
-    "paused": (Boolean(), "members get no new messages"),
+    "paused": (Boolean(), "subscribers get no new messages"),
 }
 
 
 @dataclass(frozen=True)
 class DeclaredGroup:
-    """A group that exists without members: `$share/NAME/FILTER`, and its own settings."""
+    """A group that exists without subscribers: `$share/NAME/FILTER`, and its own settings."""
 
     name: str
     options: tuple[tuple[str, object], ...] = ()

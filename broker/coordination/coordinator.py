@@ -226,7 +226,7 @@ class Groups(ABC):
 
     @abstractmethod
     async def declare(self, group: DeclaredGroup) -> None:
-        """Let a shared subscription exist without members, or replace its settings.
+        """Let a shared subscription exist without subscribers, or replace its settings.
 
         Raises:
             NotNow: also if the cluster has no shared subscriptions yet.
@@ -235,7 +235,7 @@ class Groups(ABC):
 
     @abstractmethod
     async def remove(self, name: bytes) -> int | None:
-        """Let a shared subscription exist by its members only. Without members it ends, and drops its messages.
+        """Let a shared subscription exist by its subscribers only. Without subscribers it ends, and drops its messages.
 
         Returns:
             The number of dropped messages; None: it is not declared.

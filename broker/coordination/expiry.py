@@ -10,7 +10,7 @@ import time
 from ..._speedups.base.tick import MS_PER_TICK, TICKS_PER_SECOND
 from ..._speedups.session import session_store
 from ..._speedups.session.group import give_back_sent
-from ..._speedups.session.group_members import has_given
+from ..._speedups.session.group_subscriber import has_given
 from ..._speedups.session.journal import Journal
 from ..._speedups.session.session import Session
 from .. import logs

@@ -1,4 +1,5 @@
-"""Dead letters: messages that no member of a shared subscription acknowledges go to a topic of the operator's choice.
+"""Dead letters: messages that no subscriber of a shared subscription acknowledges go to a topic of the operator's
+choice.
 
 The payload and the properties are the message's. User properties with the names below have its history.
 """
@@ -71,7 +72,7 @@ class DeadLetters:
         elif len(self._episodes) < MAX_EPISODES:
             self._episodes[letter.group] = Episode(now, now, 1)
             log.warning(
-                "a shared subscription has dead letters: its members do not acknowledge them",
+                "a shared subscription has dead letters: its subscribers do not acknowledge them",
                 group=logs.as_text(letter.group),
                 topic=logs.as_text(letter.topic),
                 deliveries=letter.deliveries,

@@ -16,18 +16,18 @@ PREVIEW = 20  # oldest messages that `one` describes
 def describe(group: Group, stored: tuple[int, int] = (0, 0)) -> dict[str, Any]:
     """A group as this node has it, with the messages and bytes that wait elsewhere."""
     share_name, topic_filter = split_shared(group.name.decode())
-    persistent = sum(member.session.persistent for member in group.members)
+    persistent = sum(subscriber.session.persistent for subscriber in group.subscribers)
     return {
         "group": group.name.decode(),
         "name": share_name,
         "filter": topic_filter,
         "qos": group.qos,
         "persistent": persistent,
-        "clean": len(group.members) - persistent,
-        "connected": sum(member.is_connected for member in group.members),
+        "clean": len(group.subscribers) - persistent,
+        "connected": sum(subscriber.is_connected for subscriber in group.subscribers),
         "waiting": group.waiting + stored[0],
         "waiting_bytes": group.waiting_size + stored[1],
-        "unacknowledged": sum(member.given_now for member in group.members),
+        "unacknowledged": sum(subscriber.given_now for subscriber in group.subscribers),
         "given": group.given,
         "returned": group.returned,
         "declared": group.settings.declared,
@@ -72,20 +72,20 @@ async def find(data_plane: DataPlane, stored: Groups, arguments: Arguments) -> d
 
 
 async def one(data_plane: DataPlane, stored: Groups, arguments: Arguments) -> dict[str, Any] | None:
-    """The group `group`, with its members and its oldest messages here."""
+    """The group `group`, with its subscribers and its oldest messages here."""
     group = data_plane.router.filters.groups.get(arguments["group"].encode())
     if group is None:
         return None
-    members = [
+    subscribers = [
         {
-            "client_id": member.session.client_id.decode(),
-            "connected": member.is_connected,
-            "persistent": member.session.persistent,
-            "qos": member.options & 3,
-            "identifier": member.identifier or None,
-            "unacknowledged": member.given_now,
+            "client_id": subscriber.session.client_id.decode(),
+            "connected": subscriber.is_connected,
+            "persistent": subscriber.session.persistent,
+            "qos": subscriber.options & 3,
+            "identifier": subscriber.identifier or None,
+            "unacknowledged": subscriber.given_now,
         }
-        for member in group.members
+        for subscriber in group.subscribers
     ]
     oldest = [
         {"place": place, "topic": topic.decode(), "bytes": len(payload)}
@@ -93,4 +93,4 @@ async def one(data_plane: DataPlane, stored: Groups, arguments: Arguments) -> di
     ]
     waiting = await stored.waiting([group.name])
     described = describe(group, waiting.get(group.name, (0, 0)))
-    return {**described, "of": members[: arguments["limit"]], "oldest": oldest}
+    return {**described, "sessions": subscribers[: arguments["limit"]], "oldest": oldest}

@@ -140,7 +140,7 @@ class Restorer:
         group = self._groups[number].group
         if text:
             self._filters.declare(self._turn, group.name, settings_of(text, self._turn.shared))
-        else:  # `restored` ends it, unless it has members before
+        else:  # `restored` ends it, unless it has subscribers before
             group.configure(None)
 
     def _session_gone(self, number: int) -> None:

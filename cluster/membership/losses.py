@@ -3,7 +3,7 @@
 from ..redis.link import LOST_DATA
 from ..redis.store import RedisStore
 from ..replication.replica import Replica
-from ..sessions.leases import Leases
+from ..sessions.assignments import Assignments
 from ..sessions.takeover import TakeOver
 from ..sessions.unfinished import Unfinished
 
@@ -22,12 +22,12 @@ class Losses:
     """
 
     def __init__(
-        self, replica: Replica, store: RedisStore, takeover: TakeOver, leases: Leases, unfinished: Unfinished
+        self, replica: Replica, store: RedisStore, takeover: TakeOver, assignments: Assignments, unfinished: Unfinished
     ) -> None:
         self._replica = replica
         self._store = store
         self._takeover = takeover
-        self._leases = leases
+        self._assignments = assignments
         self._unfinished = unfinished
         self._unreplied = 0  # calls that Redis has executed, and whose replies were lost with earlier links
 
@@ -59,5 +59,5 @@ class Losses:
         # Numbers of queues and places of groups would be used again, for other messages.
         if await reader.has_lost(self._unfinished.numbers()):
             return LOST_DATA
-        lost = await reader.lost_places(self._leases.last_places())
+        lost = await reader.lost_places(self._assignments.last_places())
         return STARTED_TWICE if lost is None else LOST_DATA if lost else ""

@@ -1,6 +1,6 @@
 """The state in Redis: from the keys of a cluster whose nodes have ended, and to them (deploy/docs/internals/KEYS.md).
 
-Nodes that were killed leave claims, leases and wills of open connections. They are read as what they become when
+Nodes that were killed leave claims, assignments and wills of open connections. They are read as what they become when
 another node declares the owner dead: sessions without a connection whose messages may all have been sent, messages
 that wait again, wills that are due.
 """
@@ -151,15 +151,15 @@ class RedisState(State):
 
     def groups(self) -> Iterator[StoredGroup]:
         keys, client = self._keys, self._client
-        leases: dict[bytes, list[bytes]] = {}
+        assignments: dict[bytes, list[bytes]] = {}
         for node in self._dead:
-            for name in client.smembers(keys.leased_groups(node)):
-                leases.setdefault(name, []).append(node)
+            for name in client.smembers(keys.assigned_groups(node)):
+                assignments.setdefault(name, []).append(node)
         for name in self._groups:
             group = StoredGroup(name, self._declared.get(name, b""), int(client.hget(keys.group(name), "n") or 0))
             found = {int(place): value for place, value in client.hscan_iter(keys.group_messages(name), count=ENTRIES)}
-            for node in leases.get(name, ()):
-                for place, value in client.hscan_iter(keys.leases(node, name), count=ENTRIES):
+            for node in assignments.get(name, ()):
+                for place, value in client.hscan_iter(keys.assignments(node, name), count=ENTRIES):
                     found[int(place)] = value
             first = group.last - client.llen(keys.group_list(name)) + 1
             start = 0
@@ -338,7 +338,7 @@ class KeyWriter:
 
     def _join(self, client_id: bytes, name: bytes) -> None:
         if is_shared(name):
-            self._pipe.sadd(self._keys.group_members(name), b"c:" + client_id)
+            self._pipe.sadd(self._keys.group_subscribers(name), b"c:" + client_id)
 
     def _write_groups(self) -> Iterator[None]:
         keys, pipe = self._keys, self._pipe
@@ -359,7 +359,7 @@ class KeyWriter:
             pipe.hset(keys.group(group.name), mapping={"n": group.last, **counted, **options_of(settings)})
             if group.declaration:
                 pipe.hset(keys.declared_groups, group.name, group.declaration)
-                pipe.sadd(keys.group_members(group.name), b"d:")
+                pipe.sadd(keys.group_subscribers(group.name), b"d:")
             for key, (_, client_id) in self._bindings.get(group.name, {}).items():
                 pipe.hset(keys.group_keys(group.name), key.to_bytes(4, "little"), b"0 0  " + client_id)
             self.moved.groups += 1
@@ -437,7 +437,7 @@ def value_of(entry: Queued | None) -> bytes:
 
 
 def waiting_of(group: bytes, place: int, value: bytes) -> Waiting:
-    """A message that waits in a group, or is leased to a node."""
+    """A message that waits in a group, or is assigned to a node."""
     message, _, _, _, _, key, failures = decode_entry(value)
     return Waiting(Share(group, place, key, failures), message_of(message))
 

@@ -70,7 +70,7 @@ class StoredSession:
 
 @dataclass(slots=True)
 class StoredGroup:
-    """A shared subscription, without what its members have."""
+    """A shared subscription, without what its subscribers have."""
 
     name: bytes
     declaration: bytes = b""  # settings as JSON; empty: it is not declared
@@ -118,7 +118,7 @@ class State(ABC):
 
     @abstractmethod
     def groups(self) -> Iterator[StoredGroup]:
-        """The groups that are declared, or have a persistent session as a member."""
+        """The groups that are declared, or have a persistent session as a subscriber."""
 
     @abstractmethod
     def retained(self) -> Iterator[StoredMessage]:

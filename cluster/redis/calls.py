@@ -33,8 +33,8 @@ DESCRIPTION = Packed(Turns({"field": TEXT, "value": TEXT}))  # of a node
 PIECE: Mapping[str, Kind] = {"cursor": TEXT, "most": NUMBER}  # of a scan, which begins and ends with 0
 
 # Messages of groups that Redis hands out.
-LEASES = Turns({"group": TEXT, "place": NUMBER, "message": TEXT})
-TOTALS = Turns({"group": TEXT, "leases_so_far": NUMBER})
+ASSIGNMENTS = Turns({"group": TEXT, "place": NUMBER, "message": TEXT})
+TOTALS = Turns({"group": TEXT, "assignments_so_far": NUMBER})
 GIVEN = ListOf(
     Fields(
         {
@@ -48,7 +48,7 @@ GIVEN = ListOf(
     )
 )
 DAMAGED = Turns({"owner": OneOf(("client", "group", "node", "common")), "name": TEXT, "key": TEXT, "reason": TEXT})
-HANDED_OUT: Mapping[str, Kind] = {"leases": LEASES, "totals": TOTALS, "given": GIVEN, "damaged": DAMAGED}
+HANDED_OUT: Mapping[str, Kind] = {"assignments": ASSIGNMENTS, "totals": TOTALS, "given": GIVEN, "damaged": DAMAGED}
 WILLS = Turns({"epoch": NUMBER, "will": TEXT})
 
 # The records of a change, by their kinds.
@@ -62,7 +62,7 @@ CHANGES: Mapping[str, Mapping[str, Kind]] = {
     },
     "unsubscribed": {"client_id": TEXT, "incarnation": NUMBER, "filter": TEXT},
     "ended": {"client_id": TEXT, "incarnation": NUMBER},
-    "route": {"filter": TEXT, "qos": NUMBER, "in_queues": FLAG, "only_persistent": FLAG, "members": NUMBER},
+    "route": {"filter": TEXT, "qos": NUMBER, "in_queues": FLAG, "only_persistent": FLAG, "subscribers": NUMBER},
     "unroute": {"filter": TEXT},
     "retained": {"topic": TEXT, "message": TEXT},
     "outdated": {"topic": TEXT},
@@ -108,7 +108,7 @@ BLOCK = Fields(
                 "code": NUMBER,
             }
         ),
-        "closed_keys": Turns({"group": TEXT, "key": TEXT, "last_lease": NUMBER}),
+        "closed_keys": Turns({"group": TEXT, "key": TEXT, "last_assignment": NUMBER}),
         "checked_keys": Turns({"group": TEXT, "key": TEXT, "hold": NUMBER}),
         "delayed": Turns({"message": NUMBER, "seconds": NUMBER, "publisher": TEXT}),
         "tenants": Turns({"tenant": TEXT, "most_bytes": NUMBER}),
@@ -129,10 +129,10 @@ SETTLED = Fields(
     {
         "ended": Turns({"group": TEXT, "place": NUMBER}),
         "rooms": Turns(
-            {"group": TEXT, "room": NUMBER, "weight": NUMBER, "leases_so_far": NUMBER, "largest_packet": NUMBER}
+            {"group": TEXT, "room": NUMBER, "weight": NUMBER, "assignments_so_far": NUMBER, "largest_packet": NUMBER}
         ),
-        "idle_keys": Turns({"group": TEXT, "key": TEXT, "last_lease": NUMBER}),
-        "members": ListOf(
+        "idle_keys": Turns({"group": TEXT, "key": TEXT, "last_assignment": NUMBER}),
+        "subscribers": ListOf(
             Fields(
                 {
                     "group": TEXT,
@@ -156,10 +156,10 @@ NOTIFICATIONS: Mapping[str, Mapping[str, Kind]] = {
         "messages": ListOf(TEXT_APART),
         "queues": ListOf(Fields({"client_id": TEXT, "first": NUMBER, "messages": Rest(NUMBER)})),
     },
-    "leased": {"leases": LEASES, "totals": TOTALS},
+    "assigned": {"assignments": ASSIGNMENTS, "totals": TOTALS},
     "given": {"given": GIVEN},
     "key_free": {"group": TEXT, "key": TEXT, "hold": NUMBER},
-    "key_closed": {"group": TEXT, "key": TEXT, "last_lease": NUMBER},
+    "key_closed": {"group": TEXT, "key": TEXT, "last_assignment": NUMBER},
     "taken": {"client_id": TEXT, "epoch": NUMBER},
     "released": {"client_id": TEXT, "epoch": NUMBER},
     "adopt": {"epoch": NUMBER, "will": TEXT},
@@ -560,7 +560,7 @@ CALLS: Mapping[str, Call] = {
         Fields({"cursor": TEXT, "groups": Turns({"group": TEXT, "settings": TEXT})}),
     ),
     "purge_group": Call(
-        "Drops the messages that wait in a group. Leased messages stay. Replies with their number.",
+        "Drops the messages that wait in a group. Assigned messages stay. Replies with their number.",
         {"group": TEXT},
         NUMBER,
         of_node=False,
@@ -578,10 +578,10 @@ CALLS: Mapping[str, Call] = {
         Outcomes({"ok": {"groups": ListOf(TEXT)}, "missed": {}}),
         of_node=True,
     ),
-    "leased": _reading(
-        "All leases of the node.",
+    "assigned": _reading(
+        "All assignments of the node.",
         {},
-        Fields({"leases": LEASES, "totals": TOTALS}),
+        Fields({"assignments": ASSIGNMENTS, "totals": TOTALS}),
         of_node=True,
     ),
 }

@@ -154,14 +154,14 @@ class Keys:
         """The bindings of keys, in a group with an order."""
         return self.prefix + b"gk:" + name
 
-    def group_members(self, name: bytes) -> bytes:
-        """The members of a group."""
+    def group_subscribers(self, name: bytes) -> bytes:
+        """The subscribers of a group."""
         return self.prefix + b"gs:" + name
 
-    def leased_groups(self, node: bytes) -> bytes:
-        """The groups of a node's leases."""
+    def assigned_groups(self, node: bytes) -> bytes:
+        """The groups of a node's assignments."""
         return self.prefix + b"gl:" + node
 
-    def leases(self, node: bytes, group: bytes) -> bytes:
-        """The messages of a group that are leased to a node."""
+    def assignments(self, node: bytes, group: bytes) -> bytes:
+        """The messages of a group that are assigned to a node."""
         return self.prefix + b"gl:" + node + b" " + group

@@ -64,12 +64,12 @@ class CommitListener(Protocol):
         """Full queues have dropped messages, and messages that had expired."""
         ...
 
-    def leased(self, leases: list[Any], totals: list[Any], /) -> object:
-        """Redis has leased messages of groups to this node: see `Leases.receive`."""
+    def assigned(self, assignments: list[Any], totals: list[Any], /) -> object:
+        """Redis has assigned messages of groups to this node: see `Assignments.receive`."""
         ...
 
     def given(self, items: list[list[Any]], /) -> object:
-        """Redis has put messages of groups into queues of this node's sessions: see `Leases.receive_given`."""
+        """Redis has put messages of groups into queues of this node's sessions: see `Assignments.receive_given`."""
         ...
 
     def damaged(self, steps: list[bytes], /) -> object:
@@ -184,11 +184,11 @@ class RedisStore(LogStore):
     def describe(self) -> str:
         return "Redis keeps the state"
 
-    def ended_leases(self) -> Iterator[tuple[bytes, int]]:
+    def ended_assignments(self) -> Iterator[tuple[bytes, int]]:
         """Group and place of the leases that end with blocks that Redis may not have."""
         for waiting in self._waiting:
             if waiting.block is not None and not (waiting.kept and not waiting.unacked):
-                yield from waiting.block.ended_leases
+                yield from waiting.block.ended_assignments
 
     # ---- the log of messages ----
 
@@ -348,8 +348,8 @@ class RedisStore(LogStore):
             else:
                 self.listener.unnumbered(block.unnumbered())
         else:
-            _, change, dropped, expired, numbers, full, leases, totals, given, damaged = reply
-            self.listener.leased(leases, totals)
+            _, change, dropped, expired, numbers, full, assignments, totals, given, damaged = reply
+            self.listener.assigned(assignments, totals)
             if damaged:
                 self.listener.damaged(damaged)
             if change:
@@ -373,8 +373,8 @@ class RedisStore(LogStore):
         if self._fits(current, reply):
             self.acks_executed += 1
             waiting.unacked.discard(number)
-            _, leases, totals, given, damaged = reply
-            self.listener.leased(leases, totals)
+            _, assignments, totals, given, damaged = reply
+            self.listener.assigned(assignments, totals)
             if damaged:
                 self.listener.damaged(damaged)
             self.listener.given(given)

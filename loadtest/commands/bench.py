@@ -52,7 +52,7 @@ examples:
   flockmq bench connections --connections 15000
   flockmq bench --host 10.0.0.5 --publish-host 10.0.0.6 --json > result.json
   flockmq bench shared --qos 2 --persistent --slow 1 --dying 2 --host 10.0.0.5 --host 10.0.0.6
-                                                       members at two nodes; two of them die each second
+                                                       subscribers at two nodes; two of them die each second
 """
 PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}  # defaults
 MAX_QUEUED = 500  # outstanding messages of QoS 1 and 2 per subscriber: half of Mosquitto's limit

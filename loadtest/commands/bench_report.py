@@ -106,23 +106,23 @@ def _rows(shape: str, figures: Figures) -> Iterator[tuple[str, str]]:
             right = "none lost, none twice without a cut"
         yield "checked", f"{figures['received']:,} messages: {wrong or right}"
         if "skew_share" in figures:
-            yield from _members(figures)
+            yield from _subscribers(figures)
     yield "latency", ", ".join(f"{name} {_time(figures[f'latency_{name}_us'])}" for name in QUANTILES)
 
 
-def _members(figures: Figures) -> Iterator[tuple[str, str]]:
-    """The members of a shared subscription."""
-    if figures["equal_members"]:
+def _subscribers(figures: Figures) -> Iterator[tuple[str, str]]:
+    """The subscribers of a shared subscription."""
+    if figures["equal_subscribers"]:
         differ = f"{figures['skew_share']:.1%} apart, {figures['skew_second_share']:.1%} in the worst second"
-        number = figures["equal_members"]
-        yield "members", f"{number} equal, with {figures['received_equal']:,} messages: {differ}"
+        number = figures["equal_subscribers"]
+        yield "subscribers", f"{number} equal, with {figures['received_equal']:,} messages: {differ}"
     if figures["returned"]:
-        yield "late", f"{figures['returned']:,} messages: another member or node had them first"
-    if figures["slow_members"]:
-        yield "slow ones", f"{figures['slow_members']}, with {figures['received_slow']:,} messages"
-    if figures["dying_members"]:
+        yield "late", f"{figures['returned']:,} messages: another subscriber or node had them first"
+    if figures["slow_subscribers"]:
+        yield "slow ones", f"{figures['slow_subscribers']}, with {figures['received_slow']:,} messages"
+    if figures["dying_subscribers"]:
         again = f"{figures['repeated']:,} came twice"
-        number = f"{figures['dying_members']}, cut {figures['cuts']} times"
+        number = f"{figures['dying_subscribers']}, cut {figures['cuts']} times"
         yield "dying ones", f"{number}, with {figures['received_dying']:,} messages: {again}"
 
 

@@ -119,7 +119,7 @@ cdef struct Counters:           # since the start
     uint64_t ready, refused, closed
     uint64_t published, acknowledged, expected, received
     uint64_t duplicates, reordered, misrouted, foreign, malformed
-    uint64_t cuts, repeated, returned  # SHARED: of dying members; messages that came again, or late
+    uint64_t cuts, repeated, returned  # SHARED: of dying subscribers; messages that came again, or late
     uint64_t written_off
     uint64_t writes, reads
     uint64_t pings, pongs

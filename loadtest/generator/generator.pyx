@@ -89,7 +89,7 @@ from .connection cimport (
     watch,
     write,
 )
-from .members cimport Members, free_members, prepare_members, release_identifier, serve_members
+from .subscribers cimport Subscribers, free_subscribers, prepare_subscribers, release_identifier, serve_subscribers
 from .publishing cimport Publishing, activate, outstanding, prepare_publisher, publish
 from .receiving cimport BUCKETS, Receiving, add_latency, handle_acknowledgement, handle_publish, reply
 from .shapes cimport (
@@ -252,12 +252,12 @@ cdef object set_receiving(Receiving* receiving, const Shape* shape, object load)
     return None
 
 
-cdef object set_members(Members* members, const Shape* shape, object load):
-    members.count, members.publishers, members.qos = shape.subscribers, shape.publishers, load.qos
-    members.slow, members.dying = load.slow, load.dying
-    members.period = <uint64_t>(1e9 / load.slow_rate)
-    members.every, members.away = <uint64_t>(load.dies_every * 1e9), <uint64_t>(load.away * 1e9)
-    if prepare_members(members):
+cdef object set_subscribers(Subscribers* subscribers, const Shape* shape, object load):
+    subscribers.count, subscribers.publishers, subscribers.qos = shape.subscribers, shape.publishers, load.qos
+    subscribers.slow, subscribers.dying = load.slow, load.dying
+    subscribers.period = <uint64_t>(1e9 / load.slow_rate)
+    subscribers.every, subscribers.away = <uint64_t>(load.dies_every * 1e9), <uint64_t>(load.away * 1e9)
+    if prepare_subscribers(subscribers):
         raise MemoryError
     return None
 
@@ -276,7 +276,7 @@ cdef class Generator:
         Publishing publishing
         Receiving receiving
         TakeOvers take_overs
-        Members members             # SHARED
+        Subscribers subscribers             # SHARED
         int qos, timer, phase
         bytes request               # of WebSocket; network.request points into it
         bint subscribe
@@ -309,8 +309,8 @@ cdef class Generator:
         set_publishing(&self.publishing, &self.shape, load)
         set_receiving(&self.receiving, &self.shape, load)
         if self.shape.kind == SHARED:
-            set_members(&self.members, &self.shape, load)
-            self.receiving.members = &self.members
+            set_subscribers(&self.subscribers, &self.shape, load)
+            self.receiving.subscribers = &self.subscribers
         set_properties(&self.publishing, &self.receiving, settings)
         self.longest = load.payload + load.properties
         self.receiving.last_delivery = &self.publishing.last_delivery
@@ -402,7 +402,7 @@ cdef class Generator:
         free(self.receiving.histogram)
         free(self.network.framed)
         SSL_CTX_free(self.network.tls)
-        free_members(&self.members)
+        free_subscribers(&self.subscribers)
         free_shape(&self.shape)
 
     # ---- called from Python
@@ -447,10 +447,10 @@ cdef class Generator:
                 found[middle] = self.receiving.histogram[bucket]
         return found
 
-    def members_received(self):
-        """Return how many messages each member of a shared subscription got: slow ones, dying ones, the others."""
+    def group_received(self):
+        """Return how many messages each subscriber of a shared subscription got: slow ones, dying ones, the others."""
         cdef uint32_t index
-        return [self.members.all[index].received for index in range(self.members.count)]
+        return [self.subscribers.all[index].received for index in range(self.subscribers.count)]
 
     def disconnect(self):
         """Send DISCONNECT on every connection that is ready and close all."""
@@ -478,8 +478,8 @@ cdef class Generator:
             now = monotonic_ns()
             self.note_stall(now)
             sleep = 10000000
-            serve_members(
-                &self.network, &self.members, self.connections, now, self.phase == PUBLISHING, self.network.nodes)
+            serve_subscribers(
+                &self.network, &self.subscribers, self.connections, now, self.phase == PUBLISHING, self.network.nodes)
             if self.phase == CONNECTING:
                 self.dial_more()
                 if self.next_dial == self.total - self.reconnects and self.network.dialing == 0:
@@ -675,7 +675,7 @@ cdef class Generator:
         elif kind == PUBREL and (size == 2 or (self.fields.level == 5 and size > 2)):
             reply(&self.receiving, PUBCOMP << 4, packet_id)
             if connection.role == SUBSCRIBER:
-                release_identifier(&self.members, connection.index, packet_id)
+                release_identifier(&self.subscribers, connection.index, packet_id)
         elif kind == CONNACK:
             self.handle_connack(connection, body, size)
         elif kind == SUBACK:
@@ -707,7 +707,7 @@ cdef class Generator:
             if body[0] & 1:
                 become_ready(&self.network, connection)
             else:
-                fail(&self.network, connection, "the session of a dying member is lost", 0)
+                fail(&self.network, connection, "the session of a dying subscriber is lost", 0)
             return
         if connection.role == SUBSCRIBER or (
             self.subscribe and (connection.role == IDLE or connection.role == TAKEOVER and not body[0] & 1)
@@ -720,10 +720,10 @@ cdef class Generator:
             become_ready(&self.network, connection)
 
     cdef bint returns(self, Connection* connection) noexcept nogil:
-        """Whether this is a member whose connection was cut, and whose session is persistent."""
+        """Whether this is a subscriber whose connection was cut, and whose session is persistent."""
         return (
-            self.members.all != NULL and connection.role == SUBSCRIBER and not self.fields.clean_session
-            and self.members.all[connection.index].connection > 0
+            self.subscribers.all != NULL and connection.role == SUBSCRIBER and not self.fields.clean_session
+            and self.subscribers.all[connection.index].connection > 0
         )
 
     cdef void handle_suback(self, Connection* connection, const uint8_t* body, uint32_t size) noexcept nogil:

@@ -8,10 +8,10 @@ from ..._speedups.codec.tables cimport PUBACK, PUBREC, PUBREL
 from .checker cimport DUPLICATE, IN_ORDER, Stream, observe
 from .client_packets cimport ALIAS_SIZE, PayloadHeader
 from .connection cimport Connection, Network
-from .members cimport (
+from .subscribers cimport (
     AGAIN_AFTER_CUT,
     FIRST,
-    Members,
+    Subscribers,
     is_acknowledged_later,
     is_resent,
     note_receiver,
@@ -28,7 +28,7 @@ cdef enum:
 
 cdef struct Receiving:
     const Shape* shape          # borrowed
-    Members* members            # borrowed; NULL if the shape is not SHARED
+    Subscribers* subscribers            # borrowed; NULL if the shape is not SHARED
     int qos
     uint32_t payload            # bytes
     uint8_t level               # of the protocol
@@ -83,8 +83,8 @@ cdef inline uint32_t properties_end(
 cdef inline bint is_first(
     Network* network, Receiving* load, const Connection* connection, uint32_t publisher, uint64_t number
 ) noexcept nogil:
-    """Whether no member has had the message; counts one that came again."""
-    cdef int result = note_receiver(load.members, connection.index, publisher, number)
+    """Whether no subscriber has had the message; counts one that came again."""
+    cdef int result = note_receiver(load.subscribers, connection.index, publisher, number)
     if result == AGAIN_AFTER_CUT:
         network.counters.repeated += 1
     elif result != FIRST:
@@ -103,7 +103,7 @@ cdef inline void handle_publish(
     cdef uint32_t at = 2 + (get_uint16(body) if size >= 2 else size)
     if qos and at + 2 <= size:
         packet_id = get_uint16(body + at)
-        if load.members == NULL or not is_acknowledged_later(load.members, connection.index, packet_id):
+        if load.subscribers == NULL or not is_acknowledged_later(load.subscribers, connection.index, packet_id):
             reply(load, (PUBACK if qos == 1 else PUBREC) << 4, packet_id)
         at += 2
     if load.level == 5:
@@ -118,8 +118,8 @@ cdef inline void handle_publish(
     if not is_subscribed(load.shape, connection.index, header.topic):
         network.counters.misrouted += 1
         return
-    if load.members != NULL:
-        if qos == 2 and is_resent(load.members, connection.index, packet_id):
+    if load.subscribers != NULL:
+        if qos == 2 and is_resent(load.subscribers, connection.index, packet_id):
             return
         if not is_first(network, load, connection, header.publisher, header.sequence):
             return
@@ -129,8 +129,8 @@ cdef inline void handle_publish(
         network.counters.duplicates += 1
         return
     if result != IN_ORDER:
-        if load.members != NULL and (network.counters.cuts or network.nodes > 1):
-            # The member gets messages that another one had, or for which another node had no room.
+        if load.subscribers != NULL and (network.counters.cuts or network.nodes > 1):
+            # The subscriber gets messages that another one had, or for which another node had no room.
             network.counters.returned += 1
         else:
             network.counters.reordered += 1

@@ -29,7 +29,7 @@ from .skew import Skew
 from .target import IdleLoad, ReconnectLoad, TakeOverLoad, Target, Workload
 
 SURPLUS = 0.05  # seconds after the last delivery for messages that come once more
-RETURN = 0.5  # seconds for dying members to return and to receive their messages again
+RETURN = 0.5  # seconds for dying subscribers to return and to receive their messages again
 INTERVAL = 0.25  # seconds between two looks at the broker's CPU time
 CHECKED = (
     "lost",
@@ -78,7 +78,7 @@ def publish_load(target: Target, load: Workload, watch: Watch = UNWATCHED) -> Fi
     cost.begin(before["received"])
     began = time.monotonic()
     generator.forget_latencies()
-    skew = Skew(load, generator.members_received) if load.shape == "shared" else None
+    skew = Skew(load, generator.group_received) if load.shape == "shared" else None
     _publish(generator, cost, load.seconds, watch, skew)
     published_for = time.monotonic() - began
     published = generator.figures()

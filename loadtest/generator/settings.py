@@ -80,7 +80,7 @@ class Settings:
             raise ValueError("the number of connections is out of range")
         if len(target.more_hosts) >= MAX_NODES:
             raise ValueError(f"more than {MAX_NODES} nodes of subscribers")
-        check_members(workload)
+        check_subscribers(workload)
         _ = self.addresses
 
     @property
@@ -96,8 +96,8 @@ class Settings:
         return [ipv4(host) for host in hosts]
 
 
-def check_members(load: Workload) -> None:
-    """Check the slow and dying members of a shared subscription. Raises ValueError."""
+def check_subscribers(load: Workload) -> None:
+    """Check the slow and dying subscribers of a shared subscription. Raises ValueError."""
     if load.shape == "shared" and load.subscribers > MAX_MEMBERS:
         raise ValueError(f"shared has at most {MAX_MEMBERS} subscribers")
     if not load.slow and not load.dying:

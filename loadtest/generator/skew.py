@@ -1,4 +1,4 @@
-"""How evenly a shared subscription divides messages among its equal members."""
+"""How evenly a shared subscription divides messages among its equal subscribers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ INTERVAL = 1.0  # seconds of one figure
 
 
 class Skew:
-    """The messages of the members of a shared subscription while it is under load.
+    """The messages of the subscribers of a shared subscription while it is under load.
 
     Args:
-        load: the first members are slow, the next ones die; all others are equal.
-        received: returns the messages of each member so far.
+        load: the first subscribers are slow, the next ones die; all others are equal.
+        received: returns the messages of each subscriber so far.
     """
 
     def __init__(self, load: Workload, received: Callable[[], list[int]]) -> None:
@@ -42,14 +42,14 @@ class Skew:
         self._at_last, self._last = received, now
 
     def figures(self) -> Figures:
-        """The fewest and the most messages of an equal member, their distance over their mean, and the others'."""
+        """The fewest and the most messages of an equal subscriber, their distance over their mean, and the others'."""
         received = self._received()
         equal = self._equal(self._at_first, received)
         load = self._load
         return {
-            "equal_members": len(equal),
-            "slow_members": load.slow,
-            "dying_members": load.dying,
+            "equal_subscribers": len(equal),
+            "slow_subscribers": load.slow,
+            "dying_subscribers": load.dying,
             "received_slow": sum(received[: load.slow]),
             "received_dying": sum(received[load.slow : load.slow + load.dying]),
             "received_equal": sum(received[load.slow + load.dying :]),

@@ -30,7 +30,7 @@ RULES = {
     "I6": "A will is published once if its connection is lost, and never after DISCONNECT",
     "I7": "A new subscriber gets the retained message that was acknowledged last",
     "I8": "Session Present of CONNACK is true if, and only if, the broker has the session",
-    "I9": "Each message to a shared subscription goes to one member: it is not lost, and at QoS 2 not doubled",
+    "I9": "Each message to a shared subscription goes to one subscriber: it is not lost, and at QoS 2 not doubled",
 }
 
 
@@ -139,7 +139,7 @@ def out_of_order(history: History) -> list[str]:
     newest: dict[tuple[str, tuple[str, str, int]], tuple[int, bytes]] = {}  # of a stream: the message published last
     seen: set[tuple[str, bytes]] = set()
     found = []
-    members = {event.client for event in history.of(Subscribed) if is_shared(event.topic_filter)}
+    subscribers = {event.client for event in history.of(Subscribed) if is_shared(event.topic_filter)}
     times = Counter(event.payload for event in history.of(Published))
     since: dict[str, int] = {}  # by client: the place of the first SUBACK of its session
     for place, event in enumerate(history.events):
@@ -147,7 +147,7 @@ def out_of_order(history: History) -> list[str]:
             since.pop(event.client, None)
         elif isinstance(event, Subscribed):
             since.setdefault(event.client, place)
-        if not isinstance(event, Taken) or event.client in members:
+        if not isinstance(event, Taken) or event.client in subscribers:
             continue
         if event.payload not in sent or (event.client, event.payload) in seen:
             continue
@@ -259,27 +259,27 @@ def undelivered(history: History, workers: set[str], since: int) -> list[str]:
     taken = {event.payload for event in history.of(Taken) if event.client in workers}
     finished = {event.payload for event in history.of(Acknowledged) if event.by in ("PUBACK", "PUBCOMP")}
     return [
-        f"I9 {shown(payload)} went to no member"
+        f"I9 {shown(payload)} went to no subscriber"
         for payload, (at, message) in published_first(history).items()
         if at >= since and message.topic.startswith("t/") and payload in finished and payload not in taken
     ]
 
 
 def doubled(history: History, workers: set[str]) -> list[str]:
-    """I9: messages of QoS 2 that members with persistent sessions got more than once, over all of them."""
+    """I9: messages of QoS 2 that subscribers with persistent sessions got more than once, over all of them."""
     counts = Counter(event.payload for event in history.of(Taken) if event.client in workers)
     first = published_first(history)
     return [
-        f"I9 {shown(payload)} went to members {count} times"
+        f"I9 {shown(payload)} went to subscribers {count} times"
         for payload, count in counts.items()
         if count > 1 and payload in first and first[payload][1].qos == 2
     ]
 
 
 def disordered(history: History, workers: set[str]) -> list[str]:
-    """I9: messages of one publisher and QoS that went to a member while another had an earlier one, or none had it.
+    """I9: messages of one publisher and QoS that went to a subscriber while another had an earlier one, or none had it.
 
-    The members belong to a group with the order `publisher`. A client is done with a message when it answers it.
+    The subscribers belong to a group with the order `publisher`. A client is done with a message when it answers it.
     """
     findings = []
     streams: dict[tuple[str, int], list[bytes]] = defaultdict(list)

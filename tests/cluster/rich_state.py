@@ -17,7 +17,7 @@ from flockmq._speedups.codec.packets import (
     Subscribe,
 )
 from tests.harness.broker_process import BrokerProcess, until
-from tests.harness.shared_member import JOBS, NEVER, Worker
+from tests.harness.shared_subscriber import JOBS, NEVER, Worker
 from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 
@@ -117,7 +117,7 @@ class RichState:
         leave(sender)
 
     def _make_group(self) -> None:
-        """A declared group whose one member has two messages, and three wait."""
+        """A declared group whose one subscriber has two messages, and three wait."""
         settings = {"window": 2, "strategy": "publisher", "max_deliveries": 9}
         assert self._http.ask("PUT", "/group", settings, group=JOBS).status == 204
         worker = Worker(next(self._ports), persistent=True)

@@ -9,7 +9,7 @@ from tests.cluster.test_declared_groups_over_nodes import declare
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
-from tests.harness.shared_member import Worker, publish
+from tests.harness.shared_subscriber import Worker, publish
 from tests.harness.socket_client import SocketClient
 
 DEAD = "dead/jobs"
@@ -91,7 +91,7 @@ def test_the_number_of_deliveries_goes_over_nodes(cluster: ClusterProcess, qos: 
 
 
 @pytest.mark.parametrize("persistent", [False, True], ids=["clean", "persistent"])
-def test_members_that_end_with_a_message(cluster: ClusterProcess, persistent: bool) -> None:
+def test_subscribers_that_end_with_a_message(cluster: ClusterProcess, persistent: bool) -> None:
     watcher = Watcher(cluster["c"].port, "watcher", 2, persistent=True)
     stays = Worker(cluster["c"].port, "away", persistent=True)
     stays.client.close()
@@ -111,9 +111,9 @@ def test_members_that_end_with_a_message(cluster: ClusterProcess, persistent: bo
     assert last.look().seen == []
 
 
-@pytest.mark.parametrize("victim", ["member", "both"])
+@pytest.mark.parametrize("victim", ["subscriber", "both"])
 def test_a_node_that_dies_keeps_the_count(cluster: ClusterProcess, victim: str) -> None:
-    """Clean members: failures that a node has reported to Redis still count when it dies."""
+    """Clean subscribers: failures that a node has reported to Redis still count when it dies."""
     watcher = Watcher(cluster["c"].port, "watcher", 2, persistent=True)
     worker = Worker(cluster["a"].port, "w", qos=1)
     Worker(cluster["c"].port, "away", persistent=True).client.close()

@@ -9,7 +9,7 @@ from flockmq._speedups.codec.packets import Puback, Publish, Pubrec, Pubrel
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterNode, ClusterProcess
-from tests.harness.shared_member import JOBS, Worker
+from tests.harness.shared_subscriber import JOBS, Worker
 from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 
@@ -154,7 +154,7 @@ def test_a_newer_message_replaces_one_that_was_sent_without_success(start_cluste
     assert Worker(cluster["c"].port).wait_for(1) == [b"2"]
 
 
-def test_members_of_a_paused_group_get_nothing_new(cluster: ClusterProcess) -> None:
+def test_subscribers_of_a_paused_group_get_nothing_new(cluster: ClusterProcess) -> None:
     declare(cluster, window=3)
     worker = Worker(cluster["a"].port)
     api = HttpClient(cluster["b"])
@@ -181,7 +181,7 @@ def test_a_group_that_is_removed_drops_what_waits(cluster: ClusterProcess) -> No
     assert api.ask("DELETE", "/group", group=JOBS).status == 404
 
 
-def test_a_group_with_members_is_an_ordinary_one_when_it_is_removed(cluster: ClusterProcess) -> None:
+def test_a_group_with_subscribers_is_an_ordinary_one_when_it_is_removed(cluster: ClusterProcess) -> None:
     declare(cluster)
     worker = Worker(cluster["a"].port)
     assert HttpClient(cluster["b"]).ask("DELETE", "/group", group=JOBS).json == {"dropped": 0}

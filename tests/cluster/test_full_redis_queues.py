@@ -7,7 +7,7 @@ from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.function_caller import Caller
-from tests.harness.shared_member import Worker
+from tests.harness.shared_subscriber import Worker
 from tests.harness.socket_client import SocketClient
 
 

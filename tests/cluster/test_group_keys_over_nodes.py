@@ -1,4 +1,5 @@
-"""Order by key in shared subscriptions over nodes: messages of one topic keep their order, whichever member gets them.
+"""Order by key in shared subscriptions over nodes: messages of one topic keep their order, whichever subscriber gets
+them.
 
 A message is named by its topic and its number: `a1` is the first to `jobs/a`. Also: how messages of QoS 0 are divided.
 """
@@ -12,8 +13,8 @@ from flockmq._speedups.codec.packets import Puback, Publish, Suback, Subscribe, 
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
-from tests.harness.shared_member import JOBS as GROUP
-from tests.harness.shared_member import Worker, publish
+from tests.harness.shared_subscriber import JOBS as GROUP
+from tests.harness.shared_subscriber import Worker, publish
 from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 
@@ -22,18 +23,18 @@ MESSAGES = 10_000
 REFUSED = 0x80
 
 
-def test_equal_members_over_three_nodes_get_equal_parts(start_cluster: StartCluster) -> None:
+def test_equal_subscribers_over_three_nodes_get_equal_parts(start_cluster: StartCluster) -> None:
     cluster = start_cluster({})
-    members = [SocketClient(cluster[name].port, f"m{number}") for number, name in enumerate("aaabbbcccc")]
-    for member in members:
-        member.send(Subscribe(1, [(JOBS, 0)]))
-        assert isinstance(member.receive(), Suback)
+    subscribers = [SocketClient(cluster[name].port, f"m{number}") for number, name in enumerate("aaabbbcccc")]
+    for subscriber in subscribers:
+        subscriber.send(Subscribe(1, [(JOBS, 0)]))
+        assert isinstance(subscriber.receive(), Suback)
     cluster.settle()
-    counts = [0] * len(members)
+    counts = [0] * len(subscribers)
 
     def received() -> int:
-        for number, member in enumerate(members):
-            counts[number] += sum(isinstance(packet, Publish) for packet in member.ping())
+        for number, subscriber in enumerate(subscribers):
+            counts[number] += sum(isinstance(packet, Publish) for packet in subscriber.ping())
         return sum(counts)
 
     with SocketClient(cluster["a"].port, "p1") as first, SocketClient(cluster["c"].port, "p2") as second:
@@ -43,7 +44,7 @@ def test_equal_members_over_three_nodes_get_equal_parts(start_cluster: StartClus
                 publisher.ping()
             received()
     until(lambda: received() == MESSAGES)
-    mean = MESSAGES / len(members)
+    mean = MESSAGES / len(subscribers)
     assert all(abs(count - mean) < 0.05 * mean for count in counts), counts
 
 
@@ -83,14 +84,14 @@ def has(worker: Worker, *wanted: str) -> Callable[[], bool]:
 
 
 def finish_the_first(back: Worker, other: Worker) -> None:
-    """A member that is back completes `a1`, of QoS 2; one of the two gets `a2`."""
+    """A subscriber that is back completes `a1`, of QoS 2; one of the two gets `a2`."""
     back.answer()
     until(lambda: len(back.look().held) == 1)
     back.answer()
     until(lambda: [*names(back), *names(other)].count("a2") == 1)
 
 
-def test_messages_of_a_key_follow_to_the_member_that_has_the_first(cluster: ClusterProcess) -> None:
+def test_messages_of_a_key_follow_to_the_subscriber_that_has_the_first(cluster: ClusterProcess) -> None:
     first = Worker(cluster["a"].port, "first")
     send(cluster, "a1")
     until(has(first, "a1"))
@@ -98,13 +99,13 @@ def test_messages_of_a_key_follow_to_the_member_that_has_the_first(cluster: Clus
     send(cluster, "a2", "a3", "b1", "c1", "d1")
     until(lambda: len(names(first)) + len(names(other)) == 6)
     assert [name for name in names(first) if name[0] == "a"] == ["a1", "a2", "a3"]
-    assert len(names(other)) >= 2, "other keys go to any member"
+    assert len(names(other)) >= 2, "other keys go to any subscriber"
     first.answer()
     other.answer()
     until(lambda: not cluster.redis.client().exists("mq:gk:" + GROUP))
 
 
-def test_a_member_without_room_holds_up_its_keys_only(cluster: ClusterProcess) -> None:
+def test_a_subscriber_without_room_holds_up_its_keys_only(cluster: ClusterProcess) -> None:
     first = Worker(cluster["a"].port, "first")
     send(cluster, "a1", "b1", "c1", "d1")
     until(has(first, "a1", "b1", "c1", "d1"))  # its window
@@ -121,7 +122,7 @@ def test_a_member_without_room_holds_up_its_keys_only(cluster: ClusterProcess) -
 
 
 @pytest.mark.parametrize("end", ["closes", "killed"])
-def test_what_a_clean_member_leaves_behind_keeps_its_order(cluster: ClusterProcess, end: str) -> None:
+def test_what_a_clean_subscriber_leaves_behind_keeps_its_order(cluster: ClusterProcess, end: str) -> None:
     first = Worker(cluster["a"].port, "first")
     send(cluster, "a1", "a2", "a3", "a4", "a5", "a6")
     until(has(first, "a1", "a2", "a3", "a4"))
@@ -136,7 +137,7 @@ def test_what_a_clean_member_leaves_behind_keeps_its_order(cluster: ClusterProce
 
 
 @pytest.mark.parametrize("end", ["closes", "killed"])
-def test_a_key_waits_for_a_persistent_member_until_its_grace_is_over(cluster: ClusterProcess, end: str) -> None:
+def test_a_key_waits_for_a_persistent_subscriber_until_its_grace_is_over(cluster: ClusterProcess, end: str) -> None:
     first = Worker(cluster["a"].port, "first", persistent=True)
     send(cluster, "a1", "a2")
     until(has(first, "a1", "a2"))
@@ -152,7 +153,7 @@ def test_a_key_waits_for_a_persistent_member_until_its_grace_is_over(cluster: Cl
 
 
 @pytest.mark.parametrize("node", ["a", "c"])
-def test_a_key_waits_until_a_member_is_back_and_has_answered(cluster: ClusterProcess, node: str) -> None:
+def test_a_key_waits_until_a_subscriber_is_back_and_has_answered(cluster: ClusterProcess, node: str) -> None:
     first = Worker(cluster["a"].port, "first", 2, persistent=True)
     send(cluster, "a1", qos=2)
     until(has(first, "a1"))
@@ -196,7 +197,7 @@ def test_a_session_that_ends_gives_its_keys_free(cluster: ClusterProcess) -> Non
         until(has(other, "a2"))
 
 
-def test_a_member_that_leaves_the_group_gives_up_what_waits_for_it(cluster: ClusterProcess) -> None:
+def test_a_subscriber_that_leaves_the_group_gives_up_what_waits_for_it(cluster: ClusterProcess) -> None:
     first = Worker(cluster["a"].port, "first")
     send(cluster, *(f"a{number}" for number in range(1, 8)))
     until(has(first, "a1", "a2", "a3", "a4"))
@@ -209,7 +210,7 @@ def test_a_member_that_leaves_the_group_gives_up_what_waits_for_it(cluster: Clus
     until(has(other, "a5", "a6", "a7", "a8"))
 
 
-def test_a_message_that_no_member_of_the_node_takes_goes_elsewhere_with_its_key(cluster: ClusterProcess) -> None:
+def test_a_message_that_no_subscriber_of_the_node_takes_goes_elsewhere_with_its_key(cluster: ClusterProcess) -> None:
     small = SocketClient(cluster["a"].port, "small", level=5, properties={"maximum_packet_size": 100})
     small.send(Subscribe(1, [(GROUP, 1)]))
     assert isinstance(small.receive(), Suback)

@@ -51,7 +51,7 @@ class Nodes(FunctionNodes):
         self.call("acks", node, [], [[], [GROUP, room, 1, total, 0], [], []])
 
     def idle(self, node: bytes, number: int, *done: int) -> None:
-        """All messages of the key are done; `number`: of its last lease that the node has."""
+        """All messages of the key are done; `number`: of its last assignment that the node has."""
         ended = [part for place in done for part in (GROUP, place)]
         self.call("acks", node, [], [ended, [], [GROUP, KEY, number], []])
 
@@ -74,8 +74,8 @@ class Nodes(FunctionNodes):
     def give_up(self, node: bytes, number: int) -> None:
         self.commit(node, [], [], [], closed_keys=[GROUP, KEY, number])
 
-    def leases(self, node: bytes) -> dict[int, int]:
-        """Place -> number of the lease."""
+    def assignments(self, node: bytes) -> dict[int, int]:
+        """Place -> number of the assignment."""
         found = self.redis.hgetall(b"mq:gl:" + node + b" " + GROUP)
         return {int(place): int(struct.unpack("<d", message[5:13])[0]) for place, message in found.items()}
 
@@ -101,12 +101,12 @@ def test_a_key_stays_with_its_node_and_others_wait_for_room(nodes: Nodes) -> Non
     nodes.share(KEY, KEY)
     nodes.room(b"n2", 1)
     nodes.share(KEY, OTHER)
-    assert nodes.leases(b"n1") == {1: 1, 2: 2, 3: 3}
-    assert nodes.leases(b"n2") == {4: 4}
+    assert nodes.assignments(b"n1") == {1: 1, 2: 2, 3: 3}
+    assert nodes.assignments(b"n2") == {4: 4}
     nodes.share(b"\3\0\0\0", KEY)
     assert nodes.waiting == 2, "nothing passes what waits"
     nodes.room(b"n2", 1)
-    assert (nodes.leases(b"n1"), nodes.leases(b"n2")) == ({1: 1, 2: 2, 3: 3, 6: 6}, {4: 4, 5: 5})
+    assert (nodes.assignments(b"n1"), nodes.assignments(b"n2")) == ({1: 1, 2: 2, 3: 3, 6: 6}, {4: 4, 5: 5})
 
 
 def test_a_key_is_idle_with_its_last_lease_only(nodes: Nodes) -> None:
@@ -123,34 +123,34 @@ def test_a_key_is_idle_with_its_last_lease_only(nodes: Nodes) -> None:
     assert nodes.bound == [b"n2"]
 
 
-def test_a_node_gives_a_key_up_when_it_has_all_its_leases(nodes: Nodes) -> None:
+def test_a_node_gives_a_key_up_when_it_has_all_its_assignments(nodes: Nodes) -> None:
     nodes.share(KEY, KEY)
     nodes.room(b"n1", 0)
     nodes.room(b"n2", 9)
     nodes.give_up(b"n1", 1)  # the second is under way
-    assert nodes.leases(b"n1") == {1: 1, 2: 2}
+    assert nodes.assignments(b"n1") == {1: 1, 2: 2}
     nodes.share(KEY, OTHER)
-    assert (nodes.leases(b"n2"), nodes.waiting) == ({}, 2), "they must not pass it"
+    assert (nodes.assignments(b"n2"), nodes.waiting) == ({}, 2), "they must not pass it"
     nodes.give_up(b"n1", 2)
-    assert nodes.leases(b"n1") == {}
-    assert nodes.leases(b"n2") == {1: 3, 2: 4, 3: 5, 4: 6}
+    assert nodes.assignments(b"n1") == {}
+    assert nodes.assignments(b"n2") == {1: 3, 2: 4, 3: 5, 4: 6}
     nodes.give_up(b"n1", 2)  # sent again
-    assert (nodes.leases(b"n1"), len(nodes.leases(b"n2"))) == ({}, 4)
+    assert (nodes.assignments(b"n1"), len(nodes.assignments(b"n2"))) == ({}, 4)
 
 
 def test_a_node_has_no_more_than_may_wait(nodes: Nodes) -> None:
     nodes.share(*[KEY] * 6)
-    assert (len(nodes.leases(b"n1")), nodes.waiting) == (4, 2)
+    assert (len(nodes.assignments(b"n1")), nodes.waiting) == (4, 2)
     nodes.idle(b"n1", 4, 1, 2, 3, 4)
     nodes.room(b"n1", 1)
-    assert (len(nodes.leases(b"n1")), nodes.waiting) == (2, 0)
+    assert (len(nodes.assignments(b"n1")), nodes.waiting) == (2, 0)
 
 
 def test_the_keys_of_a_dead_node_go_to_another_one(nodes: Nodes) -> None:
     nodes.share(KEY, KEY, KEY)
     nodes.room(b"n2", 1)
     nodes.call("leave", b"n1")
-    assert (nodes.bound, nodes.leases(b"n2")) == ([b"n2"], {1: 4, 2: 5, 3: 6})
+    assert (nodes.bound, nodes.assignments(b"n2")) == ([b"n2"], {1: 4, 2: 5, 3: 6})
 
 
 def test_a_message_that_comes_back_reaches_the_node_of_its_key_before_the_key_is_free(nodes: Nodes) -> None:
@@ -170,9 +170,9 @@ def test_a_message_that_comes_back_reaches_the_node_of_its_key_before_the_key_is
         nodes.release(b"n1", b"w", epoch, 1)
         nodes.redis.publish("mq:to:n1", pack([b"end"]))
         pushes = list(iter(lambda: next_push(channel), [b"end"]))
-    (leased, items, _), (free, *_) = pushes
-    assert (leased, items[1::3], free) == (b"leased", [2, 3, 4], b"key_free")
-    assert nodes.leases(b"n1").keys() == {2, 3, 4, 5, 6, 7, 8}
+    (assigned, items, _), (free, *_) = pushes
+    assert (assigned, items[1::3], free) == (b"assigned", [2, 3, 4], b"key_free")
+    assert nodes.assignments(b"n1").keys() == {2, 3, 4, 5, 6, 7, 8}
     assert (nodes.waiting, nodes.bound) == (1, [b"n1"])
 
 

@@ -14,7 +14,7 @@ from tests.harness.commits import commit_arguments
 from tests.harness.function_caller import counted_size
 from tests.harness.function_nodes import FunctionNodes
 from tests.harness.redis_process import RedisProcess
-from tests.harness.shared_member import Worker
+from tests.harness.shared_subscriber import Worker
 from tests.harness.socket_client import SocketClient
 
 GROUP = b"$share/g/t"
@@ -115,7 +115,7 @@ def test_messages_of_all_sizes_arrive_in_order(start_cluster: StartCluster) -> N
         subscriber.send(Puback(packet.packet_id))
 
 
-def test_members_get_messages_of_all_sizes(start_cluster: StartCluster) -> None:
+def test_subscribers_get_messages_of_all_sizes(start_cluster: StartCluster) -> None:
     cluster = start_cluster(nodes="ab")
     workers = [Worker(cluster["b"].port, name, persistent=True) for name in ("one", "two")]
     publisher = SocketClient(cluster["a"].port, "publisher")

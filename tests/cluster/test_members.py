@@ -16,7 +16,7 @@ from tests.harness.cluster_process import ClusterProcess
 from tests.harness.commits import commit_arguments
 from tests.harness.function_nodes import NODES, FunctionNodes
 from tests.harness.redis_process import RedisProcess
-from tests.harness.shared_member import JOBS, Worker, gathered, publish
+from tests.harness.shared_subscriber import JOBS, Worker, gathered, publish
 from tests.harness.socket_client import SocketClient
 
 GROUP = b"$share/g/t"

@@ -15,8 +15,8 @@ from tests.conftest import StartCluster, StartLogging, StartRedis
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterNode, ClusterProcess
 from tests.harness.logs import Logging, entries, logged_rows
-from tests.harness.shared_member import Worker
-from tests.harness.shared_member import publish as publish_work
+from tests.harness.shared_subscriber import Worker
+from tests.harness.shared_subscriber import publish as publish_work
 from tests.harness.socket_client import SocketClient
 from tests.model.log_block import HEADER, decode
 

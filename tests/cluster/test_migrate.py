@@ -313,14 +313,14 @@ def test_leases_and_new_messages_of_groups_wait_again(path: Path, redis_server: 
     with redis_server.client(decode_responses=False) as client:
         client.hset("mq:nodes", "dead", 1)
         client.sadd("mq:gl:dead", group)
-        client.hset(f"mq:gl:dead {group}", "20", encode_entry(encode_message(b"p/20", b"leased", 1, False)))
+        client.hset(f"mq:gl:dead {group}", "20", encode_entry(encode_message(b"p/20", b"assigned", 1, False)))
         client.rpush(f"mq:gw:{group}", *(encode_message(b"p/new", b"%d" % number, 1, False) for number in range(700)))
         client.hset(f"mq:g:{group}", "n", 2**40 + 701)
     migrate(redis_server.url, f"sqlite:{path}")
     waiting = state_of(path)["groups"][Given.PLAIN].waiting
     places = [found.share.place for found in waiting]
     assert places == [*range(9), 20, *range(2**40 + 2, 2**40 + 702)]
-    assert [found.message.payload for found in waiting[9:]] == [b"leased", *(b"%d" % number for number in range(700))]
+    assert [found.message.payload for found in waiting[9:]] == [b"assigned", *(b"%d" % number for number in range(700))]
 
 
 def write(path: Path, state: State) -> None:

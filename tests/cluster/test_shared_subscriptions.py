@@ -1,4 +1,4 @@
-"""Shared subscriptions over nodes: each message goes to one member, and to another if that one ends (G13)."""
+"""Shared subscriptions over nodes: each message goes to one subscriber, and to another if that one ends (G13)."""
 
 import random
 import signal
@@ -17,7 +17,7 @@ from flockmq._speedups.codec.packets import (
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess, new_seed
-from tests.harness.shared_member import JOBS, NEVER, Worker, gathered, publish
+from tests.harness.shared_subscriber import JOBS, NEVER, Worker, gathered, publish
 from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 
@@ -28,7 +28,7 @@ def cluster(start_cluster: StartCluster) -> ClusterProcess:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_members_at_all_nodes_take_turns(cluster: ClusterProcess, qos: int) -> None:
+def test_subscribers_at_all_nodes_take_turns(cluster: ClusterProcess, qos: int) -> None:
     workers = [Worker(cluster[name].port, f"w-{name}", qos) for name in "abc"]
     with SocketClient(cluster["a"].port, "p", level=5) as publisher:
         for number in range(30):
@@ -60,7 +60,7 @@ def test_messages_wait_in_redis_and_come_in_order(cluster: ClusterProcess) -> No
 
 
 @pytest.mark.parametrize("end", ["closes", "killed", "stopped"])
-def test_what_a_member_has_not_acknowledged_goes_to_another_node(cluster: ClusterProcess, end: str) -> None:
+def test_what_a_subscriber_has_not_acknowledged_goes_to_another_node(cluster: ClusterProcess, end: str) -> None:
     first = Worker(cluster["a"].port, "first")
     with SocketClient(cluster["b"].port, "p", level=5) as publisher:
         publish(publisher, *(b"%d" % number for number in range(10)))
@@ -76,7 +76,7 @@ def test_what_a_member_has_not_acknowledged_goes_to_another_node(cluster: Cluste
     assert sorted(gathered([second], 4)) == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_persistent_member_that_stays_away_loses_what_it_has(cluster: ClusterProcess) -> None:
+def test_a_persistent_subscriber_that_stays_away_loses_what_it_has(cluster: ClusterProcess) -> None:
     first = Worker(cluster["a"].port, "first", 2, persistent=True)
     with SocketClient(cluster["b"].port, "p", level=5) as publisher:
         publish(publisher, b"one")
@@ -135,7 +135,7 @@ def test_a_connection_that_waited_for_an_earlier_one_gives_nothing_back(start_cl
     until(lambda: first.look().seen == [b"once"])
 
 
-def test_nothing_stays_when_the_last_member_has_left(cluster: ClusterProcess) -> None:
+def test_nothing_stays_when_the_last_subscriber_has_left(cluster: ClusterProcess) -> None:
     redis = cluster.redis.client()
     worker = Worker(cluster["a"].port, "w")
     with SocketClient(cluster["b"].port, "p", level=5) as publisher:
@@ -146,8 +146,8 @@ def test_nothing_stays_when_the_last_member_has_left(cluster: ClusterProcess) ->
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_members_and_nodes_come_and_go(cluster: ClusterProcess, qos: int) -> None:
-    """Nothing is lost; QoS 2 for persistent members is never doubled."""
+def test_subscribers_and_nodes_come_and_go(cluster: ClusterProcess, qos: int) -> None:
+    """Nothing is lost; QoS 2 for persistent subscribers is never doubled."""
     rng = random.Random(new_seed())
     persistent = qos == 2
 
@@ -204,9 +204,9 @@ def test_the_api_has_groups_of_all_nodes(start_cluster: StartCluster) -> None:
             api = HttpClient(cluster[name])
             until(lambda api=api: api.get("/groups")["items"][0]["connected"] == 1)  # type: ignore[misc]
             (found,) = api.get("/groups")["items"]
-            assert (found["members"], found["waiting"], found["unacknowledged"], found["given"]) == (2, 6, 4, 4)
+            assert (found["subscribers"], found["waiting"], found["unacknowledged"], found["given"]) == (2, 6, 4, 4)
             one = api.get("/group", group=JOBS)
-            assert [(member["client_id"], member["connected"]) for member in one["of"]] == [
+            assert [(subscriber["client_id"], subscriber["connected"]) for subscriber in one["sessions"]] == [
                 ("away", False),
                 ("w", True),
             ]

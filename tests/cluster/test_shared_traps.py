@@ -4,15 +4,15 @@ Others are in `test_shared_subscriptions.py` (here S) and in `tests/faults/test_
 
 | trap | test |
 | --- | --- |
-| members that are away keep getting their share | `test_members_that_are_away_get_no_share` |
-| what a member has not acknowledged is lost | S `test_what_a_member_has_not_acknowledged_goes_to_another_node` |
-| QoS 2 is lost, or doubled, when a member goes | K; S `test_a_persistent_member_that_stays_away_loses_what_it_has` |
+| subscribers that are away keep getting their share | `test_subscribers_that_are_away_get_no_share` |
+| an unacknowledged message is lost | S `test_what_a_subscriber_has_not_acknowledged_goes_to_another_node` |
+| QoS 2 is lost, or doubled | K; S `test_a_persistent_subscriber_that_stays_away_loses_messages` |
 | turns are counted per publisher: skew | `test_many_publishers_of_one_message_make_no_skew` |
-| only members at the publisher's node are served, or one of each node | S `test_members_at_all_nodes_take_turns` |
-| a node that returns gets nothing for its members | `test_a_node_that_returns_has_members_again` |
+| only subscribers at the publisher's node are served | S `test_subscribers_at_all_nodes_take_turns` |
+| a node that returns gets nothing for its subscribers | `test_a_node_that_returns_has_subscribers_again` |
 | a node that died is selected again and again | `test_a_node_that_died_is_selected_no_more` |
 | nothing for persistent sessions | S `test_it_gets_them_again_if_it_is_back_in_time` |
-| too large for one member | `test_a_message_too_large_for_one_member_goes_to_another_node` |
+| too large for one subscriber | `test_a_message_too_large_for_one_subscriber_goes_to_another_node` |
 """
 
 import re
@@ -24,7 +24,7 @@ from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.function_nodes import call_function
-from tests.harness.shared_member import JOBS, Worker, gathered, publish
+from tests.harness.shared_subscriber import JOBS, Worker, gathered, publish
 from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 
@@ -35,7 +35,7 @@ def cluster(start_cluster: StartCluster) -> ClusterProcess:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_members_that_are_away_get_no_share(cluster: ClusterProcess, qos: int) -> None:
+def test_subscribers_that_are_away_get_no_share(cluster: ClusterProcess, qos: int) -> None:
     for number in range(3):
         Worker(cluster["abc"[number]].port, f"away-{number}", qos, persistent=True).client.close()
     worker = Worker(cluster["b"].port, "w", qos)
@@ -73,7 +73,7 @@ def test_many_publishers_of_one_message_make_no_skew(cluster: ClusterProcess, qo
     assert [len(worker.seen) for worker in workers] == [10, 10, 10]
 
 
-def test_a_node_that_returns_has_members_again(cluster: ClusterProcess) -> None:
+def test_a_node_that_returns_has_subscribers_again(cluster: ClusterProcess) -> None:
     worker = Worker(cluster["b"].port, "w")
     cluster["b"].restart()
     cluster.settle()
@@ -97,8 +97,8 @@ def test_a_node_that_died_is_selected_no_more(cluster: ClusterProcess) -> None:
         assert gathered([worker], 2) == [b"9", b"10"]
 
 
-def test_a_node_that_joins_while_the_last_member_leaves_keeps_its_room(cluster: ClusterProcess) -> None:
-    """Its room reaches Redis just before the change that makes it a member; between them the group may end."""
+def test_a_node_that_joins_while_the_last_subscriber_leaves_keeps_its_room(cluster: ClusterProcess) -> None:
+    """Its room reaches Redis just before the change that makes it a subscriber; between them the group may end."""
     last = Worker(cluster["b"].port, "last")
     redis = cluster.redis.client()
     (node,) = (name for name in redis.hkeys("mq:nodes") if name.startswith("c-"))
@@ -114,7 +114,7 @@ def test_a_node_that_joins_while_the_last_member_leaves_keeps_its_room(cluster: 
         assert gathered([worker], 1) == [b"1"]
 
 
-def test_a_message_too_large_for_one_member_goes_to_another_node(cluster: ClusterProcess) -> None:
+def test_a_message_too_large_for_one_subscriber_goes_to_another_node(cluster: ClusterProcess) -> None:
     small = SocketClient(cluster["a"].port, "small", level=5, properties={"maximum_packet_size": 100})
     small.send(Subscribe(1, [(JOBS, 1)]))
     assert isinstance(small.receive(), Suback)
@@ -123,17 +123,17 @@ def test_a_message_too_large_for_one_member_goes_to_another_node(cluster: Cluste
     with SocketClient(cluster["b"].port, "p", level=5) as publisher:
         publish(publisher, *payloads)
         assert sorted(gathered([worker], 4)) == payloads
-        publish(publisher, b"y")  # they do not hold up what the other member may have
+        publish(publisher, b"y")  # they do not hold up what the other subscriber may have
         publish(publisher, b"z")
         packet = small.receive()
     assert isinstance(packet, Publish) and packet.payload in (b"y", b"z")
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_messages_too_large_for_one_member_are_neither_late_nor_out_of_order(
+def test_messages_too_large_for_one_subscriber_are_neither_late_nor_out_of_order(
     start_cluster: StartCluster, persistent: bool
 ) -> None:
-    """Redis leases them to no node whose members take no such packets, as long as another one has room."""
+    """Redis assigns them to no node whose subscribers take no such packets, as long as another one has room."""
     cluster = start_cluster({"shared.window": 20, "http.listen": "127.0.0.1:0"})
     small = Worker(cluster["a"].port, "small", maximum_packet_size=100)
     worker = Worker(cluster["c"].port, "w", persistent=persistent)
@@ -159,7 +159,7 @@ def test_messages_too_large_for_one_member_are_neither_late_nor_out_of_order(
 
 
 @pytest.mark.parametrize("persistent", [False, True], ids=["clean", "persistent"])
-def test_a_member_whose_session_was_full_of_other_messages_gets_work_again(
+def test_a_subscriber_whose_session_was_full_of_other_messages_gets_work_again(
     start_cluster: StartCluster, persistent: bool
 ) -> None:
     """It had no room when it acknowledged its last message of the group. Its node announced that, and never more."""
@@ -182,8 +182,9 @@ def test_a_member_whose_session_was_full_of_other_messages_gets_work_again(
         assert worker.wait_for(12)[-1] == b"job 2"
 
 
-def test_a_member_that_subscribes_anew_at_once_gets_work_again(start_cluster: StartCluster) -> None:
-    """As the last member of its node it left, and was back in the same block: Redis counted its former leases."""
+def test_a_subscriber_that_subscribes_anew_at_once_gets_work_again(start_cluster: StartCluster) -> None:
+    """As the last subscriber of its node it left, and was back in the same block: Redis counted its former
+    assignments."""
     cluster = start_cluster(nodes="ab")
     worker = Worker(cluster["a"].port)
     with SocketClient(cluster["b"].port, "publisher") as publisher:
@@ -198,7 +199,7 @@ def test_a_member_that_subscribes_anew_at_once_gets_work_again(start_cluster: St
         assert worker.wait_for(41)[-1] == b"last"
 
 
-def test_a_member_that_subscribes_anew_amid_messages_gets_work_again(start_cluster: StartCluster) -> None:
+def test_a_subscriber_that_subscribes_anew_amid_messages_gets_work_again(start_cluster: StartCluster) -> None:
     """A message that its former membership had counted made the count of the new one negative."""
     cluster = start_cluster(nodes="ab")
     worker = Worker(cluster["a"].port, persistent=True, maximum_packet_size=100_000)

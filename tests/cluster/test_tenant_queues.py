@@ -99,8 +99,8 @@ class Cluster:
             received = [part for number in numbers[:1] for part in (number, 0)]
             self.call("acks", node, [[cid, self.incarnation(cid), done, received, b""]], b"")
 
-    def lease(self) -> None:
-        """A node has room for messages of a group, and gives back or ends its leases."""
+    def assign(self) -> None:
+        """A node has room for messages of a group, and gives back or ends its assignments."""
         node, group = self.rng.choice(NODES), self.rng.choice(GROUPS)
         places = [*map(int, self.redis.hkeys(b"mq:gl:" + node + b" " + group))]
         done = [part for place in places[::2] for part in (group, place)]

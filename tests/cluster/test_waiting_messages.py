@@ -13,7 +13,7 @@ from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.function_caller import NO_MESSAGE, Caller, counted_size
 from tests.harness.redis_process import RedisProcess
-from tests.harness.shared_member import Worker
+from tests.harness.shared_subscriber import Worker
 from tests.harness.socket_client import SocketClient
 
 JOBS = b"$share/g/jobs"
@@ -150,7 +150,7 @@ def test_the_queue_of_an_absent_client(queue: Queue, caller: Caller) -> None:
     assert queue.texts == "A..EF"
 
 
-def test_room_of_a_member(redis_server: RedisProcess) -> None:
+def test_room_of_a_subscriber(redis_server: RedisProcess) -> None:
     """Its window was filled by messages that it had acknowledged behind one message."""
     caller = Caller(redis_server.port)
     epoch = caller.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)[0]
@@ -243,9 +243,9 @@ def test_a_full_group_drops_what_has_expired(group: Queue, before: str, after: s
     assert last == len(before) + 1
     assert group.share("N", most=len(after))[1] == 1
     group.caller.call("acks", b"n1", [], [[], [JOBS, 100, 1, 0, 0], [], []])  # a node has room for all
-    leases = {int(place): chr(message[-1]) for place, message in group.redis.hgetall(b"mq:gl:n1 " + JOBS).items()}
-    assert "".join(letter for _, letter in sorted(leases.items())) == after
-    assert max(leases) == last
+    assignments = {int(place): chr(message[-1]) for place, message in group.redis.hgetall(b"mq:gl:n1 " + JOBS).items()}
+    assert "".join(letter for _, letter in sorted(assignments.items())) == after
+    assert max(assignments) == last
     assert waiting(group) == ""
 
 

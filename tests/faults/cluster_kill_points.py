@@ -15,19 +15,19 @@ released          the release of a session has been recorded, and nothing of it 
 buried            Redis has handed over the wills of a dead node; none is published
 due-taken         Redis has ended expired sessions and handed over due wills; none is published
 due-published     they are published, and nothing of it is committed
-leased            Redis has leased messages of a group to the node, which has done nothing with them
-lease-given       the node has given them to members, and has recorded nothing of it
-before-given      a block in which leases end is about to go to the store
+assigned            Redis has assigned messages of a group to the node, which has done nothing with them
+assignment-given       the node has given them to subscribers, and has recorded nothing of it
+before-given      a block in which assignments end is about to go to the store
 given             Redis has that block: the messages are in queues of sessions, or waiting again, or dead letters
 filled            Redis has put messages of a group into a queue of the node's sessions, which does not have them yet
 filled-given      they are passed to the session, and nothing was sent
-settled           Redis has the leases' ends by acknowledgements, and no part of the node has the reply yet
+settled           Redis has the assignments' ends by acknowledgements, and no part of the node has the reply yet
 returned          Redis has the release of a session, with which messages went back to their groups
-grace-asked       the node has asked for due messages, among them messages of absent members
+grace-asked       the node has asked for due messages, among them messages of absent subscribers
 grace-due         they went back; the node has the reply, and has done no more
-buried-leases     a dead node's leases went back to their groups; this node has its messages of them
-leases-asked      after a gap of its link, the node has got its leases again
-leases-recovered  they are given to members
+buried-given     a dead node's assignments went back to their groups; this node has its messages of them
+given-asked       after a gap of its link, the node has got its assignments again
+given-recovered   they are given to subscribers
 ================  ==================================================================================================
 """
 
@@ -44,7 +44,7 @@ from flockmq.broker import cli
 from flockmq.cluster.life import ClusterLife
 from flockmq.cluster.membership.cleanup import Cleanup
 from flockmq.cluster.redis.store import RedisStore
-from flockmq.cluster.sessions.leases import Leases
+from flockmq.cluster.sessions.assignments import Assignments
 from flockmq.cluster.sessions.loading import Loading
 from flockmq.cluster.sessions.takeover import TakeOver
 from tests.faults.kill_points import ARM
@@ -52,10 +52,17 @@ from tests.faults.kill_points import ARM
 COMMIT_POINTS = ("before-commit", "commit-sent", "commit-answered", "acknowledged")
 CLAIM_POINTS = ("claimed", "loaded", "released")
 DUE_POINTS = ("due-taken", "due-published")
-LEASE_POINTS = ("leased", "lease-given", "before-given", "given", "settled")
+LEASE_POINTS = ("assigned", "assignment-given", "before-given", "given", "settled")
 DIRECT_POINTS = ("filled", "filled-given")
 SHARED_POINTS = (*LEASE_POINTS, *DIRECT_POINTS, "commit-sent", "acknowledged")
-RETURN_POINTS = ("returned", "grace-asked", "grace-due", "buried-leases", "leases-asked", "leases-recovered")
+RETURN_POINTS = (
+    "returned",
+    "grace-asked",
+    "grace-due",
+    "buried-given",
+    "given-asked",
+    "given-recovered",
+)
 
 
 class Killer:
@@ -153,14 +160,14 @@ def install(point: str, count: int) -> None:
         return lambda *_: asyncio.get_running_loop().call_soon(killer.here, name)
 
     def given(name: str) -> Callable[..., None]:
-        def ends_leases(block: Any, *_: Any) -> None:
-            if block.commit and block.ended_leases:
+        def ends_assignments(block: Any, *_: Any) -> None:
+            if block.commit and block.ended_assignments:
                 killer.here(name)
 
-        return ends_leases
+        return ends_assignments
 
     def settled(waiting: Any, *_: Any) -> None:
-        if waiting.block is not None and waiting.block.ended_leases:
+        if waiting.block is not None and waiting.block.ended_assignments:
             killer.here("settled")
 
     if point == "half-sent":
@@ -175,22 +182,22 @@ def install(point: str, count: int) -> None:
         if releasing:
             killer.here("returned")
 
-    def receives(leases: list[Any], _: list[Any]) -> None:
-        if leases:
-            killer.here("leased")
+    def receives(assignments: list[Any], _: list[Any]) -> None:
+        if assignments:
+            killer.here("assigned")
 
-    def received(leases: list[Any], _: list[Any]) -> None:
-        if leases:
-            killer.here("lease-given")
+    def received(assignments: list[Any], _: list[Any]) -> None:
+        if assignments:
+            killer.here("assignment-given")
 
-    around(Leases, "receive", receives, received)
-    around(Leases, "receive_given", here("filled"), here("filled-given"))
-    around(Leases, "_recovered", here("leases-asked"), here("leases-recovered"))
+    around(Assignments, "receive", receives, received)
+    around(Assignments, "receive_given", here("filled"), here("filled-given"))
+    around(Assignments, "_recovered", here("given-asked"), here("given-recovered"))
     around(RedisStore, "_number", given("given"), nothing)
     around(RedisStore, "_taken", settled, nothing)
     around(Cleanup, "take_due", nothing, soon("grace-asked"))
     around(Cleanup, "_due_taken", here("grace-due"), nothing)
-    around(Cleanup, "_buried", here("buried-leases"), nothing)
+    around(Cleanup, "_buried", here("buried-given"), nothing)
     around(RedisStore, "commit", given("before-given"), nothing)
     around(RedisStore, "commit", here("before-commit"), arm)
     around(RedisStore, "_send", nothing, sent)

@@ -6,7 +6,7 @@ Four groups get each message, all over the same topics:
 strict    QoS 2        persistent  all messages, at QoS 2 exactly once, over all kills
 mixed     QoS 1        both        all messages, at least once
 clean     QoS 2        clean       none twice at QoS 2; a session's sent messages are discarded at its end
-ordered   both         both        all messages, each publisher's in order (clean members have QoS 1)
+ordered   both         both        all messages, each publisher's in order (clean subscribers have QoS 1)
 ========  ===========  ==========  ==============================================================================
 """
 
@@ -64,7 +64,7 @@ class QuickClient(FaultClient):
             self.flush()
 
 
-class Member(QuickClient):
+class GroupSubscriber(QuickClient):
     """A worker of a group; a clean one subscribes with each connection."""
 
     def __init__(self, history: History, group: str, number: int, qos: int, *, clean: bool) -> None:
@@ -86,7 +86,7 @@ class Member(QuickClient):
 
 
 class SharedLoad:
-    """Publishers, and the members of four groups, over all nodes.
+    """Publishers, and the subscribers of four groups, over all nodes.
 
     Args:
         cluster: not started.
@@ -100,17 +100,18 @@ class SharedLoad:
         self.count = 0
         self.publishers = [QuickClient(self.history, f"publisher {number}", level=4) for number in range(4)]
         self.groups = {
-            "strict": [Member(self.history, "strict", number, 2, clean=False) for number in range(4)],
-            "mixed": [Member(self.history, "mixed", number, 1, clean=number % 2 == 1) for number in range(4)],
-            "clean": [Member(self.history, "clean", number, 2, clean=True) for number in range(3)],
+            "strict": [GroupSubscriber(self.history, "strict", number, 2, clean=False) for number in range(4)],
+            "mixed": [GroupSubscriber(self.history, "mixed", number, 1, clean=number % 2 == 1) for number in range(4)],
+            "clean": [GroupSubscriber(self.history, "clean", number, 2, clean=True) for number in range(3)],
             "ordered": [
-                Member(self.history, "ordered", number, 2 - number % 2, clean=number % 2 == 1) for number in range(4)
+                GroupSubscriber(self.history, "ordered", number, 2 - number % 2, clean=number % 2 == 1)
+                for number in range(4)
             ],
         }
         # A group whose last session ends is gone with its messages; this one is never there, and gets nothing.
-        self.keeper = Member(self.history, "clean", 3, 2, clean=False)
-        self.members = [member for members in self.groups.values() for member in members]
-        self.fleet = Fleet(*self.publishers, *self.members)
+        self.keeper = GroupSubscriber(self.history, "clean", 3, 2, clean=False)
+        self.subscribers = [subscriber for subscribers in self.groups.values() for subscriber in subscribers]
+        self.fleet = Fleet(*self.publishers, *self.subscribers)
 
     # ---- clients ----
 
@@ -123,7 +124,9 @@ class SharedLoad:
         assert declared.status == 204, declared
         self.fleet.clients.append(self.keeper)
         self.until(lambda: all(client.socket is not None for client in self.fleet.clients), "connections")
-        self.until(lambda: not any(member.subscriptions for member in (*self.members, self.keeper)), "SUBACK")
+        self.until(
+            lambda: not any(subscriber.subscriptions for subscriber in (*self.subscribers, self.keeper)), "SUBACK"
+        )
         self.fleet.clients.remove(self.keeper)
         self.keeper.lose()
 
@@ -158,9 +161,9 @@ class SharedLoad:
         elif chance < 0.965:
             self.rng.choice(self.publishers).lose()  # it roams: it returns at any node
         elif chance < 0.97:
-            self.rng.choice(self.members).lose()
+            self.rng.choice(self.subscribers).lose()
         elif chance < 0.972:
-            self.rng.choice(self.members).silent = {Puback, Pubrec}  # it keeps what it has, until it is lost
+            self.rng.choice(self.subscribers).silent = {Puback, Pubrec}  # it keeps what it has, until it is lost
         else:
             for client in self.fleet.clients:
                 if client.silent and self.rng.random() < 0.1:
@@ -189,7 +192,7 @@ class SharedLoad:
         self.until(lambda: not any(publisher.outgoing for publisher in self.publishers), "the last acknowledged")
         for name in COMPLETE:
             self.until(lambda: not self.missing(name), f"{name} has all")  # noqa: B023
-        self.until(lambda: not any(member.unreleased for member in self.members), "PUBREL")
+        self.until(lambda: not any(subscriber.unreleased for subscriber in self.subscribers), "PUBREL")
         self.until(lambda: len(self.missing("clean")) <= self.discarded(), "clean has all but the discarded")
         findings = checker.check(self.history)
         for name in ("strict", "clean"):  # the other one asks for QoS 1
@@ -200,19 +203,19 @@ class SharedLoad:
         assert findings == [], failure(findings, self.history, self.cluster.log_text())
 
     def workers(self, group: str) -> set[str]:
-        return {member.client_id for member in self.groups[group]}
+        return {subscriber.client_id for subscriber in self.groups[group]}
 
     def received(self, group: str) -> int:
-        """Messages that the members of a group have, some of them twice."""
-        return sum(len(member.taken) for member in self.groups[group])
+        """Messages that the subscribers of a group have, some of them twice."""
+        return sum(len(subscriber.taken) for subscriber in self.groups[group])
 
     def missing(self, group: str) -> set[bytes]:
-        """The messages that no member of a group has."""
+        """The messages that no subscriber of a group has."""
         sent = {b"%d" % number for number in range(1, self.count + 1)}
-        return sent.difference(*(member.taken for member in self.groups[group]))
+        return sent.difference(*(subscriber.taken for subscriber in self.groups[group]))
 
     def discarded(self) -> int:
-        """Messages that clean members of QoS 2 may have had when their sessions ended."""
+        """Messages that clean subscribers of QoS 2 may have had when their sessions ended."""
         workers = self.workers("clean")
         return WINDOW * sum(1 for event in self.history.of(Ended) if event.client in workers)
 

@@ -46,7 +46,7 @@ def started(load: ClusterLoad | SharedLoad) -> Iterator[None]:
 
 
 def groups(directory: Path, seed: int, seconds: float) -> None:
-    """Members, nodes, links and Redis die."""
+    """Subscribers, nodes, links and Redis die."""
     load = SharedLoad(ClusterProcess(directory, SETTINGS, redis="always", proxies=True, orderly=False), seed)
     with started(load):
         end = time.monotonic() + seconds

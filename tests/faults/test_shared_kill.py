@@ -1,8 +1,8 @@
 """kill -9 of a node at each hand-over between a group and a session: I9, F25, G13.
 
-Node `a` is killed, in all tests but one while it has a member. Its members go on at `b`, where another one is. Members
-are clean; or persistent, so that Redis puts messages into their queues; or persistent with a maximum packet size, so
-that their node does.
+Node `a` is killed, in all tests but one while it has a subscriber. Its subscribers go on at `b`, where another one is.
+Subscribers are clean; or persistent, so that Redis puts messages into their queues; or persistent with a maximum packet
+size, so that their node does.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,12 @@ from tests.harness.cluster_process import ClusterProcess
 GROUP = "$share/g/t/#"
 SETTINGS = {**CLUSTER_SETTINGS, "shared.window": 4, "shared.redispatch": 0.3}
 ROUNDS = 40  # after which a node should have come to its point
-MEMBERS = pytest.mark.parametrize("kind", ["persistent", "leasing", "clean"])
+SUBSCRIBERS = pytest.mark.parametrize("kind", ["persistent", "leasing", "clean"])
 QOS = pytest.mark.parametrize("qos", [1, 2])
 
 
 class LeasingClient(FaultClient):
-    """A client that does not take packets of any size: its node gives it messages that are leased."""
+    """A client that does not take packets of any size: its node gives it messages that are assigned."""
 
     def send(self, packet: Packet) -> None:
         if isinstance(packet, Connect):
@@ -37,7 +37,8 @@ class LeasingClient(FaultClient):
 
 
 class Flow:
-    """A publisher at `b`, a member at `a`, which dies at the point, and one at `b`. `dying`: nodes with the point."""
+    """A publisher at `b`, a subscriber at `a`, which dies at the point, and one at `b`. `dying`: nodes with the
+    point."""
 
     def __init__(self, cluster: ClusterProcess, kill_at: str, qos: int, kind: str, dying: str = "a") -> None:
         self.cluster = cluster
@@ -52,13 +53,13 @@ class Flow:
             node.module = ["tests.faults.cluster_kill_points", kill_at]
         cluster.start()
         self.publisher = FaultClient(self.history, "publisher")
-        self.members = [self.member(name) for name in ("first", "second")]
-        self.workers = {member.client_id for member in self.members}
-        self.fleet = Fleet(self.publisher, *self.members)
+        self.subscribers = [self.subscriber(name) for name in ("first", "second")]
+        self.workers = {subscriber.client_id for subscriber in self.subscribers}
+        self.fleet = Fleet(self.publisher, *self.subscribers)
         self.publisher.reconnect(cluster["b"].port)
-        for member, name in zip(self.members, "ab", strict=True):
-            member.reconnect(cluster[name].port)
-            self.join(member)
+        for subscriber, name in zip(self.subscribers, "ab", strict=True):
+            subscriber.reconnect(cluster[name].port)
+            self.join(subscriber)
         self.since = len(self.history.events)
         for node in self.dying:
             arming = FaultClient(self.history, "arming")
@@ -67,15 +68,15 @@ class Flow:
             Fleet(arming).run(lambda: not arming.outgoing or self.node.died(), "PUBACK")  # noqa: B023
             arming.lose()
 
-    def member(self, name: str) -> FaultClient:
+    def subscriber(self, name: str) -> FaultClient:
         if self.kind == "leasing":
             return LeasingClient(self.history, name, level=5)
         return FaultClient(self.history, name, clean=not self.persistent)
 
-    def join(self, member: FaultClient) -> None:
+    def join(self, subscriber: FaultClient) -> None:
         """Subscribe, if the session is new."""
-        member.subscribe((GROUP, self.qos))
-        self.fleet.run(lambda: not member.subscriptions or member.socket is None, "SUBACK")
+        subscriber.subscribe((GROUP, self.qos))
+        self.fleet.run(lambda: not subscriber.subscriptions or subscriber.socket is None, "SUBACK")
 
     def publish(self, count: int) -> None:
         """Publish messages; they are acknowledged afterwards."""
@@ -98,8 +99,8 @@ class Flow:
         self.fleet.run_for(0.02)
 
     def absent(self) -> None:
-        """A member keeps its messages to itself, and goes away for longer than the grace time."""
-        first = self.members[0]
+        """A subscriber keeps its messages to itself, and goes away for longer than the grace time."""
+        first = self.subscribers[0]
         first.silent = {Puback, Pubrec}
         self.publish(8)
         self.fleet.run_for(0.1)
@@ -110,14 +111,14 @@ class Flow:
             self.join(first)
 
     def finish(self) -> None:
-        """All go on at the other node. Every message has reached a member, and QoS 2 no more than one of them."""
+        """All go on at the other node. Every message has reached a subscriber, and QoS 2 no more than one of them."""
         for node in self.dying:
             node.module = ["flockmq.broker.cli"]
             if not node.died():
                 node.kill()  # another one has come to the point
         if len(self.dying) > 1:
             self.cluster.start()
-        for client in (*self.members, self.publisher):
+        for client in (*self.subscribers, self.publisher):
             client.silent.clear()
             client.lose()
             client.reconnect(self.cluster["b"].port)
@@ -127,14 +128,14 @@ class Flow:
         self.cluster.start()
         self.cluster.settle()
         last = b"message %d" % (self.published - 1)
-        self.fleet.run(lambda: any(last in member.taken for member in self.members), "the last")
+        self.fleet.run(lambda: any(last in subscriber.taken for subscriber in self.subscribers), "the last")
         if self.persistent or self.qos == 1:
             self.fleet.run(lambda: not checker.undelivered(self.history, self.workers, self.since), "the group has all")
-        else:  # messages begun with the clean member that ended are discarded: no more than its windows
+        else:  # messages begun with the clean subscriber that ended are discarded: no more than its windows
             self.fleet.run_for(1)
             most = 4 * (1 + sum(1 for event in self.history.events if type(event).__name__ == "Ended"))
             assert len(checker.undelivered(self.history, self.workers, self.since)) <= most
-        self.fleet.run(lambda: not any(member.unreleased for member in self.members), "PUBREL")
+        self.fleet.run(lambda: not any(subscriber.unreleased for subscriber in self.subscribers), "PUBREL")
         findings = [*checker.doubled(self.history, self.workers), *checker.check(self.history)]
         assert findings == [], failure(findings, self.history, self.cluster.log_text())
 
@@ -145,27 +146,27 @@ def cluster(start_cluster: StartCluster) -> ClusterProcess:
 
 
 @QOS
-@MEMBERS
+@SUBSCRIBERS
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("point", SHARED_POINTS)
 def test_a_node_dies_while_it_gives_messages(
     cluster: ClusterProcess, point: str, count: int, kind: str, qos: int
 ) -> None:
     if point in LEASE_POINTS and kind == "persistent":
-        pytest.skip("there are no leases")
+        pytest.skip("there are no assignments")
     if point in DIRECT_POINTS and kind != "persistent":
         pytest.skip("the node gives the messages")
     if point == "settled" and (kind != "clean" or qos == 2):
-        pytest.skip("no lease ends with an acknowledgement")
+        pytest.skip("no assignment ends with an acknowledgement")
     if point in ("before-given", "given") and kind == "clean":
-        pytest.skip("no lease ends in a commit")
+        pytest.skip("no assignment ends in a commit")
     flow = Flow(cluster, f"{point}:{count}", qos, kind)
     flow.until_dead(flow.steady)
     flow.finish()
 
 
 @QOS
-@MEMBERS
+@SUBSCRIBERS
 @pytest.mark.parametrize("point", RETURN_POINTS[:3])
 def test_a_node_dies_while_messages_come_back(cluster: ClusterProcess, point: str, kind: str, qos: int) -> None:
     if point.startswith("grace") and kind == "clean":
@@ -177,12 +178,12 @@ def test_a_node_dies_while_messages_come_back(cluster: ClusterProcess, point: st
 
 
 @QOS
-@MEMBERS
-def test_a_node_dies_while_it_buries_one_that_has_leases(start_cluster: StartCluster, kind: str, qos: int) -> None:
+@SUBSCRIBERS
+def test_a_node_dies_while_it_buries_one_that_has_assignments(start_cluster: StartCluster, kind: str, qos: int) -> None:
     cluster = start_cluster(SETTINGS, running=False, nodes="abc")
-    flow = Flow(cluster, "buried-leases:1", qos, kind, "ab")  # one buries the third, the other one both
-    third = flow.member("third")
-    flow.members.append(third)
+    flow = Flow(cluster, "buried-given:1", qos, kind, "ab")  # one buries the third, the other one both
+    third = flow.subscriber("third")
+    flow.subscribers.append(third)
     flow.workers.add("third")
     flow.fleet.clients.append(third)
     keeper = FaultClient(flow.history, "keeper")  # all nodes die: a group of clean sessions would end with them
@@ -201,9 +202,9 @@ def test_a_node_dies_while_it_buries_one_that_has_leases(start_cluster: StartClu
 
 
 @QOS
-@MEMBERS
+@SUBSCRIBERS
 @pytest.mark.parametrize("point", RETURN_POINTS[4:])
-def test_a_node_dies_while_it_asks_for_its_leases(start_cluster: StartCluster, point: str, kind: str, qos: int) -> None:
+def test_a_node_dies_while_it_asks_for_messages(start_cluster: StartCluster, point: str, kind: str, qos: int) -> None:
     cluster = start_cluster(SETTINGS, running=False, nodes="ab", proxies=True)
     flow = Flow(cluster, f"{point}:1", qos, kind)
 

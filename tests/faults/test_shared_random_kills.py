@@ -1,4 +1,5 @@
-"""Members, nodes and Redis die at random moments under groups of workers: nothing is lost, nothing of QoS 2 doubled.
+"""Subscribers, nodes and Redis die at random moments under groups of workers: nothing is lost, nothing of QoS 2
+doubled.
 
 A failing run prints its seed. FLOCKMQ_TEST_SEED repeats what the clients do. FLOCKMQ_TEST_SECONDS is the duration of
 the long form: a million messages are some ten minutes on a quiet machine.
@@ -54,13 +55,13 @@ def stop_a_node(load: SharedLoad) -> None:
     meanwhile(load.act, partial(pause, node, load.rng.choice((0.2, 2 * LEASE))))
 
 
-def lose_members(load: SharedLoad) -> None:
-    for member in load.members:
+def lose_subscribers(load: SharedLoad) -> None:
+    for subscriber in load.subscribers:
         if load.rng.random() < 0.5:
-            member.lose()
+            subscriber.lose()
 
 
-FAULTS = (kill_a_node, start_nodes, restart_redis, cut_a_link, stop_a_node, lose_members, kill_a_node, start_nodes)
+FAULTS = (kill_a_node, start_nodes, restart_redis, cut_a_link, stop_a_node, lose_subscribers, kill_a_node, start_nodes)
 
 
 def faults(load: SharedLoad) -> Iterator[Callable[[SharedLoad], None]]:

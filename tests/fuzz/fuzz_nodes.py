@@ -64,9 +64,9 @@ def make_target() -> Callable[[bytes], None]:
             node.end_turn()
 
     def receive(data: bytes) -> None:
-        members = {b"node": batches.Progress()}
+        subscribers = {b"node": batches.Progress()}
         try:
-            batches.Batches(node.router, members, {}, lambda *_: None, wire.decode).receive(b"channel", data)
+            batches.Batches(node.router, subscribers, {}, lambda *_: None, wire.decode).receive(b"channel", data)
         finally:
             node.end_turn()
 

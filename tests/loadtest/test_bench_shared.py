@@ -1,4 +1,4 @@
-"""The load generator's members of a shared subscription: over nodes, slow ones, dying ones, and wrong brokers."""
+"""The load generator's subscribers of a shared subscription: over nodes, slow ones, dying ones, and wrong brokers."""
 
 import json
 from collections.abc import Iterator
@@ -37,25 +37,25 @@ def cluster(start_cluster: StartCluster) -> ClusterProcess:
 
 
 def check(figures: dict[str, Any], *, slow: int = 20) -> None:
-    """Nothing is lost or doubled; all members got something, and a slow one no more than it acknowledged."""
+    """Nothing is lost or doubled; all subscribers got something, and a slow one no more than it acknowledged."""
     assert find_faults(figures) == [], figures
     assert figures["received"] == figures["published"] == figures["acknowledged"] > 500
     assert figures["cuts"] > 4
-    each = figures["received_equal"] / figures["equal_members"]
+    each = figures["received_equal"] / figures["equal_subscribers"]
     assert 0 < figures["received_slow"] < each
     assert figures["received_dying"] > 0
     assert figures["repeated"] == 0 or figures["qos"] == 1
 
 
 @KINDS
-def test_members_that_are_slow_and_members_that_die(node: BrokerProcess, qos: int, persistent: bool) -> None:
+def test_subscribers_that_are_slow_and_subscribers_that_die(node: BrokerProcess, qos: int, persistent: bool) -> None:
     load = Workload(qos=qos, persistent=persistent, rate=1000, seconds=2, warm_up=0, **MORTAL)
     check(publish_load(Target(port=node.port), load))
 
 
 @KINDS
-def test_members_over_nodes(cluster: ClusterProcess, qos: int, persistent: bool) -> None:
-    """A dying member returns at the next node."""
+def test_subscribers_over_nodes(cluster: ClusterProcess, qos: int, persistent: bool) -> None:
+    """A dying subscriber returns at the next node."""
     ports = [node.port for node in cluster.nodes]
     target = Target(port=ports[0], publish_port=ports[1], more_hosts=[("127.0.0.1", port) for port in ports[1:]])
     load = Workload(qos=qos, persistent=persistent, rate=1000, seconds=2, warm_up=0, drain_limit=20, **MORTAL)
@@ -68,11 +68,11 @@ def test_level_5(node: BrokerProcess) -> None:
     assert find_faults(figures) == [] and figures["cuts"] > 1
 
 
-def test_equal_members_get_equal_shares(node: BrokerProcess) -> None:
+def test_equal_subscribers_get_equal_shares(node: BrokerProcess) -> None:
     load = Workload(qos=1, rate=2000, seconds=2.5, **CLIENTS)
     figures = publish_load(Target(port=node.port), load)
     assert find_faults(figures) == []
-    assert figures["equal_members"] == 6 and figures["cuts"] == 0
+    assert figures["equal_subscribers"] == 6 and figures["cuts"] == 0
     assert 0 <= figures["skew_second_share"] < 0.2
     assert 0 <= figures["skew_share"] < 0.2
     assert spread([90, 110, 100]) == pytest.approx(0.2)

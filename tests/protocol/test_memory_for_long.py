@@ -69,13 +69,13 @@ def test_connects(node: BrokerProcess) -> None:
 
 
 def test_groups(node: BrokerProcess) -> None:
-    """So many groups with a member at a time, in each round."""
+    """So many groups with a subscriber at a time, in each round."""
     each = MANY // CLIENTS
 
     def once() -> None:
         with ExitStack() as stack:
             for number in range(CLIENTS):
-                client = stack.enter_context(SocketClient(node.port, f"member {number}"))
+                client = stack.enter_context(SocketClient(node.port, f"subscriber {number}"))
                 names = [f"$share/{number} {n}/t/{n}" for n in range(each)]
                 client.send(Subscribe(1, [(name, 1) for name in names]))
                 assert client.receive().reason_codes == [1] * each  # type: ignore[union-attr]

@@ -299,7 +299,7 @@ def without_timer(suspend: Any) -> Any:
 
 
 def none_missed(recovered: Any) -> Any:
-    """Of Leases: the reply has no leases, as if all had arrived."""
+    """Of Assignments: the reply has no leases, as if all had arrived."""
 
     def resumed(self: Any, reply: Any) -> None:
         recovered(self, [[], []] if isinstance(reply, list) else reply)

@@ -11,7 +11,7 @@
 | G5 | one connection of a client id: `nodes.py` finds it |
 | I6 | G6: wills |
 | I7, G7 | G7: retained messages |
-| I9 | G13: one member |
+| I9 | G13: one subscriber |
 | G9 | the state of a node is freed when it rejoins, or is killed: `cluster.py` finds it |
 | L1 | all clients are served again after the faults, and all nodes have a link: `cluster.py` finds it |
 | L2 | before the first fault all CONNECTs are answered at once: `cluster.py` finds it |
@@ -53,7 +53,7 @@ def judge(
     Args:
         excuses: of the history of all clients, drained.
         visitors: clients with clean sessions that subscribe to all messages.
-        workers: members of a group for all messages.
+        workers: subscribers of a group for all messages.
         helpers: likewise, with clean sessions.
         guests: clients whose sessions expire, or that subscribe late.
         retained: by node, the messages that a new subscriber found there.
@@ -67,7 +67,8 @@ def judge(
         *checker.unexpected(others),
         *checker.lost(others),
         *checker.repeated(others, may_repeat),
-        # Members of a group have no order: excuses may have taken the events by which the checker would recognize them.
+        # Subscribers of a group have no order: excuses may have taken the events by which the checker would recognize
+        # them.
         *checker.out_of_order(without(others, guests | workers)),
         *checker.without_dup(without(excuses.history(forgets_sent=True), visitors)),
         *(finding for finding in checker.wills(others) if not excuses.excuses_will(finding)),
@@ -154,10 +155,10 @@ def disordered(history: History, visitors: set[str], guests: set[str]) -> list[s
     return found
 
 
-def disordered_in_group(history: History, members: set[str]) -> list[str]:
-    """I9: messages that went to a member of a group with the order `publisher` before earlier ones."""
+def disordered_in_group(history: History, subscribers: set[str]) -> list[str]:
+    """I9: messages that went to a subscriber of a group with the order `publisher` before earlier ones."""
     kept = [event for event in history.events if not isinstance(event, Published) or _is_kept(event)]
-    return checker.disordered(History(kept), members)
+    return checker.disordered(History(kept), subscribers)
 
 
 def _is_kept(message: Published) -> bool:
@@ -165,7 +166,7 @@ def _is_kept(message: Published) -> bool:
 
 
 def late(history: TimedHistory, workers: set[str], first_fault: int) -> list[str]:
-    """I9: messages of QoS 1 that waited while a member had a connection: for one that is away, or for nothing.
+    """I9: messages of QoS 1 that waited while a subscriber had a connection: for one that is away, or for nothing.
 
     Judged as long as nothing is broken: `first_fault` is the nanosecond of the first fault.
     """
@@ -182,7 +183,7 @@ def late(history: TimedHistory, workers: set[str], first_fault: int) -> list[str
             end = start + REDISPATCHED
             if end < min(at, first_fault) and any(since < start and end < until for since, until in spans):
                 waited = (at - start) / NS
-                found.append(f"I9 {checker.shown(event.payload)} waited {waited:.1f} s beside a member")
+                found.append(f"I9 {checker.shown(event.payload)} waited {waited:.1f} s beside a subscriber")
     return found
 
 

@@ -72,7 +72,7 @@ MEETINGS = {
         Step(2200, "lose_reply", ("visitor 0", "flockmq_values", 1)),
     ),
     # The reply to a heartbeat is late by most of the time for which a node waits, and the next heartbeat is lost.
-    "lease from the reply": _plan(
+    "assignment from the reply": _plan(
         [_publisher(0, "n0"), _subscriber(0, "n0"), _subscriber(1, "n0", 5)],
         Step(2200, "cut", ("n0", "redis", "back", 900)),
         Step(3090, "cut", ("n0", "redis", "there", 3400)),
@@ -88,7 +88,7 @@ MEETINGS = {
         Step(2030, "kill", ("n0", 3500)),
         *(Step(2900 + 100 * i, "away", (f"subscriber {i}", 2500)) for i in (0, 1)),
     ),
-    # A node joins slowly. Redis has made it a member, and it has no reply yet: then a client subscribes elsewhere.
+    # A node joins slowly. Redis has made it a subscriber, and it has no reply yet: then a client subscribes elsewhere.
     "joined in silence": _plan(
         [_publisher(0, "n1"), _visitor("n1")],
         Step(1700, "stop", ("n0", 300)),
@@ -96,7 +96,7 @@ MEETINGS = {
         Step(2000, "away", ("visitor 0", 6000)),
         Step(2001, "at_command", ("n0", "flockmq_ready", 1, "come_back", "visitor 0")),
     ),
-    # A member has messages from a node without a link. It connects elsewhere, and goes.
+    # A subscriber has messages from a node without a link. It connects elsewhere, and goes.
     "sent by an earlier node": _plan(
         [_publisher(0, "n2"), _worker(0, "n0"), _worker(1, "n1")],
         Step(2000, "slow", ("worker 0", 30, 3000)),
@@ -159,8 +159,8 @@ MEETINGS = {
         )
         for name in ("earlier link", "late change")
     },
-    # The link of a node is reset when leased messages are in blocks that Redis refuses: it has no memory left.
-    "ended leases": _plan(
+    # The link of a node is reset when assigned messages are in blocks that Redis refuses: it has no memory left.
+    "ended assignments": _plan(
         [_publisher(0, "n1"), _publisher(1, "n2"), _helper(0, "n0"), _worker(0, "n0"), _helper(1, "n0")],
         Step(1990, "slow", ("helper 0", 20, 300)),
         *(Step(2000 + i, "publish", (f"publisher {i % 2}", "t/0", 2, 2)) for i in range(30)),

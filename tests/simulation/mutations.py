@@ -13,8 +13,8 @@ from flockmq.cluster.peers.node_link import NodeLink
 from flockmq.cluster.redis.store import RedisStore
 from flockmq.cluster.replication.barrier import Barrier
 from flockmq.cluster.replication.snapshot import SnapshotReader
+from flockmq.cluster.sessions.assignments import Assignments
 from flockmq.cluster.sessions.delayed_messages import DelayedMessages
-from flockmq.cluster.sessions.leases import Leases
 from flockmq.cluster.sessions.loading import Loading
 from flockmq.cluster.sessions.reclaim import Reclaim
 from flockmq.cluster.sessions.takeover import TakeOver
@@ -44,7 +44,7 @@ ALL_SENT = (
     "redis.call('LLEN', prefix .. 'q:' .. cid))\n"
 )
 APPLY = "  if apply_record(job.prefix, job.node, record, job.retained, (job.routed[record[2]] or 0) > i) then\n"
-GIVEN = "        append(finished, group, place)\n      else\n        return_lease(prefix"
+GIVEN = "        append(finished, group, place)\n      else\n        return_assignment(prefix"
 SENT = "    redis.call('HSET', key, 'o', '', 'n', first_unsent, 'i', seconds)\n"
 NAMED = (
     "      handed[#handed + 1] = tonumber(epoch)\n      handed[#handed + 1] = will\n    end\n  end\n"
@@ -278,7 +278,7 @@ ALL = (
         lua=(("    each(#releases, release_one,", "    each(0, release_one,"),),
     ),
     Mutation(
-        "lease too long",
+        "assignment too long",
         "G5",
         "a node takes its lease for eleven times as long as the others do",
         methods=((Lease, "renew", broken.longer),),
@@ -369,33 +369,33 @@ ALL = (
     ),
     # ---- shared subscriptions ----
     Mutation(
-        "leases not returned",
+        "assignments not returned",
         "G13",
-        "the leases of a dead node stay with it",
-        lua=(("    attempt(prefix, GROUP, group, return_leases, prefix, node, group, outbox)\n", ""),),
+        "the assignments of a dead node stay with it",
+        lua=(("    attempt(prefix, GROUP, group, return_assignments, prefix, node, group, outbox)\n", ""),),
     ),
     Mutation(
-        "lease does not end",
+        "assignment does not end",
         "G13",
-        "a message that went into the queue of a member stays leased to its node",
-        lua=((GIVEN, "      else\n        return_lease(prefix"),),
+        "a message that went into the queue of a subscriber stays assigned to its node",
+        lua=((GIVEN, "      else\n        return_assignment(prefix"),),
     ),
     Mutation(
         "sent QoS 2 returned",
         "G13",
-        "QoS 2 that was sent to a member goes back to its group when the member is away",
+        "QoS 2 that was sent to a subscriber goes back to its group when the subscriber is away",
         lua=(("(sent and body_of(message):byte(1) % 4 == 1)", "(sent and body_of(message):byte(1) % 4 >= 1)"),),
     ),
     Mutation(
-        "member rests",
+        "subscriber rests",
         "G13",
-        "a member whose queue was full does not return to the rotation",
-        lua=(("      enter(prefix, group, MEMBER .. cid)\n      call.woken", "      call.woken"),),
+        "a subscriber whose queue was full does not return to the rotation",
+        lua=(("      enter(prefix, group, SUBSCRIBER .. cid)\n      call.woken", "      call.woken"),),
     ),
     Mutation(
         "unsent not returned",
         "G13",
-        "messages of a member that is away are not given back",
+        "messages of a subscriber that is away are not given back",
         lua=(("  if give_back(prefix, cid, false, outbox) then\n", "  if false then\n"),),
     ),
     Mutation(
@@ -409,12 +409,12 @@ ALL = (
         "keys without the link",
         "G13",
         "a node whose link is away, or has just come back, gives messages of a group with an order",
-        methods=((Leases, "suspend", broken.nothing),),
+        methods=((Assignments, "suspend", broken.nothing),),
     ),
     Mutation(
         "idle key",
         "G13",
-        "a node gives a key back while more of its messages are leased to it",
+        "a node gives a key back while more of its messages are assigned to it",
         lua=(("if bound and bound.node == node and tonumber(bound.number) == number then", "if bound then"),),
     ),
     Mutation(
@@ -433,13 +433,13 @@ ALL = (
         "key stays held",
         "G13",
         "a node does not take the answer that a key which it holds is free",
-        methods=((Leases, "key_free", broken.nothing),),
+        methods=((Assignments, "key_free", broken.nothing),),
         plan="asked before the answer",
     ),
     Mutation(
         "unbound key",
         "G13",
-        "messages of one key are leased to one node after the other",
+        "messages of one key are assigned to one node after the other",
         lua=(("  local node = bound and node_of(prefix, rotation, bound.node)\n", "  local node = nil\n"),),
     ),
     Mutation(
@@ -452,7 +452,7 @@ ALL = (
         "back behind others",
         "G13",
         "a message that comes back to a group with an order waits behind others, not at the node of its key",
-        lua=(("  if not (key_of(message) and lease_keyed(", "  if not (false and lease_keyed("),),
+        lua=(("  if not (key_of(message) and assign_keyed(", "  if not (false and assign_keyed("),),
         plan="back behind others",
     ),
     Mutation(
@@ -568,7 +568,7 @@ ALL = (
     Mutation(
         "reached by a connection",
         "G5",
-        "a node whose calls are not answered serves its persistent clients for three leases",
+        "a node whose calls are not answered serves its persistent clients for three assignments",
         methods=((NodeLink, "reachable", broken.always),),
         plan="cut in one direction",
     ),

@@ -14,8 +14,8 @@ NODES = ("n0", "n1", "n2")
 FIRST = 1500  # milliseconds until which the clients connect and subscribe
 TIMED = 1  # of four seeds: all that is due at a time, and clocks that step
 KILLED, AIMED, AIMED_AT_CLIENTS = 2, 3, 6  # of eight seeds: aimed steps
-NARROW = 4  # of eight seeds: members of a group soon have no room
-HELPED = 4  # of sixteen seeds, also NARROW: one member more has a clean session
+NARROW = 4  # of eight seeds: subscribers of a group soon have no room
+HELPED = 4  # of sixteen seeds, also NARROW: one subscriber more has a clean session
 HELPER = "helper 0"
 TENANTS = (0, 5)  # of eight seeds: clients of a tenant, with a limit for its queues
 TENANT = "acme"
@@ -96,7 +96,7 @@ def make_plan(seed: int) -> Plan:
     """The plan of a seed."""
     rng = Random(seed)
     is_ordered = seed % 16 in ORDERED
-    clients = [*_clients(rng), *(_members(Random(seed ^ 0x0DE2)) if is_ordered else ())]
+    clients = [*_clients(rng), *(_subscribers(Random(seed ^ 0x0DE2)) if is_ordered else ())]
     steps = [*_actions(rng, clients)]
     faults = [*_faults(rng, clients)]
     replicas = 0
@@ -166,8 +166,8 @@ def _clients(rng: Random) -> list[ClientPlan]:
     return found
 
 
-def _members(rng: Random) -> list[ClientPlan]:
-    """Members with clean sessions of a group with an order."""
+def _subscribers(rng: Random) -> list[ClientPlan]:
+    """Subscribers with clean sessions of a group with an order."""
     return [
         ClientPlan(f"helper {i}", "helper", rng.choice((4, 5)), clean=True, qos=1) for i in range(rng.choice((1, 2, 3)))
     ]
@@ -342,7 +342,7 @@ def _admitted_without_redis(rng: Random, time: int, publisher: str, visitor: str
 
 
 def _worker_away(rng: Random, publisher: str, worker: str, topic: str, qos: int) -> list[Step]:
-    """A member loses its connection while it gets messages, for longer than they wait for it.
+    """A subscriber loses its connection while it gets messages, for longer than they wait for it.
 
     While its node has not seen that yet, more messages arrive, which are not sent.
     """
@@ -355,7 +355,8 @@ def _worker_away(rng: Random, publisher: str, worker: str, topic: str, qos: int)
 
 
 def _helper_dies(rng: Random, publisher: str) -> list[Step]:
-    """The node of a member with a clean session is killed while it has messages that the member has not answered."""
+    """The node of a subscriber with a clean session is killed while it has messages that the subscriber has not
+    answered."""
     time = rng.randrange(FIRST, LAST - 1500)
     return [
         Step(time, "slow", (HELPER, 30, 200)),
@@ -365,7 +366,7 @@ def _helper_dies(rng: Random, publisher: str) -> list[Step]:
 
 
 def _link_lost_amid_messages(rng: Random, publisher: str) -> list[Step]:
-    """A node, or all, lose the link to Redis while members are busy, and messages are on their way to them."""
+    """A node, or all, lose the link to Redis while subscribers are busy, and messages are on their way to them."""
     time, node = rng.randrange(FIRST, LAST - 2000), rng.choice(NODES)
     long = rng.randrange(50, 1500)
     topic, qos = f"t/{rng.randrange(3)}", rng.choice((1, 1, 2))

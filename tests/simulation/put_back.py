@@ -14,8 +14,8 @@ from flockmq.cluster.redis.log_bounds import LogBounds
 from flockmq.cluster.redis.store import RedisStore
 from flockmq.cluster.replication.changes import Changes
 from flockmq.cluster.replication.snapshot import SnapshotReader
+from flockmq.cluster.sessions.assignments import Assignments
 from flockmq.cluster.sessions.claim import Claims
-from flockmq.cluster.sessions.leases import Leases
 from flockmq.cluster.sessions.takeover import TakeOver
 from flockmq.cluster.sessions.wills import Wills
 from tests.simulation import broken_methods as broken
@@ -48,10 +48,10 @@ PUT_BACK = (
         methods=((Lease, "suspend", broken.without_timer),),
     ),
     Mutation(
-        "leases not asked for",
+        "assignments not asked for",
         "G13",
-        "a node whose link is back does not ask for leases that it has not received",
-        methods=((Leases, "_recovered", broken.none_missed),),
+        "a node whose link is back does not ask for assignments that it has not received",
+        methods=((Assignments, "_recovered", broken.none_missed),),
     ),
     Mutation(
         "queues not compared",
@@ -84,7 +84,7 @@ PUT_BACK = (
         methods=((Changes, "missing", broken.taken_out),),
     ),
     Mutation(
-        "lease from the reply",
+        "assignment from the reply",
         "G5",
         "a lease begins when the reply to a heartbeat arrives, not when the heartbeat is sent",
         methods=((Lease, "renew", broken.from_now),),
@@ -107,7 +107,7 @@ PUT_BACK = (
     Mutation(
         "sent by an earlier node",
         "G13",
-        "messages of a member go back to their group although the node of its earlier connection may have sent them",
+        "messages of a subscriber go back to the group although the node of its earlier connection may have sent them",
         lua=(("  if state[3] ~= '' or state[4] ~= '' then\n    unsent", "  if state[3] ~= '' then\n    unsent"),),
     ),
     Mutation(
@@ -153,10 +153,10 @@ PUT_BACK = (
         methods=((Connector, "_end_link_before", broken.answers(None)), (RedisStore, "_number", broken.unfenced)),
     ),
     Mutation(
-        "ended leases",
+        "ended assignments",
         "G13",
-        "a node whose link is back takes leases again that end with blocks which Redis does not have yet",
-        methods=((RedisStore, "ended_leases", broken.none_ended),),
+        "a node whose link is back takes assignments again that end with blocks which Redis does not have yet",
+        methods=((RedisStore, "ended_assignments", broken.none_ended),),
     ),
     Mutation(
         "waiting for a release",

@@ -11,7 +11,7 @@ from tests.simulation.limits import NO_LIMITS, Drops, Limits, excused
 LOST = [f"I1 PUBACK came for b'publisher 0/{number}', subscriber 0 never got it" for number in range(3)]
 WILL = ["I6 the delayed will b'will guest 0 1' never came", "I6 the will b'will guest 0 1' came late"]
 DELAYED = "I1 b'publisher 0/9', delayed, was acknowledged, and went to ['subscriber 1'] only"
-GROUP = "I9 b'publisher 0/1' went to no member"
+GROUP = "I9 b'publisher 0/1' went to no subscriber"
 VISITOR = "G4 b'publisher 0/1' was acknowledged, visitor 0 never got it"
 LATER = "I3 subscriber 0 got b'publisher 0/1' after b'publisher 0/2', published later"
 NEW, OLD = Limits(messages=2), Limits(messages=2, drop_old=True)

@@ -246,10 +246,10 @@ def test_shared_subscriptions(start_broker: StartBroker) -> None:
     page = api.get("/groups", limit=1)
     assert [item["group"] for item in page["items"]] == [logs] and page["total"] == 2
     (found,) = api.get("/groups", after=page["next"])["items"]
-    assert (found["name"], found["filter"], found["members"], found["connected"]) == ("workers", "jobs/#", 1, 0)
+    assert (found["name"], found["filter"], found["subscribers"], found["connected"]) == ("workers", "jobs/#", 1, 0)
     assert (found["waiting"], found["waiting_bytes"], found["unacknowledged"]) == (3, 3 * (6 + 5), 0)
     one = api.get("/group", group=jobs)
-    assert [member["client_id"] for member in one["of"]] == ["away"]
+    assert [subscriber["client_id"] for subscriber in one["sessions"]] == ["away"]
     assert one["oldest"][0] == {"place": 1, "topic": "jobs/0", "bytes": 5}
     assert "away: away, persistent, QoS 1, 0 unacknowledged" in command("show", jobs)
     assert jobs in command()
@@ -272,7 +272,7 @@ def test_declared_groups(start_broker: StartBroker) -> None:
     assert command("add", jobs, *options) == f"{jobs} is declared\n"
     found = api.get("/group", group=jobs)
     settings = {"max_queued_bytes": 2048, "when_full": "drop-new", "expiry": 3600, "last_value": True, "window": 9}
-    assert (found["declared"], found["qos"], found["members"]) == (True, 2, 0)
+    assert (found["declared"], found["qos"], found["subscribers"]) == (True, 2, 0)
     assert found["settings"].items() >= settings.items()
     with SocketClient(broker.port, "publisher") as publisher:
         for topic in ("jobs/1", "jobs/1", "jobs/2"):

@@ -69,7 +69,7 @@ def test_each_token_has_its_own(start_broker: StartBroker, tmp_path: Path) -> No
             assert [item["group"] for item in own.get("/groups")["items"]] == ["$share/g/jobs"]
             assert own.get("/groups")["total"] == 1
             group = own.get("/group", group="$share/g/jobs")
-            assert (group["filter"], [member["client_id"] for member in group["of"]]) == ("jobs", ["c"])
+            assert (group["filter"], [subscriber["client_id"] for subscriber in group["sessions"]]) == ("jobs", ["c"])
             assert [(item["client_id"], item["topic"]) for item in own.get("/wills")["items"]] == [("away", "gone")]
             assert [item["topic"] for item in own.get("/retained")["items"]] == [topic]
             assert [item["topic"] for item in own.get("/retained", parent=topic)["items"]] == [f"{topic}/kept"]

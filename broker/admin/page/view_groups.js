@@ -10,18 +10,18 @@ import { bytes, count } from "./words.js";
 
 const COLUMNS = [
   ["Group", (group) => (group.declared ? [group.group, " ", h("span", { class: "pill" }, "declared")] : group.group)],
-  ["Connected", (group) => `${count(group.connected)} of ${count(group.members)}`, "number"],
+  ["Connected", (group) => `${count(group.connected)} of ${count(group.subscribers)}`, "number"],
   ["Waiting", (group) => count(group.waiting), "number"],
   ["Unacknowledged", (group) => count(group.unacknowledged), "number"],
   ["Given", (group) => count(group.given), "number"],
   ["Returned", (group) => count(group.returned), "number"],
 ];
-const MEMBERS = [
-  ["Client", (member) => member.client_id],
-  ["State", (member) => h("span", { class: `pill ${member.connected ? "good" : ""}` }, member.connected ? "connected" : "away")],
-  ["Session", (member) => (member.persistent ? "persistent" : "clean")],
-  ["QoS", (member) => member.qos, "number"],
-  ["Unacknowledged", (member) => count(member.unacknowledged), "number"],
+const SUBSCRIBERS = [
+  ["Client", (subscriber) => subscriber.client_id],
+  ["State", (subscriber) => h("span", { class: `pill ${subscriber.connected ? "good" : ""}` }, subscriber.connected ? "connected" : "away")],
+  ["Session", (subscriber) => (subscriber.persistent ? "persistent" : "clean")],
+  ["QoS", (subscriber) => subscriber.qos, "number"],
+  ["Unacknowledged", (subscriber) => count(subscriber.unacknowledged), "number"],
 ];
 const OLDEST = [["Place", (message) => message.place, "number"], ["Topic", (message) => message.topic], ["Size", (message) => bytes(message.bytes), "number"]];
 
@@ -52,7 +52,7 @@ export function show(host, query) {
   }
 
   async function end(group) {
-    const what = group.members ? "Its subscribers keep it, with the settings of [shared]." : `Nobody gets the ${count(group.waiting)} messages that wait.`;
+    const what = group.subscribers ? "Its subscribers keep it, with the settings of [shared]." : `Nobody gets the ${count(group.waiting)} messages that wait.`;
     if (!(await sure("Declare the group no more?", what, "End"))) return;
     await remove("/group", { group: group.group }).catch((error) => tell(error.message));
     detail.hidden = true;
@@ -78,7 +78,7 @@ export function show(host, query) {
       put(detail, h("h2", {}, group.group),
         facts([["Share name", group.name], ["Topic filter", group.filter], ["Waiting", `${count(group.waiting)}, ${bytes(group.waiting_bytes)}`],
           ["Declared", group.declared ? "yes: messages wait without subscribers" : "no"], ...settings(group.settings)]),
-        table("Members", MEMBERS, group.of),
+        table("Subscribers", SUBSCRIBERS, group.sessions),
         group.oldest.length ? table("Oldest messages", OLDEST, group.oldest) : null,
         mayChange() && h("div", { class: "bar" }, declared(group),
           group.waiting ? h("button", { type: "button", class: "danger", onclick: () => purge(group) }, "Drop what waits") : null));

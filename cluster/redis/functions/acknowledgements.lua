@@ -3,8 +3,8 @@
 local call, register = library.call, library.register
 local client_failed, each = damage.client_failed, damage.each
 local count_call, live = nodes.count_call, nodes.live
-local new_outbox, send_outbox = members.new_outbox, members.send_outbox
-local dispatch_all = leases.dispatch_all
+local new_outbox, send_outbox = subscribers.new_outbox, subscribers.send_outbox
+local dispatch_all = assignments.dispatch_all
 local settle = moves.settle
 
 -- Acknowledgements of a client.
@@ -73,6 +73,6 @@ register('acks', {'allow-oom'}, function(prefix, node, acks, settled)
     settle(prefix, node, cmsgpack.unpack(settled), outbox)
   end
   dispatch_all(prefix, call.woken, outbox)
-  local leases, totals, given = send_outbox(prefix, node, outbox)
-  return {'ok', leases, totals, given, call.damaged}
+  local assignments, totals, given = send_outbox(prefix, node, outbox)
+  return {'ok', assignments, totals, given, call.damaged}
 end)

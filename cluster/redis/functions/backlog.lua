@@ -1,7 +1,7 @@
 -- The messages of shared subscriptions: their heads, their entries in queues of sessions, and those that wait. A group
--- is named by `$share/NAME/FILTER`. A message waits in the group; or it is leased to a node, which gives it to a member
--- of its own; or it is in the queue of a member with a persistent session. It is at one of these places after every
--- function.
+-- is named by `$share/NAME/FILTER`. A message waits in the group; or it is assigned to a node, which gives it to a
+-- subscriber of its own; or it is in the queue of a subscriber with a persistent session. It is at one of these places
+-- after every function.
 
 local AT_ONCE = library.AT_ONCE
 local topic_place = wills.topic_place
@@ -48,14 +48,14 @@ local function is_group(name)
   return name:find('^%$share/[^/]+/.') ~= nil
 end
 
--- The key of the messages of a group that are leased to a node. The set `gl:` of the node has the groups with some.
-local function leases_of(prefix, node, group)
+-- The key of the messages of a group that are assigned to a node. The set `gl:` of the node has the groups with some.
+local function assignments_of(prefix, node, group)
   return prefix .. 'gl:' .. node .. ' ' .. group
 end
 
 -- A message of a group may have heads. In a group with an order its key is first: 0x50 (0x51: a session that is
--- elsewhere has others with the key), hash of the key u32, number of the lease as a double. Then perhaps its failures:
--- 0x40, deliveries without success u16, reason code of the last u8.
+-- elsewhere has others with the key), hash of the key u32, number of the assignment as a double. Then perhaps its
+-- failures: 0x40, deliveries without success u16, reason code of the last u8.
 local KEY_HEAD = 13
 
 local FIRST_HEAD = 64         -- the first byte of a message with heads is this or greater
@@ -192,7 +192,7 @@ backlog.has_key = has_key
 backlog.is_group = is_group
 backlog.keep = keep
 backlog.key_of = key_of
-backlog.leases_of = leases_of
+backlog.assignments_of = assignments_of
 backlog.part_of_group = part_of_group
 backlog.put_back = put_back
 backlog.split_key = split_key

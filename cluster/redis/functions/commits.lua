@@ -5,8 +5,8 @@ local attempt, client_failed, each, refusal = damage.attempt, damage.client_fail
 local wrong_key = damage.wrong_key
 local seq_of = nodes.seq_of
 local PROGRESS = wills.PROGRESS
-local new_outbox, send_outbox = members.new_outbox, members.send_outbox
-local dispatch_all = leases.dispatch_all
+local new_outbox, send_outbox = subscribers.new_outbox, subscribers.send_outbox
+local dispatch_all = assignments.dispatch_all
 local share = shares.share
 local check_keys, move = moves.check_keys, moves.move
 local delay_messages = delayed.delay_messages
@@ -175,9 +175,9 @@ register('commit', {}, function(prefix, node, seq, block, max_messages, max_byte
   if later[1] then
     attempt(prefix, LATER, '', delay_messages, prefix, messages, later)
   end
-  local leases, totals, given = send_outbox(prefix, node, outbox)
+  local assignments, totals, given = send_outbox(prefix, node, outbox)
   if checks[1] then
     check_keys(prefix, node, checks)
   end
-  return {'ok', number_of_change, dropped, expired, numbers, full, leases, totals, given, call.damaged}
+  return {'ok', number_of_change, dropped, expired, numbers, full, assignments, totals, given, call.damaged}
 end)

@@ -1,4 +1,4 @@
--- Groups: their members, their declarations, and the end of a member.
+-- Groups: their subscribers, their declarations, and the end of a subscriber.
 
 local register = library.register
 local attempt, each, note_damage, GROUP = damage.attempt, damage.each, damage.note_damage, damage.GROUP
@@ -8,35 +8,36 @@ local noted_tails, starts = processes.noted_tails, processes.starts
 local change, mark = changes.change, changes.mark
 local add_waiting, empty_waiting, waiting_bytes = tenants.add_waiting, tenants.empty_waiting, tenants.waiting_bytes
 local body_of, each_of_groups, is_group = backlog.body_of, backlog.each_of_groups, backlog.is_group
-local leases_of, put_back = backlog.leases_of, backlog.put_back
-local forget_member, is_member, new_outbox = members.forget_member, members.is_member, members.new_outbox
-local send_outbox = members.send_outbox
+local assignments_of, put_back = backlog.assignments_of, backlog.put_back
+local forget_subscriber, is_subscriber = subscribers.forget_subscriber, subscribers.is_subscriber
+local new_outbox, send_outbox = subscribers.new_outbox, subscribers.send_outbox
 local binding_of, unbind = rotation.binding_of, rotation.unbind
-local dispatch, dispatch_all, return_lease = leases.dispatch, leases.dispatch_all, leases.return_lease
+local dispatch, dispatch_all = assignments.dispatch, assignments.dispatch_all
+local return_assignment = assignments.return_assignment
 local failed, finish_entries = moves.failed, moves.finish_entries
 
--- A group that is declared has the member `d:`, so that it exists without others. Its settings are in the hash
+-- A group that is declared has the subscriber `d:`, so that it exists without others. Its settings are in the hash
 -- `groups`, and one by one in the group's own hash, as `o:` and the name.
 local DECLARED = 'd:'
 
 local REDISPATCH = 5000       -- milliseconds, unless the nodes are configured otherwise
 
--- A session or a node becomes a member of a group.
-local function join_group(prefix, group, member, node)
-  redis.call('SADD', prefix .. 'gs:' .. group, member)
+-- A session or a node becomes a subscriber of a group.
+local function join_group(prefix, group, subscriber, node)
+  redis.call('SADD', prefix .. 'gs:' .. group, subscriber)
   redis.call('HSETNX', prefix .. 'g:' .. group, 'n', redis.call('HGET', prefix .. 'shared', 'n') or 0)
   if node then
     redis.call('SADD', prefix .. 'gn:' .. node, group)
   end
 end
 
--- A member leaves; the group ends with the last one. A later group with its name has higher places: acknowledgements of
--- messages that its members have got may still arrive. The rooms of other nodes stay: a node announces its room just
--- before it joins.
-local function leave_group(prefix, group, member, node)
-  redis.call('SREM', prefix .. 'gs:' .. group, member)
-  if is_member(member) then
-    forget_member(prefix, group, member)
+-- A subscriber leaves; the group ends with the last one. A later group with its name has higher places:
+-- acknowledgements of messages that its subscribers have got may still arrive. The rooms of other nodes stay: a node
+-- announces its room just before it joins.
+local function leave_group(prefix, group, subscriber, node)
+  redis.call('SREM', prefix .. 'gs:' .. group, subscriber)
+  if is_subscriber(subscriber) then
+    forget_subscriber(prefix, group, subscriber)
   end
   if node then
     redis.call('SREM', prefix .. 'gn:' .. node, group)
@@ -127,16 +128,16 @@ local function unbind_all(prefix, node, group)
   end
 end
 
--- All leases of a node in a group end.
-local function return_leases(prefix, node, group, outbox)
-  for _, place in ipairs(redis.call('HKEYS', leases_of(prefix, node, group))) do
-    return_lease(prefix, node, group, tonumber(place))
+-- All assignments of a node in a group end.
+local function return_assignments(prefix, node, group, outbox)
+  for _, place in ipairs(redis.call('HKEYS', assignments_of(prefix, node, group))) do
+    return_assignment(prefix, node, group, tonumber(place))
   end
   dispatch(prefix, group, outbox)
 end
 
 -- A node has ended: what it had goes to others.
-local function end_node_leases(prefix, node)
+local function end_node_assignments(prefix, node)
   local outbox = new_outbox()
   for _, group in ipairs(redis.call('SUNION', prefix .. 'gn:' .. node, prefix .. 'gl:' .. node)) do
     attempt(prefix, GROUP, group, unbind_all, prefix, node, group)
@@ -145,7 +146,7 @@ local function end_node_leases(prefix, node)
     attempt(prefix, GROUP, group, leave_group, prefix, group, 'n:' .. node, node)
   end
   for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gl:' .. node)) do
-    attempt(prefix, GROUP, group, return_leases, prefix, node, group, outbox)
+    attempt(prefix, GROUP, group, return_assignments, prefix, node, group, outbox)
   end
   redis.call('DEL', prefix .. 'gn:' .. node)
   send_outbox(prefix, '', outbox)
@@ -251,26 +252,27 @@ register('lost_places', {'no-writes', 'allow-oom'}, function(prefix, node, place
   return {'ok', found}
 end)
 
-register('leased', {'no-writes', 'allow-oom'}, function(prefix, node)
-  local leases, totals = {}, {}
+register('assigned', {'no-writes', 'allow-oom'}, function(prefix, node)
+  local assignments, totals = {}, {}
   for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gl:' .. node)) do
     attempt(prefix, GROUP, group, function()
-      local found = redis.call('HGETALL', leases_of(prefix, node, group))
+      local found = redis.call('HGETALL', assignments_of(prefix, node, group))
       local total = tonumber(redis.call('HGET', prefix .. 'go:' .. group, 't:' .. node) or 0)
       for i = 1, #found, 2 do
-        leases[#leases + 1] = group
-        leases[#leases + 1] = tonumber(found[i])
-        leases[#leases + 1] = found[i + 1]
+        assignments[#assignments + 1] = group
+        assignments[#assignments + 1] = tonumber(found[i])
+        assignments[#assignments + 1] = found[i + 1]
       end
       totals[#totals + 1] = group
       totals[#totals + 1] = total
     end)
   end
-  return {leases, totals}
+  return {assignments, totals}
 end)
 
 endings.give_back, endings.leave_groups = give_back, leave_groups
 return {
-  begin_grace = begin_grace, end_node_leases = end_node_leases, give_back = give_back, join_group = join_group,
+  begin_grace = begin_grace, end_node_assignments = end_node_assignments, give_back = give_back,
+  join_group = join_group,
   leave_group = leave_group,
 }

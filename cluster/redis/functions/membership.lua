@@ -8,7 +8,7 @@ local starts = processes.starts
 local change, mark = changes.change, changes.mark
 local begin_expiry, earlier, end_session = endings.begin_expiry, endings.earlier, endings.end_session
 local held = endings.held
-local begin_grace, end_node_leases = groups.begin_grace, groups.end_node_leases
+local begin_grace, end_node_assignments = groups.begin_grace, groups.end_node_assignments
 
 register('join', {}, function(prefix, node, layout, description)
   redis.call('SETNX', prefix .. 'layout', layout)
@@ -144,7 +144,7 @@ end)
 -- A node ends, and with it what is damaged of it.
 local function remove(prefix, node)
   redis.call('HDEL', prefix .. 'nodes', node)
-  attempt(prefix, NODE, node, end_node_leases, prefix, node)
+  attempt(prefix, NODE, node, end_node_assignments, prefix, node)
   attempt(prefix, NODE, node, report_queued, prefix, node, {})
   redis.call('DEL', prefix .. 'node:' .. node, prefix .. 'routes:' .. node, prefix .. 'wills:' .. node)
   attempt(prefix, NODE, node, function()

@@ -3,11 +3,13 @@
 
 local append, notify = library.append, library.notify
 local attempt, each, note_damage, GROUP = damage.attempt, damage.each, damage.note_damage, damage.GROUP
-local body_of, has_key, key_of, leases_of = backlog.body_of, backlog.has_key, backlog.key_of, backlog.leases_of
+local body_of, has_key = backlog.body_of, backlog.has_key
+local key_of, assignments_of = backlog.key_of, backlog.assignments_of
 local part_of_group, put_back, split_key = backlog.part_of_group, backlog.put_back, backlog.split_key
-local announce_member = members.announce_member
+local announce_subscriber = subscribers.announce_subscriber
 local bind, binding_of, unbind = rotation.bind, rotation.binding_of, rotation.unbind
-local dispatch_all, end_leases, return_lease = leases.dispatch_all, leases.end_leases, leases.return_lease
+local dispatch_all, end_assignments = assignments.dispatch_all, assignments.end_assignments
+local return_assignment = assignments.return_assignment
 
 -- The message, with one more failure. `code`: reason code of its receiver, 0 = it was not acknowledged.
 local function failed(message, code)
@@ -33,13 +35,13 @@ local function finish_entries(prefix, cid, done)
   queues.drop_done(prefix, tenant, cid, head, head, bytes, marks, acked, noted, nil, state[4])
 end
 
--- A message comes from a node that has no lease of it: the node has it again if that is the node of its key. Else it
--- waits.
+-- A message comes from a node that has no assignment of it: the node has it again if that is the node of its key. Else
+-- it waits.
 local function take_from(prefix, node, group, place, message)
   local key = key_of(message)
   local bound = key and binding_of(prefix, group, key)
   if bound and bound.node == node then
-    redis.call('HSET', leases_of(prefix, node, group), place, message)
+    redis.call('HSET', assignments_of(prefix, node, group), place, message)
     redis.call('SADD', prefix .. 'gl:' .. node, group)
   else
     put_back(prefix, group, place, message)
@@ -61,9 +63,9 @@ local function take_refused(prefix, node, cid, number, group, place, code)
   end
 end
 
--- The node gives keys up: what it has of them waits again. Nothing happens to a key if a lease is under way to the
--- node: the node repeats this when it has that lease, and gets no more until then. `keys`: key -> number of the last
--- lease that the node has got.
+-- The node gives keys up: what it has of them waits again. Nothing happens to a key if an assignment is under way to
+-- the node: the node repeats this when it has that assignment, and gets no more until then. `keys`: key -> number of
+-- the last assignment that the node has got.
 local function close_keys(prefix, node, group, keys)
   local closed = {}
   for key, number in pairs(keys) do
@@ -79,10 +81,10 @@ local function close_keys(prefix, node, group, keys)
       notify(prefix, node, 'key_closed', group, key, number)
     end
   end
-  local leases = redis.call('HGETALL', leases_of(prefix, node, group))
-  for i = 1, #leases, 2 do
-    if closed[key_of(leases[i + 1]) or ''] then
-      return_lease(prefix, node, group, tonumber(leases[i]))
+  local assignments = redis.call('HGETALL', assignments_of(prefix, node, group))
+  for i = 1, #assignments, 2 do
+    if closed[key_of(assignments[i + 1]) or ''] then
+      return_assignment(prefix, node, group, tonumber(assignments[i]))
     end
   end
 end
@@ -102,9 +104,9 @@ local function check_keys(prefix, node, checks)
   end)
 end
 
--- A session has got the message of a lease.
+-- A session has got the message of an assignment.
 local function note_session(prefix, node, group, place, cid)
-  local key = key_of(redis.call('HGET', leases_of(prefix, node, group), place) or '\0')
+  local key = key_of(redis.call('HGET', assignments_of(prefix, node, group), place) or '\0')
   local bound = key and binding_of(prefix, group, key)
   if bound then
     bound.cid = cid
@@ -119,8 +121,8 @@ end
 -- 'failed', failures: it was sent without success, and the node keeps it; 'dead': this block has its dead letter;
 -- 'refused', client id, queue number, reason code: a client refuses it; with code 0 its client may not read it any
 -- more, which is no failure.
--- `closed`: group, key, number of the last lease that the node has got, in turn: see `close_keys`. `outbox`: what nodes
--- have to be sent. Returns the groups to dispatch.
+-- `closed`: group, key, number of the last assignment that the node has got, in turn: see `close_keys`. `outbox`: what
+-- nodes have to be sent. Returns the groups to dispatch.
 local function move(prefix, node, messages, list, closed, outbox)
   local finished, incarnations, waiting = {}, {}, {}
   local keyed, closing, rotations = {}, {}, {}
@@ -143,20 +145,20 @@ local function move(prefix, node, messages, list, closed, outbox)
         end
         append(finished, group, place)
       else
-        return_lease(prefix, node, group, place, rotations, outbox)
+        return_assignment(prefix, node, group, place, rotations, outbox)
         waiting[group] = true
       end
     else
       waiting[group] = true
       if step == 'back' then
-        return_lease(prefix, node, group, place)
+        return_assignment(prefix, node, group, place)
       elseif step == 'dead' then
         append(finished, group, place)
       elseif step == 'failed' then
-        local leases = leases_of(prefix, node, group)
-        local message = redis.call('HGET', leases, place)
+        local assignments = assignments_of(prefix, node, group)
+        local message = redis.call('HGET', assignments, place)
         if message then
-          redis.call('HSET', leases, place, split_key(message) .. cid .. body_of(message))
+          redis.call('HSET', assignments, place, split_key(message) .. cid .. body_of(message))
         end
       elseif step == 'refused' then
         take_refused(prefix, node, cid, number, group, place, code)
@@ -168,7 +170,7 @@ local function move(prefix, node, messages, list, closed, outbox)
     note_damage(prefix, GROUP, list[6 * i - 4], reason)
   end)
   for group, places in pairs(finished) do
-    attempt(prefix, GROUP, group, end_leases, prefix, node, group, places)
+    attempt(prefix, GROUP, group, end_assignments, prefix, node, group, places)
   end
   backlog.end_taking_back(prefix, rotations, outbox)
   for i = 1, #closed, 3 do
@@ -183,18 +185,19 @@ local function move(prefix, node, messages, list, closed, outbox)
   return waiting
 end
 
--- Acknowledged messages, the room of the caller, keys of which it has no message any more, and the room of its members
--- that get their messages by themselves. `list`: {group, place, ...}, {group, room, weight, total that the node knew,
--- bytes of the largest packet of QoS 0 that one of its members with room takes or 0 for any, ...}, {group, key, number
--- of its last lease, ...}, {{group, client id, epoch, limit, ...}, ...}, see `announce_member`.
+-- Acknowledged messages, the room of the caller, keys of which it has no message any more, and the room of its
+-- subscribers that get their messages by themselves. `list`: {group, place, ...}, {group, room, weight, total that the
+-- node knew, bytes of the largest packet of QoS 0 that one of its subscribers with room takes or 0 for any, ...},
+-- {group, key, number of its last assignment, ...}, {{group, client id, epoch, limit, ...}, ...}, see
+-- `announce_subscriber`.
 local function settle(prefix, node, list, outbox)
-  local done, rooms, idle, members = unpack(list)
+  local done, rooms, idle, subscribers = unpack(list)
   local finished, waiting = {}, {}
   for i = 1, #done, 2 do
     append(finished, done[i], done[i + 1])
   end
   for group, places in pairs(finished) do
-    attempt(prefix, GROUP, group, end_leases, prefix, node, group, places)
+    attempt(prefix, GROUP, group, end_assignments, prefix, node, group, places)
   end
   each(#idle / 3, function(i)
     local group, key, number = unpack(idle, 3 * i - 2, 3 * i)
@@ -209,7 +212,7 @@ local function settle(prefix, node, list, outbox)
   each(#rooms / 5, function(i)
     local group, announced, weight, known, largest = unpack(rooms, 5 * i - 4, 5 * i)
     local total = tonumber(redis.call('HGET', prefix .. 'go:' .. group, 't:' .. node) or 0)
-    local room = announced - math.max(0, total - known)   -- less the leases that the node had not received
+    local room = announced - math.max(0, total - known)   -- less the assignments that the node had not received
     if room <= 0 then
       redis.call('ZREM', prefix .. 'gr:' .. group, node)
       redis.call('HDEL', prefix .. 'go:' .. group, node, 'w:' .. node, 's:' .. node)
@@ -224,12 +227,12 @@ local function settle(prefix, node, list, outbox)
   end, function(i, reason)
     note_damage(prefix, GROUP, rooms[5 * i - 4], reason)
   end)
-  each(#members, function(i)
-    if announce_member(prefix, node, outbox, unpack(members[i])) then
-      waiting[members[i][1]] = true
+  each(#subscribers, function(i)
+    if announce_subscriber(prefix, node, outbox, unpack(subscribers[i])) then
+      waiting[subscribers[i][1]] = true
     end
   end, function(i, reason)
-    note_damage(prefix, GROUP, members[i][1], reason)
+    note_damage(prefix, GROUP, subscribers[i][1], reason)
   end)
   dispatch_all(prefix, waiting, outbox)
 end

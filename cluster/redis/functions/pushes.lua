@@ -7,7 +7,7 @@ local note_tail, noted_tails = processes.note_tail, processes.noted_tails
 local write_bytes = tenants.write_bytes
 local earlier = endings.earlier
 local part_of_group = backlog.part_of_group
-local send_apart = members.send_apart
+local send_apart = subscribers.send_apart
 
 -- Append the messages of the push with this number to their queue.
 local function push_one(number, job)
@@ -59,7 +59,7 @@ local function push_one(number, job)
       is_over = queues.is_over(length - acked, bytes, most, most_bytes, quota)
     end
     if is_over then
-      local least = #values          -- up to the last one of a group: its lease has ended, no other member would get it
+      local least = #values          -- up to the last one of a group: its assignment has ended, no other would get it
       while least > 0 and not part_of_group(values[least]) do
         least = least - 1
       end

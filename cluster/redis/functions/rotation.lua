@@ -1,16 +1,17 @@
--- The rotation of a group: the nodes and members with room for its messages, in order of their virtual time. A call
--- reads those that it may need once, gives them messages (`lease`), and writes what has changed (`end_rotation`).
+-- The rotation of a group: the nodes and subscribers with room for its messages, in order of their virtual time. A call
+-- reads those that it may need once, gives them messages (`assign`), and writes what has changed (`end_rotation`).
 
 local append, in_parts = library.append, library.in_parts
 local attempt, CLIENT = damage.attempt, damage.CLIENT
 local live = nodes.live
-local has_key, key_of, leases_of = backlog.has_key, backlog.key_of, backlog.leases_of
+local has_key, key_of, assignments_of = backlog.has_key, backlog.key_of, backlog.assignments_of
 local part_of_group, put_back, FIRST_HEAD = backlog.part_of_group, backlog.put_back, backlog.FIRST_HEAD
 local KEY_HEAD = backlog.KEY_HEAD
-local add_entries, fill_queue, is_member = members.add_entries, members.fill_queue, members.is_member
-local rest, taker_of, ITEM_HEAD = members.rest, members.taker_of, members.ITEM_HEAD
+local add_entries, fill_queue = subscribers.add_entries, subscribers.fill_queue
+local is_subscriber = subscribers.is_subscriber
+local rest, taker_of, ITEM_HEAD = subscribers.rest, subscribers.taker_of, subscribers.ITEM_HEAD
 
-local QUEUED = 100000         -- messages leased to one node beyond its room, unless the group is declared otherwise
+local QUEUED = 100000         -- messages assigned to one node beyond its room, unless the group is declared otherwise
 
 local function add_taker(rotation, taker, time)
   taker.time = time
@@ -30,7 +31,7 @@ local function rotation_of(prefix, group, strategy, most, count, limited)
   local fields, gone, full, nodes, at = {}, {}, {}, {}, 0
   for i = 1, #found, 2 do
     fields[#fields + 1] = found[i]
-    if not is_member(found[i]) then
+    if not is_subscriber(found[i]) then
       fields[#fields + 1] = 'w:' .. found[i]
       fields[#fields + 1] = 't:' .. found[i]
       fields[#fields + 1] = 's:' .. found[i]
@@ -39,10 +40,10 @@ local function rotation_of(prefix, group, strategy, most, count, limited)
   local values = in_parts('HMGET', prefix .. 'go:' .. group, fields)
   for i = 1, #found, 2 do
     local name, time = found[i], tonumber(found[i + 1])
-    if not is_member(name) then
+    if not is_subscriber(name) then
       local largest = tonumber(values[at + 4] or 0)
       add_taker(rotation, {name = name, room = tonumber(values[at + 1] or 1), step = 1 / tonumber(values[at + 2] or 1),
-        total = tonumber(values[at + 3] or 0), largest = largest > 0 and largest or math.huge, leases = {}}, time)
+        total = tonumber(values[at + 3] or 0), largest = largest > 0 and largest or math.huge, assignments = {}}, time)
       rotation.limited = rotation.limited or largest > 0
       at = at + 4
     else
@@ -50,7 +51,7 @@ local function rotation_of(prefix, group, strategy, most, count, limited)
       local taker = not keyed and values[at] and taker_of(prefix, group, name, values[at], nodes)
       if taker and taker.room > 0 then
         add_taker(rotation, taker, time)
-      elseif taker then                          -- its node has put a message that it had leased into the queue
+      elseif taker then                          -- its node has put a message that it had assigned into the queue
         full[#full + 1] = name
         if taker.rests then
           attempt(prefix, CLIENT, taker.cid, rest, prefix, group, taker.cid)
@@ -98,7 +99,8 @@ local function sift(heap)
   heap[i] = first
 end
 
--- The node or member with room whose turn it is, or nil. `rotation.left`: messages that it gets before the next one.
+-- The node or subscriber with room whose turn it is, or nil. `rotation.left`: messages that it gets before the next
+-- one.
 local function next_taker(rotation)
   local heap, now = rotation.heap, rotation.current
   if now and rotation.left > 0 and now.room > 0 then
@@ -116,9 +118,9 @@ local function next_taker(rotation)
   return now
 end
 
--- For a group with an order, or with nodes whose members take no packets of any size: the node or member with room
--- whose turn it is, of those that take the message. If none does, one that does not gets it, and gives it back after a
--- while. Turns go to nodes that have keys, too, or to a later one: there is no heap.
+-- For a group with an order, or with nodes whose subscribers take no packets of any size: the node or subscriber with
+-- room whose turn it is, of those that take the message. If none does, one that does not gets it, and gives it back
+-- after a while. Turns go to nodes that have keys, too, or to a later one: there is no heap.
 local function next_node(rotation, message)
   local first, fits, size = nil, false, rotation.limited and backlog.packet_size(message)
   for _, node in ipairs(rotation.takers) do
@@ -141,14 +143,14 @@ local function node_of(prefix, rotation, name)
     return nil
   end
   local total = redis.call('HGET', prefix .. 'go:' .. rotation.group, 't:' .. name)
-  local node = {name = name, room = 0, total = tonumber(total or 0), leases = {}}
+  local node = {name = name, room = 0, total = tonumber(total or 0), assignments = {}}
   rotation.takers[#rotation.takers + 1] = node
   return node
 end
 
 -- Order by key. While messages of a key are with a node, or it has given some to a session that has not finished them,
--- the key is bound to that node: all that follow are leased to it, whether it has room or not, and it keeps their
--- order. The binding is a field of `gk:<group>`: number of the last lease, 1 = the node gives the key up, node or
+-- the key is bound to that node: all that follow are assigned to it, whether it has room or not, and it keeps their
+-- order. The binding is a field of `gk:<group>`: number of the last assignment, 1 = the node gives the key up, node or
 -- nothing, client id of the persistent session that has got the last message, if any.
 local function binding_of(prefix, group, key)
   local number, closing, node, cid = (redis.call('HGET', prefix .. 'gk:' .. group, key) or ''):match(
@@ -171,13 +173,13 @@ local function unbind(prefix, group, key, bound)
   end
 end
 
--- Whether a node has as many leases as messages of the group may wait.
+-- Whether a node has as many assignments as messages of the group may wait.
 local function is_loaded(prefix, rotation, node)
-  node.count = node.count or redis.call('HLEN', leases_of(prefix, node.name, rotation.group))
-  return node.count + #node.leases / 2 >= rotation.most
+  node.count = node.count or redis.call('HLEN', assignments_of(prefix, node.name, rotation.group))
+  return node.count + #node.assignments / 2 >= rotation.most
 end
 
--- The node that gets a message with a key, and the message with the head of its lease; or nil.
+-- The node that gets a message with a key, and the message with the head of its assignment; or nil.
 local function node_of_key(prefix, rotation, key, message)
   local bound, elsewhere = binding_of(prefix, rotation.group, key), 0
   local node = bound and node_of(prefix, rotation, bound.node)
@@ -204,15 +206,15 @@ local function node_of_key(prefix, rotation, key, message)
   return node, string.char(80 + elsewhere) .. key .. struct.pack('<d', rotation.number) .. message:sub(KEY_HEAD + 1)
 end
 
--- Lease a message to a node.
-local function add_lease(rotation, node, place, message, outbox)
-  node.leases[#node.leases + 1] = place
-  node.leases[#node.leases + 1] = message
-  append((rotation.keyed and outbox.keyed or outbox).leases, node.name, rotation.group, place, message)
+-- Assign a message to a node.
+local function add_assignment(rotation, node, place, message, outbox)
+  node.assignments[#node.assignments + 1] = place
+  node.assignments[#node.assignments + 1] = message
+  append((rotation.keyed and outbox.keyed or outbox).assignments, node.name, rotation.group, place, message)
 end
 
--- Lease a message of a group with an order to the node of its key. Returns whether there is one.
-local function lease_keyed(prefix, rotation, place, message, outbox)
+-- Assign a message of a group with an order to the node of its key. Returns whether there is one.
+local function assign_keyed(prefix, rotation, place, message, outbox)
   local node, key = nil, key_of(message)
   if key then
     node, message = node_of_key(prefix, rotation, key, message)
@@ -227,13 +229,13 @@ local function lease_keyed(prefix, rotation, place, message, outbox)
     rotation.now = node.time
     node.time, node.room, rotation.room = node.time + node.step, node.room - 1, rotation.room - 1
   end
-  add_lease(rotation, node, place, message, outbox)
+  add_assignment(rotation, node, place, message, outbox)
   return true
 end
 
--- Give one message to a node or member with room. One with heads goes to the node of the member: it may have failed so
--- often that it is a dead letter now.
-local function lease_to(prefix, rotation, taker, place, message, outbox)
+-- Give one message to a node or subscriber with room. One with heads goes to the node of the subscriber: it may have
+-- failed so often that it is a dead letter now.
+local function assign_to(prefix, rotation, taker, place, message, outbox)
   rotation.used, taker.used, rotation.left = true, true, rotation.left - 1
   if taker.cid and message:byte(1) >= FIRST_HEAD then
     taker = node_of(prefix, rotation, taker.node)
@@ -244,15 +246,15 @@ local function lease_to(prefix, rotation, taker, place, message, outbox)
   if taker.cid then
     add_entries(taker, place, {message}, 1, 1)
   else
-    add_lease(rotation, taker, place, message, outbox)
+    add_assignment(rotation, taker, place, message, outbox)
   end
 end
 
--- Give a message to the node or member with room whose turn it is, or to the node of its key. `outbox`: what nodes have
--- to be sent. Returns whether there is one.
-local function lease(prefix, rotation, place, message, outbox)
+-- Give a message to the node or subscriber with room whose turn it is, or to the node of its key. `outbox`: what nodes
+-- have to be sent. Returns whether there is one.
+local function assign(prefix, rotation, place, message, outbox)
   if rotation.keyed then
-    return lease_keyed(prefix, rotation, place, message, outbox)
+    return assign_keyed(prefix, rotation, place, message, outbox)
   end
   local taker
   if rotation.limited then
@@ -264,14 +266,14 @@ local function lease(prefix, rotation, place, message, outbox)
     taker = next_taker(rotation)
   end
   if taker then
-    lease_to(prefix, rotation, taker, place, message, outbox)
+    assign_to(prefix, rotation, taker, place, message, outbox)
   end
   return taker ~= nil
 end
 
 -- Give messages, of which the first one has this place, one after the other. Returns the number of those that are
 -- given.
-local function lease_all(prefix, rotation, place, messages, outbox)
+local function assign_all(prefix, rotation, place, messages, outbox)
   local i = 1
   while i <= #messages do
     local taker = not rotation.keyed and not rotation.limited and next_taker(rotation)
@@ -281,7 +283,7 @@ local function lease_all(prefix, rotation, place, messages, outbox)
       rotation.used, taker.used, rotation.left = true, true, rotation.left - count
       taker.room, rotation.room = taker.room - count, rotation.room - count
       i = i + count
-    elseif lease(prefix, rotation, place + i - 1, messages[i], outbox) then
+    elseif assign(prefix, rotation, place + i - 1, messages[i], outbox) then
       i = i + 1
     else
       break
@@ -290,11 +292,11 @@ local function lease_all(prefix, rotation, place, messages, outbox)
   return i - 1
 end
 
--- Write the leases of a node; `fields` of `go` follow.
+-- Write the assignments of a node; `fields` of `go` follow.
 local function end_leasing(prefix, rotation, node, outbox, fields)
-  local group, total = rotation.group, node.total + #node.leases / 2
+  local group, total = rotation.group, node.total + #node.assignments / 2
   append((rotation.keyed and outbox.keyed or outbox).totals, node.name, group, total)
-  in_parts('HSET', leases_of(prefix, node.name, group), node.leases, 2)
+  in_parts('HSET', assignments_of(prefix, node.name, group), node.assignments, 2)
   redis.call('SADD', prefix .. 'gl:' .. node.name, group)
   fields[#fields + 1] = 't:' .. node.name
   fields[#fields + 1] = total
@@ -304,16 +306,16 @@ local function end_leasing(prefix, rotation, node, outbox, fields)
   end
 end
 
--- Write the entries of a member. If its queue is damaged, its messages wait again.
-local function end_filling(prefix, rotation, member, outbox)
+-- Write the entries of a subscriber. If its queue is damaged, its messages wait again.
+local function end_filling(prefix, rotation, subscriber, outbox)
   local group = rotation.group
-  if member.item[ITEM_HEAD + 1]
-      and not attempt(prefix, CLIENT, member.cid, fill_queue, prefix, group, member, outbox) then
-    for i = ITEM_HEAD + 1, #member.item do
-      local _, place, message = part_of_group(member.item[i])
+  if subscriber.item[ITEM_HEAD + 1]
+      and not attempt(prefix, CLIENT, subscriber.cid, fill_queue, prefix, group, subscriber, outbox) then
+    for i = ITEM_HEAD + 1, #subscriber.item do
+      local _, place, message = part_of_group(subscriber.item[i])
       put_back(prefix, group, place, message)
     end
-    member.room = 0
+    subscriber.room = 0
   end
 end
 
@@ -329,7 +331,7 @@ local function end_rotation(prefix, rotation, outbox)
   for _, taker in ipairs(rotation.takers) do
     if taker.cid and taker.used then
       end_filling(prefix, rotation, taker, outbox)
-    elseif taker.leases and taker.leases[1] then
+    elseif taker.assignments and taker.assignments[1] then
       end_leasing(prefix, rotation, taker, outbox, fields)
     end
     if taker.time and taker.room <= 0 then
@@ -351,6 +353,6 @@ local function end_rotation(prefix, rotation, outbox)
 end
 
 return {
-  QUEUED = QUEUED, bind = bind, binding_of = binding_of, end_rotation = end_rotation, lease = lease,
-  lease_all = lease_all, lease_keyed = lease_keyed, rotation_of = rotation_of, unbind = unbind,
+  QUEUED = QUEUED, bind = bind, binding_of = binding_of, end_rotation = end_rotation, assign = assign,
+  assign_all = assign_all, assign_keyed = assign_keyed, rotation_of = rotation_of, unbind = unbind,
 }

@@ -1,4 +1,4 @@
--- New messages of shared subscriptions: they go to nodes and members with room, or wait.
+-- New messages of shared subscriptions: they go to nodes and subscribers with room, or wait.
 
 local in_parts = library.in_parts
 local attempt, GROUP = damage.attempt, damage.GROUP
@@ -6,7 +6,7 @@ local clock = clock.clock
 local note_tail, noted_tails = processes.note_tail, processes.noted_tails
 local write_bytes = tenants.write_bytes
 local keep, supersede, topic_of = backlog.keep, backlog.supersede, backlog.topic_of
-local end_rotation, lease_all, rotation_of = rotation.end_rotation, rotation.lease_all, rotation.rotation_of
+local end_rotation, assign_all, rotation_of = rotation.end_rotation, rotation.assign_all, rotation.rotation_of
 
 -- What a call needs of a group to accept this number of messages; `group_limits`, `limits`: see `share`.
 local function state_of(prefix, group, group_limits, count, limits)
@@ -229,7 +229,7 @@ local function share_to(prefix, group, messages, group_limits, outbox, limits)
   local rotation = state.rotation
   if rotation then
     messages, dropped = fitting(messages, state.quota)
-    given = lease_all(prefix, rotation, state.place + 1, messages, outbox)
+    given = assign_all(prefix, rotation, state.place + 1, messages, outbox)
     state.place = state.place + given
   end
   for i = given + 1, #messages do

@@ -1,11 +1,11 @@
-"""Messages of QoS 0 to a group of a cluster: each node gets a part that fits the number of its members."""
+"""Messages of QoS 0 to a group of a cluster: each node gets a part that fits the number of its subscribers."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from flockmq._speedups.cluster.group_leases import GroupLeases
+from flockmq._speedups.cluster.group_assignments import GroupAssignments
 from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq._speedups.cluster.peer import Peer, Way
 from flockmq._speedups.routing.router import Router
@@ -48,7 +48,7 @@ def announced(count: int, qos: int = 1) -> int:
 @pytest.mark.parametrize(
     ("count", "code"), [(0, 0), (1, 1), (8, 8), (9, 8), (11, 8), (12, 9), (16, 9), (22, 9), (23, 10), (65536, 21)]
 )
-def test_numbers_of_members_are_exact_to_eight_and_powers_of_two_above(count: int, code: int) -> None:
+def test_numbers_of_subscribers_are_exact_to_eight_and_powers_of_two_above(count: int, code: int) -> None:
     assert code_of(count) == code
 
 
@@ -129,11 +129,11 @@ def test_messages_go_the_way_of_all_matching_routes(routes: tuple[tuple[int, int
 
 
 def spread(counts: list[int], messages: int) -> list[int]:
-    """How many messages each other node gets, by the number of its members; none are here."""
+    """How many messages each other node gets, by the number of its subscribers; none are here."""
     turn = Turn(ClusterJournal(lambda: b""))
     turn.set_limits(TurnLimits(**LIMITS))
     router = Router(turn)
-    router.filters.set_group_backing(GroupLeases)
+    router.filters.set_group_backing(GroupAssignments)
     batches: list[list[bytes]] = [[] for _ in counts]
     peers = [Peer(turn, 100 + number, b"n%d" % number, batches[number].append) for number in range(len(counts))]
     for peer, count in zip(peers, counts, strict=True):
@@ -146,11 +146,11 @@ def spread(counts: list[int], messages: int) -> list[int]:
 
 
 @pytest.mark.parametrize("counts", [[3, 3, 4], [8, 1, 1], [1, 9], [10]])
-def test_nodes_get_messages_by_the_number_of_their_members(counts: list[int]) -> None:
+def test_nodes_get_messages_by_the_number_of_their_subscribers(counts: list[int]) -> None:
     weights = [max(1, count if count <= 8 else 8) for count in counts]
     total = sum(weights)
     assert spread(counts, 10 * total) == [10 * weight for weight in weights]
 
 
-def test_a_node_with_many_members_counts_as_the_next_power_of_two() -> None:
+def test_a_node_with_many_subscribers_counts_as_the_next_power_of_two() -> None:
     assert spread([100, 2], 130) == [128, 2]

@@ -2,8 +2,8 @@
 
 import struct
 
-from flockmq._speedups.cluster.arrivals import arrive, leased
-from flockmq._speedups.cluster.group_leases import GroupLeases
+from flockmq._speedups.cluster.arrivals import arrive, assigned
+from flockmq._speedups.cluster.group_assignments import GroupAssignments
 from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq._speedups.cluster.message_codec import encode_message
 from flockmq._speedups.routing.router import Router
@@ -20,13 +20,13 @@ KEY = 77
 
 
 class Part:
-    """A group with an order, and one member: a persistent session without connection."""
+    """A group with an order, and one subscriber: a persistent session without connection."""
 
     def __init__(self) -> None:
         turn = Turn(ClusterJournal(lambda: b""))
         turn.set_limits(TurnLimits(**LIMITS))
         self.filters = Router(turn).filters
-        self.filters.set_group_backing(GroupLeases)
+        self.filters.set_group_backing(GroupAssignments)
         self.filters.declare(turn, NAME, GroupSettings(declaration=b"{}", strategy="topic"))
         self.session = Session(turn, 1, b"c", persistent=True, shared=True)
         self.filters.subscribe(self.session, NAME, 1)
@@ -37,17 +37,17 @@ class Part:
         return self.filters.groups[NAME]
 
     @property
-    def leases(self) -> GroupLeases:
+    def assignments(self) -> GroupAssignments:
         backing = self.group.backing
-        assert isinstance(backing, GroupLeases)
+        assert isinstance(backing, GroupAssignments)
         return backing
 
     def message(self) -> bytes:
         return struct.pack("<BId", 0x50, KEY, self.numbers) + encode_message(b"t", b"x", 1, False)
 
-    def lease(self, place: int) -> None:
+    def assign(self, place: int) -> None:
         self.numbers += 1
-        leased(self.group, place, self.message())
+        assigned(self.group, place, self.message())
 
     def load(self, *places: int) -> None:
         """The session's queue is read; it has messages with these places."""
@@ -58,36 +58,36 @@ class Part:
 
     def close(self) -> set[int]:
         """Redis takes back what the node has of the key; returns the places that it still has."""
-        self.leases.key_closed(KEY, self.numbers)
-        return self.leases.places
+        self.assignments.key_closed(KEY, self.numbers)
+        return self.assignments.places
 
 
 def test_what_redis_takes_back_is_gone_and_may_come_again() -> None:
     part = Part()
-    part.lease(1)
-    part.lease(2)
-    assert (part.leases.places, part.group.waiting) == ({1, 2}, 2)
+    part.assign(1)
+    part.assign(2)
+    assert (part.assignments.places, part.group.waiting) == ({1, 2}, 2)
     assert part.close() == set()
     assert part.group.waiting == 0
-    part.lease(1)  # another key object has this place now
-    part.lease(2)
-    assert (part.leases.places, part.group.waiting) == ({1, 2}, 2)
+    part.assign(1)  # another key object has this place now
+    part.assign(2)
+    assert (part.assignments.places, part.group.waiting) == ({1, 2}, 2)
 
 
 def test_an_answer_to_an_earlier_question_changes_nothing() -> None:
     part = Part()
-    part.lease(1)
-    part.lease(2)
-    part.leases.key_closed(KEY, 1)
-    part.leases.key_free(KEY, 1)
-    part.leases.key_free(KEY + 1, 1)
-    assert part.leases.places == {1, 2}
+    part.assign(1)
+    part.assign(2)
+    part.assignments.key_closed(KEY, 1)
+    part.assignments.key_free(KEY, 1)
+    part.assignments.key_free(KEY + 1, 1)
+    assert part.assignments.places == {1, 2}
 
 
 def test_an_entry_that_went_back_before_it_was_read_is_not_done() -> None:
-    """The session's queue still has it, marked as done; Redis has leased the message to this node."""
+    """The session's queue still has it, marked as done; Redis has assigned the message to this node."""
     part = Part()
-    part.lease(1)
+    part.assign(1)
     part.load(1)
     session_store.restore_done(part.session, 1)
     assert part.group.waiting == 1
@@ -97,15 +97,15 @@ def test_an_entry_that_went_back_before_it_was_read_is_not_done() -> None:
 def test_a_client_that_is_gone_before_it_was_attached_has_its_whole_window() -> None:
     part = Part()
     part.load(1, 2, 3)
-    (member,) = part.group.members
-    assert member.given_now == 3
+    (subscriber,) = part.group.subscribers
+    assert subscriber.given_now == 3
     session_store.unload(part.session)
     part.load(1)
-    assert member.given_now == 1
+    assert subscriber.given_now == 1
 
 
 def test_a_lease_that_arrives_twice_is_one_message() -> None:
     part = Part()
-    part.lease(1)
-    part.lease(1)
+    part.assign(1)
+    part.assign(1)
     assert part.group.waiting == 1

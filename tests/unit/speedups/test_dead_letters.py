@@ -24,7 +24,7 @@ def client_of(node: Node, name: str, *, clean: bool = False) -> Client:
     return client
 
 
-def member(node: Node, name: str, qos: int = 1, topic_filter: str = FILTER, *, clean: bool = True) -> Client:
+def subscriber(node: Node, name: str, qos: int = 1, topic_filter: str = FILTER, *, clean: bool = True) -> Client:
     client = client_of(node, name, clean=clean)
     client.send(Subscribe(1, [(topic_filter, qos)]))
     return client
@@ -57,17 +57,17 @@ def history(packet: Publish) -> dict[str, str]:
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "persistent"])
-def test_a_refused_message_goes_to_another_member_and_then_to_the_topic_of_dead_letters(qos: int, clean: bool) -> None:
+def test_a_refused_message_goes_to_another_subscriber_and_then_to_the_dead_letters(qos: int, clean: bool) -> None:
     node = new_node()
-    watcher = member(node, "watcher", 2, DEAD)
-    members = [member(node, name, qos, clean=clean) for name in ("one", "two")]
+    watcher = subscriber(node, "watcher", 2, DEAD)
+    subscribers = [subscriber(node, name, qos, clean=clean) for name in ("one", "two")]
     publish(node, b"1", qos, user_property=[("a", "b")], content_type="text")
-    (first,) = published(members[0])
-    members[0].send(refusal(first))
-    (second,) = published(members[1])
+    (first,) = published(subscribers[0])
+    subscribers[0].send(refusal(first))
+    (second,) = published(subscribers[1])
     assert (second.payload, second.qos, second.dup) == (b"1", qos, False)
     assert published(watcher) == []
-    members[1].send(refusal(second))
+    subscribers[1].send(refusal(second))
     (letter,) = published(watcher)
     assert (letter.topic_name, letter.payload, letter.qos) == (DEAD, b"1", qos)
     assert letter.properties["user_property"] == [
@@ -78,16 +78,16 @@ def test_a_refused_message_goes_to_another_member_and_then_to_the_topic_of_dead_
         (dead_letters.REASON, "refused: 0x97 quota exceeded"),
     ]
     assert letter.properties["content_type"] == "text"
-    assert published(members[0]) == published(members[1]) == []
+    assert published(subscribers[0]) == published(subscribers[1]) == []
     assert node.turn.counted()["dead_letters"] == 1
     assert group_of(node).waiting == 0
     publish(node, b"2", qos)
-    assert [packet.payload for client in members for packet in published(client)] == [b"2"]
+    assert [packet.payload for client in subscribers for packet in published(client)] == [b"2"]
 
 
 def test_without_a_limit_a_refused_message_is_discarded() -> None:
     node = new_node(most=0)
-    one, watcher = member(node, "one"), member(node, "watcher", 1, DEAD)
+    one, watcher = subscriber(node, "one"), subscriber(node, "watcher", 1, DEAD)
     publish(node, b"1")
     (packet,) = published(one)
     one.send(refusal(packet))
@@ -96,9 +96,9 @@ def test_without_a_limit_a_refused_message_is_discarded() -> None:
     assert node.turn.inflight == node.turn.queued == 0
 
 
-def test_the_only_member_gets_a_message_again_that_it_refuses() -> None:
+def test_the_only_subscriber_gets_a_message_again_that_it_refuses() -> None:
     node = new_node(most=3)
-    one, watcher = member(node, "one"), member(node, "watcher", 1, DEAD)
+    one, watcher = subscriber(node, "one"), subscriber(node, "watcher", 1, DEAD)
     publish(node, b"1")
     for _ in range(3):
         (packet,) = published(one)
@@ -110,13 +110,13 @@ def test_the_only_member_gets_a_message_again_that_it_refuses() -> None:
     assert node.turn.inflight == node.turn.queued == 0
 
 
-def test_members_that_die_with_a_message() -> None:
+def test_subscribers_that_die_with_a_message() -> None:
     node = new_node()
-    watcher = member(node, "watcher", 1, DEAD)
-    first = member(node, "first")
+    watcher = subscriber(node, "watcher", 1, DEAD)
+    first = subscriber(node, "first")
     publish(node, b"1")
     assert len(published(first)) == 1
-    last = member(node, "last")
+    last = subscriber(node, "last")
     first.close()
     assert len(published(last)) == 1
     last.close()
@@ -126,12 +126,12 @@ def test_members_that_die_with_a_message() -> None:
 
 def test_a_message_that_was_never_sent_is_not_counted() -> None:
     node = new_node(most=1, window=1)
-    absent = member(node, "absent", clean=False)
+    absent = subscriber(node, "absent", clean=False)
     absent.close()
-    watcher = member(node, "watcher", 1, DEAD)
+    watcher = subscriber(node, "watcher", 1, DEAD)
     publish(node, b"1")
     assert group_of(node).waiting == 1
-    one = member(node, "one")
+    one = subscriber(node, "one")
     (packet,) = published(one)
     one.send(Puback(packet.packet_id))
     assert published(watcher) == []
@@ -140,9 +140,9 @@ def test_a_message_that_was_never_sent_is_not_counted() -> None:
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "persistent"])
 def test_the_count_outlives_the_node(clean: bool) -> None:
     node = new_node(most=3)
-    member(node, "watcher", 1, DEAD, clean=False).close()
-    member(node, "absent", clean=False).close()
-    one = member(node, "one", clean=clean)
+    subscriber(node, "watcher", 1, DEAD, clean=False).close()
+    subscriber(node, "absent", clean=False).close()
+    one = subscriber(node, "one", clean=clean)
     publish(node, b"1")
     (packet,) = published(one)
     one.send(refusal(packet))
@@ -158,7 +158,7 @@ def test_the_count_outlives_the_node(clean: bool) -> None:
     store = node.store
     node.close()
     node = new_node(KeepingStore(store.after(len(store.told))), most=3)
-    two, watcher = member(node, "two"), client_of(node, "watcher")
+    two, watcher = subscriber(node, "two"), client_of(node, "watcher")
     (packet,) = published(two)
     assert published(watcher) == []
     two.send(refusal(packet))
@@ -168,8 +168,8 @@ def test_the_count_outlives_the_node(clean: bool) -> None:
 
 def test_whenever_the_node_dies_the_message_is_waiting_or_a_dead_letter() -> None:
     node = new_node(most=2)
-    member(node, "watcher", 1, DEAD, clean=False).close()
-    one = member(node, "one", clean=False)
+    subscriber(node, "watcher", 1, DEAD, clean=False).close()
+    one = subscriber(node, "one", clean=False)
     publish(node, b"1")
     start = len(node.store.told)
     for _ in range(2):
@@ -193,7 +193,7 @@ def test_whenever_the_node_dies_the_message_is_waiting_or_a_dead_letter() -> Non
 
 def test_an_acknowledged_message_leaves_nothing_behind() -> None:
     node = new_node(most=5)
-    one = member(node, "one", clean=False)
+    one = subscriber(node, "one", clean=False)
     publish(node, b"1")
     (packet,) = published(one)
     one.send(refusal(packet))
@@ -208,9 +208,9 @@ def test_an_acknowledged_message_leaves_nothing_behind() -> None:
     assert group_of(node).waiting == 0
 
 
-def test_a_dead_letter_that_no_member_acknowledges_is_dropped() -> None:
+def test_a_dead_letter_that_no_subscriber_acknowledges_is_dropped() -> None:
     node = new_node(most=1, topic="t/dead")
-    one = member(node, "one")
+    one = subscriber(node, "one")
     publish(node, b"1")
     for topic in ("t/a", "t/dead"):
         (packet,) = published(one)
@@ -222,7 +222,7 @@ def test_a_dead_letter_that_no_member_acknowledges_is_dropped() -> None:
 
 def test_without_a_topic_dead_letters_are_dropped_and_counted() -> None:
     node = new_node(most=1, topic="")
-    one = member(node, "one", 2)
+    one = subscriber(node, "one", 2)
     publish(node, b"1", 2)
     (packet,) = published(one)
     one.send(refusal(packet))
@@ -233,7 +233,7 @@ def test_without_a_topic_dead_letters_are_dropped_and_counted() -> None:
 
 def test_an_episode_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     node = new_node(most=1)
-    one = member(node, "one")
+    one = subscriber(node, "one")
     for number in range(3):
         publish(node, b"%d" % number)
         (packet,) = published(one)
@@ -250,9 +250,9 @@ def test_an_episode_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_message_with_as_many_user_properties_as_it_may_have_becomes_a_dead_letter_without_its_history() -> None:
     """Its history was one property too many: the exception left the turn, and those behind the group got nothing."""
     node = new_node(most=1)
-    watcher = member(node, "watcher", 1, DEAD)
-    worker = member(node, "worker")
-    bystander = member(node, "bystander", 1, "t/#")
+    watcher = subscriber(node, "watcher", 1, DEAD)
+    worker = subscriber(node, "worker")
+    bystander = subscriber(node, "bystander", 1, "t/#")
     publish(node, b"1", user_property=[("a", "b")] * 128)
     (packet,) = published(worker)
     published(bystander)

@@ -36,7 +36,7 @@ def remove(node: Node) -> int | None:
     return dropped
 
 
-def member(node: Node, name: str, qos: int = 1, **connect: Any) -> Client:
+def subscriber(node: Node, name: str, qos: int = 1, **connect: Any) -> Client:
     client = Client(node, name, **connect)
     if not client.connack().session_present:
         client.write(Subscribe(1, [(NAME, qos)]))
@@ -80,7 +80,7 @@ def test_work_waits_for_its_first_worker(level: int) -> None:
     publisher.send(Publish("t/a", b"1", 1, packet_id=1))
     assert publisher.take_one(Puback).reason_code == 0  # there is a subscriber
     publish(publisher, b"2", qos=2)
-    publish(publisher, b"0", qos=0)  # for members that are there
+    publish(publisher, b"0", qos=0)  # for subscribers that are there
     assert waiting(node) == [b"1", b"2"]
     worker = Client(node, "worker", level=level)
     worker.connack()
@@ -89,11 +89,11 @@ def test_work_waits_for_its_first_worker(level: int) -> None:
     assert found == [(b"1", 1), (b"2", 2)]
 
 
-def test_members_come_and_go_and_the_group_stays() -> None:
+def test_subscribers_come_and_go_and_the_group_stays() -> None:
     node = node_with()
     publisher = Client(node, "publisher")
     for clean in (True, False):
-        worker = member(node, "worker", clean_start=clean)
+        worker = subscriber(node, "worker", clean_start=clean)
         publish(publisher, b"1")
         assert payloads(worker) == [b"1"]
         if clean:
@@ -102,7 +102,7 @@ def test_members_come_and_go_and_the_group_stays() -> None:
             worker.send(Puback(1), Puback(2), Unsubscribe(2, [NAME]), Disconnect())
         publish(publisher, b"2")
         assert waiting(node) == ([b"1", b"2"] if clean else [b"2"])
-        again = member(node, "again")
+        again = subscriber(node, "again")
         publish(publisher, b"3")
         assert payloads(again)[-1] == b"3"
         again.send(*(Puback(number) for number in range(1, 4)))
@@ -111,10 +111,10 @@ def test_members_come_and_go_and_the_group_stays() -> None:
     assert node.turn.queued == node.turn.queued_bytes == 0
 
 
-def test_a_member_of_qos_0_gets_messages_when_it_is_there_and_they_wait_when_it_is_not() -> None:
+def test_a_subscriber_of_qos_0_gets_messages_when_it_is_there_and_they_wait_when_it_is_not() -> None:
     node = node_with()
     publisher = Client(node, "publisher")
-    worker = member(node, "worker", 0)
+    worker = subscriber(node, "worker", 0)
     publish(publisher, b"1")
     assert payloads(worker) == [b"1"]
     worker.close()
@@ -122,10 +122,10 @@ def test_a_member_of_qos_0_gets_messages_when_it_is_there_and_they_wait_when_it_
     assert waiting(node) == [b"2"]
 
 
-def test_messages_that_no_member_may_read_wait_for_another() -> None:
+def test_messages_that_no_subscriber_may_read_wait_for_another() -> None:
     node = node_with()
     publisher = Client(node, "publisher")
-    worker = member(node, "worker")
+    worker = subscriber(node, "worker")
     session = node.sessions.get(b"worker")
     assert session is not None
     session.set_rights(Rights([(True, READ, b"t/b")]))
@@ -134,7 +134,7 @@ def test_messages_that_no_member_may_read_wait_for_another() -> None:
     publish(publisher, b"b", topic="t/b")
     assert payloads(worker) == [b"b"]
     assert waiting(node) == [b"a"]
-    assert payloads(member(node, "other")) == [b"a"]
+    assert payloads(subscriber(node, "other")) == [b"a"]
 
 
 @pytest.mark.parametrize("compacted", [False, True])
@@ -143,7 +143,7 @@ def test_a_declared_group_and_its_queue_outlive_the_node(compacted: bool, monkey
     node = node_with(window=3, max_queued_messages=5)
     publisher = Client(node, "publisher")
     publish(publisher, b"1", b"2", b"3", qos=2)
-    worker = member(node, "worker", 2)
+    worker = subscriber(node, "worker", 2)
     assert payloads(worker) == [b"1", b"2", b"3"]
     worker.send(Pubrec(1))
     publish(publisher, b"4", b"5")
@@ -156,7 +156,7 @@ def test_a_declared_group_and_its_queue_outlive_the_node(compacted: bool, monkey
     node = restarted(node)
     assert group_of(node).settings.max_messages == 5
     assert waiting(node) == [b"4", b"5"]  # QoS 2: the others had begun with a clean session
-    assert payloads(member(node, "worker", 2)) == [b"4", b"5"]
+    assert payloads(subscriber(node, "worker", 2)) == [b"4", b"5"]
 
 
 def test_a_group_of_the_configuration_is_not_written_again(start: int = 3) -> None:
@@ -184,9 +184,9 @@ def test_a_group_that_is_removed_drops_what_waits_and_counts_it() -> None:
 
 
 @pytest.mark.parametrize("persistent", [True, False])
-def test_a_group_with_members_is_an_ordinary_one_when_it_is_removed(persistent: bool) -> None:
+def test_a_group_with_subscribers_is_an_ordinary_one_when_it_is_removed(persistent: bool) -> None:
     node = node_with(window=1)
-    worker = member(node, "worker", clean_start=not persistent)
+    worker = subscriber(node, "worker", clean_start=not persistent)
     publisher = Client(node, "publisher")
     publish(publisher, b"1", b"2")
     assert payloads(worker) == [b"1"]
@@ -197,14 +197,14 @@ def test_a_group_with_members_is_an_ordinary_one_when_it_is_removed(persistent: 
     node = restarted(node)
     if persistent:
         assert group_of(node).settings.declared is False
-        assert payloads(member(node, "worker", clean_start=False)) == [b"1", b"2", b"3"]
+        assert payloads(subscriber(node, "worker", clean_start=False)) == [b"1", b"2", b"3"]
     else:
         assert node.router.filters.groups == {}
 
 
-def test_a_group_with_members_can_be_declared() -> None:
+def test_a_group_with_subscribers_can_be_declared() -> None:
     node = Node()
-    worker = member(node, "worker")
+    worker = subscriber(node, "worker")
     publisher = Client(node, "publisher")
     publish(publisher, b"1")
     redeclare(node)
@@ -248,7 +248,7 @@ def test_the_expiry_of_the_group_lowers_that_of_the_message(own: int | None, lef
     publish(publisher, b"1", **({"message_expiry_interval": own} if own else {}))
     limit = min(own or 10, 10)
     node.advance(4 * (limit - left) + (3 if not left else 0))
-    worker = member(node, "worker", level=5)
+    worker = subscriber(node, "worker", level=5)
     found = [packet for packet in worker.take() if isinstance(packet, Publish)]
     if left:
         assert [packet.properties["message_expiry_interval"] for packet in found] == [left]
@@ -280,14 +280,14 @@ def test_only_the_newest_message_of_each_topic_waits() -> None:
     assert waiting(node) == [b"a2a2a2", b"b2b2b2"]
     publish(Client(node, "publisher"), b"a3", topic="t/a")
     assert waiting(node) == [b"a3", b"b2b2b2"]
-    assert payloads(member(node, "worker", 2)) == [b"a3", b"b2b2b2"]
+    assert payloads(subscriber(node, "worker", 2)) == [b"a3", b"b2b2b2"]
     assert node.turn.queued_bytes == sum(session.queue_bytes for session in node.sessions)
 
 
 def test_a_message_that_comes_back_yields_to_a_newer_one() -> None:
     node = node_with(last_value=True, window=2)
     publisher = Client(node, "publisher")
-    worker = member(node, "worker")
+    worker = subscriber(node, "worker")
     publish(publisher, b"1", b"2", b"3", b"4")
     assert payloads(worker) == [b"1", b"2"]
     assert waiting(node) == [b"4"]
@@ -301,7 +301,7 @@ def test_a_message_that_comes_back_yields_to_a_newer_one() -> None:
 def test_the_newer_of_two_that_come_back_waits(first: int) -> None:
     node = node_with(last_value=True, window=1)
     publisher = Client(node, "publisher")
-    workers = [member(node, f"worker{number}") for number in range(2)]
+    workers = [subscriber(node, f"worker{number}") for number in range(2)]
     publish(publisher, b"1", b"2")
     workers[first].close()
     workers[1 - first].close()
@@ -316,17 +316,17 @@ def test_a_newer_message_does_not_inherit_failures() -> None:
         publish(publisher, payload)
         node = restarted(node)
         publisher = Client(node, "publisher")
-        worker = member(node, "worker")
+        worker = subscriber(node, "worker")
         assert payloads(worker) == [payload]
         worker.close()
     assert waiting(node) == [b"3"]
     assert node.counted("dead_letters") == 0
 
 
-def test_members_of_a_paused_group_finish_and_get_nothing_new() -> None:
+def test_subscribers_of_a_paused_group_finish_and_get_nothing_new() -> None:
     node = node_with(window=2)
     publisher = Client(node, "publisher")
-    workers = [member(node, f"worker{number}", number) for number in range(2)]
+    workers = [subscriber(node, f"worker{number}", number) for number in range(2)]
     publish(publisher, b"1", b"2")
     assert [payloads(worker) for worker in workers] == [[b"1"], [b"2"]]
     redeclare(node, window=2, paused=True)
@@ -354,7 +354,7 @@ def test_last_value_can_begin_while_messages_wait() -> None:
 def test_a_replaced_message_that_nobody_could_read_is_given() -> None:
     node = node_with(last_value=True)
     publisher = Client(node, "publisher")
-    worker = member(node, "worker", level=5, properties={"maximum_packet_size": 100})
+    worker = subscriber(node, "worker", level=5, properties={"maximum_packet_size": 100})
     publish(publisher, b"x" * 200)
     assert waiting(node) == [b"x" * 200]
     publish(publisher, b"y")
@@ -365,7 +365,7 @@ def test_a_replaced_message_that_nobody_could_read_is_given() -> None:
 def test_a_group_that_begins_with_qos_2_of_a_clean_session_goes_on() -> None:
     node = node_with()
     publisher = Client(node, "publisher")
-    worker = member(node, "worker", 2)
+    worker = subscriber(node, "worker", 2)
     publish(publisher, b"1", qos=2)
     packet = worker.take()[-1]
     assert isinstance(packet, Publish)

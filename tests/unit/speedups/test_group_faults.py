@@ -9,7 +9,7 @@ from tests.harness.inprocess import Client, KeepingStore, Node
 FILTER = "$share/g/t/#"
 
 
-def member(node: Node, name: str, qos: int = 1, **connect: object) -> Client:
+def subscriber(node: Node, name: str, qos: int = 1, **connect: object) -> Client:
     client = Client(node, name, **connect)  # type: ignore[arg-type]
     client.connack()
     client.send(Subscribe(1, [(FILTER, qos)]))
@@ -28,8 +28,8 @@ def publish(client: Client, payload: bytes, topic: str = "t/a", qos: int = 1) ->
 
 def test_a_message_that_nobody_with_room_may_take_does_not_stop_the_others() -> None:
     node = Node()
-    small = member(node, "small", level=5, properties={"maximum_packet_size": 100})
-    member(node, "absent", clean_start=False).close()
+    small = subscriber(node, "small", level=5, properties={"maximum_packet_size": 100})
+    subscriber(node, "absent", clean_start=False).close()
     publisher = Client(node, "publisher")
     publish(publisher, b"x" * 200)
     for number in range(3):
@@ -39,19 +39,19 @@ def test_a_message_that_nobody_with_room_may_take_does_not_stop_the_others() -> 
     assert group.waiting == 1
 
 
-def test_a_member_with_qos_0_gets_a_packet_that_just_fits() -> None:
+def test_a_subscriber_with_qos_0_gets_a_packet_that_just_fits() -> None:
     node = Node()
-    small = member(node, "small", qos=0, level=5, properties={"maximum_packet_size": 100})
+    small = subscriber(node, "small", qos=0, level=5, properties={"maximum_packet_size": 100})
     publisher = Client(node, "publisher")
     publish(publisher, b"x" * 92)  # a PUBLISH of 100 bytes without packet identifier, 102 with it
     publish(publisher, b"x" * 93)
     assert [packet.payload for packet in published(small)] == [b"x" * 92]
 
 
-def test_messages_for_absent_members_are_limited() -> None:
+def test_messages_for_absent_subscribers_are_limited() -> None:
     node = Node(shared={"max_queued_messages": 3})
-    member(node, "small", level=5, properties={"maximum_packet_size": 100})
-    member(node, "absent", clean_start=False).close()
+    subscriber(node, "small", level=5, properties={"maximum_packet_size": 100})
+    subscriber(node, "absent", clean_start=False).close()
     publisher = Client(node, "publisher")
     for number in range(8):
         publish(publisher, b"%d" % number * 200)
@@ -62,10 +62,10 @@ def test_messages_for_absent_members_are_limited() -> None:
     assert (node.turn.queued, node.turn.queued_bytes, group.waiting, group.waiting_size) == (0, 0, 0, 0)
 
 
-def test_messages_for_a_member_that_leaves_are_dropped_if_no_other_may_have_them() -> None:
+def test_messages_for_a_subscriber_that_leaves_are_dropped_if_no_other_may_have_them() -> None:
     node = Node()
-    member(node, "small", level=5, properties={"maximum_packet_size": 100})
-    member(node, "absent", clean_start=False).close()
+    subscriber(node, "small", level=5, properties={"maximum_packet_size": 100})
+    subscriber(node, "absent", clean_start=False).close()
     publish(Client(node, "publisher"), b"x" * 200)
     assert node.turn.queued == 1
     Client(node, "absent", clean_start=True)
@@ -76,9 +76,9 @@ def test_messages_for_a_member_that_leaves_are_dropped_if_no_other_may_have_them
 
 def test_rights_that_change_let_messages_through() -> None:
     node = Node()
-    one, session = member(node, "one"), node.sessions.get(b"one")
+    one, session = subscriber(node, "one"), node.sessions.get(b"one")
     assert session is not None
-    member(node, "absent", clean_start=False).close()
+    subscriber(node, "absent", clean_start=False).close()
     session.set_rights(Rights([(True, READ, b"t/b")]))
     node.router.filters.forget_plans()
     publisher = Client(node, "publisher")
@@ -94,8 +94,8 @@ def test_rights_that_change_let_messages_through() -> None:
 
 def test_a_slow_reader_of_qos_0_gets_no_more_than_it_reads() -> None:
     node = Node()
-    member(node, "absent", clean_start=False).close()
-    slow = member(node, "slow", 0)
+    subscriber(node, "absent", clean_start=False).close()
+    slow = subscriber(node, "slow", 0)
     publisher = Client(node, "publisher")
     for number in range(200):
         publish(publisher, b"%03d" % number * 5000)
@@ -106,7 +106,7 @@ def test_a_slow_reader_of_qos_0_gets_no_more_than_it_reads() -> None:
     assert group.waiting == 0
 
 
-def test_a_message_of_qos_2_that_was_never_sent_goes_to_another_when_its_member_leaves() -> None:
+def test_a_message_of_qos_2_that_was_never_sent_goes_to_another_when_its_subscriber_leaves() -> None:
     node = Node(auto=False)
     node.confirm()
     stays = Client(node, "stays", clean_start=False)
@@ -130,7 +130,7 @@ def test_a_message_of_qos_2_that_was_never_sent_goes_to_another_when_its_member_
 
 def test_a_session_that_ends_while_its_client_is_connected_leaves_nothing_behind() -> None:
     node = Node()
-    one = member(node, "one", 2, clean_start=False)
+    one = subscriber(node, "one", 2, clean_start=False)
     publish(Client(node, "publisher"), b"1", qos=1)
     publisher = Client(node, "publisher2")
     publisher.send(Publish("t/a", b"2", 2, packet_id=1), Pubrel(1))
@@ -151,7 +151,7 @@ def test_a_group_that_ended_has_no_messages_when_it_begins_again() -> None:
     block = block_of(
         [
             ("SESSION", 1, 4, 0, 1, 1, b"one"),
-            ("GROUP", 5, name),  # a compaction has not yet written its members
+            ("GROUP", 5, name),  # a compaction has not yet written its subscribers
             ("MESSAGE", 1, 1, 0, b"t/a", b"x", b"", 0),
             ("GROUP_QUEUED", 5, 7, 1),
             ("UNSUBSCRIBED", 1, name),
@@ -168,7 +168,7 @@ def test_a_group_that_ended_has_no_messages_when_it_begins_again() -> None:
 
 def test_a_message_dropped_at_the_start_is_done_in_the_store() -> None:
     node = Node()
-    member(node, "absent", clean_start=False).close()
+    subscriber(node, "absent", clean_start=False).close()
     publisher = Client(node, "publisher")
     for number in range(3):
         publish(publisher, b"%d" % number)
@@ -185,7 +185,7 @@ def test_a_message_dropped_at_the_start_is_done_in_the_store() -> None:
 
 def test_unsubscribe_and_subscribe_again_with_messages_under_way() -> None:
     node = Node(shared={"window": 2})
-    one, other = member(node, "one", clean_start=False), member(node, "other", clean_start=False)
+    one, other = subscriber(node, "one", clean_start=False), subscriber(node, "other", clean_start=False)
     other.send(Disconnect())
     other.close()
     publisher = Client(node, "publisher")
@@ -198,13 +198,13 @@ def test_unsubscribe_and_subscribe_again_with_messages_under_way() -> None:
     second = published(one)
     assert [packet.payload for packet in second] == [b"2", b"3"]
     (group,) = node.router.filters.groups.values()
-    assert [found.given_now for found in group.members if found.session.client_id == b"one"] == [2]
+    assert [found.given_now for found in group.subscribers if found.session.client_id == b"one"] == [2]
     for packet in first:
         one.send(Puback(packet.packet_id))
-    assert [found.given_now for found in group.members if found.session.client_id == b"one"] == [2]
+    assert [found.given_now for found in group.subscribers if found.session.client_id == b"one"] == [2]
     for packet in second:
         one.send(Puback(packet.packet_id))
-    assert [found.given_now for found in group.members] == [0, 0]
+    assert [found.given_now for found in group.subscribers] == [0, 0]
     assert (node.turn.queued, node.turn.queued_bytes, node.turn.inflight) == (0, 0, 0)
 
 
@@ -212,7 +212,7 @@ def test_a_client_that_is_taken_over_goes_on() -> None:
     node = Node(shared={"window": 2})
     for level in (4, 5):
         properties = {"session_expiry_interval": 100} if level == 5 else {}
-        first = member(node, f"one{level}", clean_start=False, level=level, properties=properties)
+        first = subscriber(node, f"one{level}", clean_start=False, level=level, properties=properties)
         publisher = Client(node, "publisher")
         for number in range(5):
             publish(publisher, b"%d" % number)
@@ -231,7 +231,7 @@ def test_a_client_that_is_taken_over_goes_on() -> None:
 
 def test_expired_messages_go_to_nobody() -> None:
     node = Node(shared={"window": 1})
-    one = member(node, "one", level=5)
+    one = subscriber(node, "one", level=5)
     publisher = Client(node, "publisher", level=5)
     for number in range(4):
         publisher.send(
@@ -246,9 +246,9 @@ def test_expired_messages_go_to_nobody() -> None:
     assert node.counted("expired") == 3
 
 
-def test_messages_that_a_hook_keeps_from_a_member_are_done() -> None:
+def test_messages_that_a_hook_keeps_from_a_subscriber_are_done() -> None:
     node = Node(shared={"window": 2})
-    one, zero = member(node, "one"), member(node, "zero", 0)
+    one, zero = subscriber(node, "one"), subscriber(node, "zero", 0)
     asked: list[bytes] = []
 
     def refuse(session: object, topic: bytes, payload: bytes, *_: object) -> bool:
@@ -263,13 +263,13 @@ def test_messages_that_a_hook_keeps_from_a_member_are_done() -> None:
     assert published(one) == published(zero) == []
     (group,) = node.router.filters.groups.values()
     assert (group.waiting, node.turn.queued, node.turn.queued_bytes, node.turn.inflight) == (0, 0, 0, 0)
-    assert [found.given_now for found in group.members] == [0, 0]
+    assert [found.given_now for found in group.subscribers] == [0, 0]
 
 
 def test_a_window_that_is_made_larger_and_smaller_is_used() -> None:
     node = Node(shared={"window": 4})
-    one = member(node, "one", level=5, properties={"receive_maximum": 1})
-    two = member(node, "two")
+    one = subscriber(node, "one", level=5, properties={"receive_maximum": 1})
+    two = subscriber(node, "two")
     publisher = Client(node, "publisher")
     for number in range(30):
         publish(publisher, b"%d" % number)
@@ -286,7 +286,7 @@ def test_a_window_that_is_made_larger_and_smaller_is_used() -> None:
 
 def test_level_3_retries_keep_the_counts() -> None:
     node = Node(shared={"window": 2}, mqtt={"retry_interval": 1.0})
-    one = member(node, "one", level=3)
+    one = subscriber(node, "one", level=3)
     publisher = Client(node, "publisher")
     for number in range(4):
         publish(publisher, b"%d" % number)
@@ -304,9 +304,9 @@ def test_level_3_retries_keep_the_counts() -> None:
 
 def test_a_message_that_was_put_aside_hides_no_expired_one() -> None:
     node = Node()
-    member(node, "absent", clean_start=False).close()
+    subscriber(node, "absent", clean_start=False).close()
     properties = {"maximum_packet_size": 100, "session_expiry_interval": 100}
-    small = member(node, "small", 0, level=5, clean_start=False, properties=properties)
+    small = subscriber(node, "small", 0, level=5, clean_start=False, properties=properties)
     publisher = Client(node, "publisher", level=5)
     publish(publisher, b"x" * 200)
     small.close()
@@ -319,10 +319,10 @@ def test_a_message_that_was_put_aside_hides_no_expired_one() -> None:
     assert [payload for _, _, payload in group.messages()] == [b"x" * 200]
 
 
-def test_a_member_without_packet_identifiers_gets_no_more() -> None:
-    """It got a window of messages more, which it could not be sent, and which other members did not get."""
+def test_a_subscriber_without_packet_identifiers_gets_no_more() -> None:
+    """It got a window of messages more, which it could not be sent, and which other subscribers did not get."""
     node = Node(shared={"max_queued_messages": 100_000})
-    one, publisher = member(node, "one"), Client(node, "publisher")
+    one, publisher = subscriber(node, "one"), Client(node, "publisher")
     for _ in range(656):
         publisher.send(*(Publish("t/a", b"x", 1, packet_id=number) for number in range(1, 101)))
         publisher.take()
@@ -334,7 +334,7 @@ def test_a_member_without_packet_identifiers_gets_no_more() -> None:
     assert session is not None
     assert (group.waiting, session.queue_length) == (65_600 - 65_534, 1)
     assert session_view.hold_up(session) == (1, 1, b"t/a", 0)
-    two = member(node, "two")
+    two = subscriber(node, "two")
     for first in (1, 33, 65):
         two.send(*map(Puback, range(first, first + 32)))
     assert group.waiting == 0

@@ -1,4 +1,5 @@
-"""Order by key: messages with one topic name, or from one publisher, keep their order over the members of a group."""
+"""Order by key: messages with one topic name, or from one publisher, keep their order over the subscribers of a
+group."""
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.harness.inprocess import Client, KeepingStore, Node
 FILTER = "$share/g/t/#"
 
 
-def member(node: Node, name: str, qos: int = 1, **connect: object) -> Client:
+def subscriber(node: Node, name: str, qos: int = 1, **connect: object) -> Client:
     client = Client(node, name, **connect)  # type: ignore[arg-type]
     client.connack()
     client.send(Subscribe(1, [(FILTER, qos)]))
@@ -53,12 +54,12 @@ def ack(client: Client, *packets: Publish) -> None:
 
 
 def two(node: Node, **values: int) -> tuple[Client, Client, Client]:
-    one, other = member(node, "one"), member(node, "other")
+    one, other = subscriber(node, "one"), subscriber(node, "other")
     configure(node, **values)
     return one, other, Client(node, "publisher")
 
 
-def test_a_key_stays_with_its_member_while_messages_are_unacknowledged() -> None:
+def test_a_key_stays_with_its_subscriber_while_messages_are_unacknowledged() -> None:
     node = Node()
     one, other, publisher = two(node)
     publish(publisher, "t/a", b"a1", b"a2", b"a3")
@@ -72,7 +73,7 @@ def test_a_key_stays_with_its_member_while_messages_are_unacknowledged() -> None
     assert (payloads(one), payloads(other)) == ([b"c1"], [b"a4"])
 
 
-def test_a_full_member_holds_up_its_keys_and_no_others() -> None:
+def test_a_full_subscriber_holds_up_its_keys_and_no_others() -> None:
     node = Node()
     one, other, publisher = two(node, window=2)
     publish(publisher, "t/a", b"a1", b"a2", b"a3", b"a4")
@@ -90,7 +91,7 @@ def test_a_full_member_holds_up_its_keys_and_no_others() -> None:
     assert group.waiting == 0
 
 
-def test_what_waits_goes_to_another_when_the_key_is_free_and_its_member_full() -> None:
+def test_what_waits_goes_to_another_when_the_key_is_free_and_its_subscriber_full() -> None:
     node = Node()
     one, other, publisher = two(node, window=2)
     publish(publisher, "t/a", b"a1")  # to one
@@ -122,8 +123,8 @@ def test_the_messages_of_a_clean_session_go_to_another_in_order(kindly: bool) ->
 
 def test_the_messages_of_an_absent_session_keep_the_key_until_its_grace_is_over() -> None:
     node = Node(shared={"redispatch": 1})
-    one = member(node, "one", clean_start=False)
-    other = member(node, "other")
+    one = subscriber(node, "one", clean_start=False)
+    other = subscriber(node, "other")
     configure(node, window=3)
     publisher = Client(node, "publisher")
     publish(publisher, "t/a", b"a1", b"a2")
@@ -140,8 +141,8 @@ def test_the_messages_of_an_absent_session_keep_the_key_until_its_grace_is_over(
 
 def test_a_session_that_returns_in_time_goes_on_with_its_keys() -> None:
     node = Node(shared={"redispatch": 1})
-    one = member(node, "one", clean_start=False)
-    other = member(node, "other")
+    one = subscriber(node, "one", clean_start=False)
+    other = subscriber(node, "other")
     configure(node)
     publisher = Client(node, "publisher")
     publish(publisher, "t/a", b"a1")
@@ -156,8 +157,8 @@ def test_a_session_that_returns_in_time_goes_on_with_its_keys() -> None:
 
 def test_qos_2_that_has_begun_keeps_its_key_until_the_session_ends() -> None:
     node = Node(shared={"redispatch": 1})
-    one = member(node, "one", 2, clean_start=False)
-    other = member(node, "other", 2)
+    one = subscriber(node, "one", 2, clean_start=False)
+    other = subscriber(node, "other", 2)
     configure(node)
     publisher = Client(node, "publisher")
     publish(publisher, "t/a", b"a1", qos=2)
@@ -181,7 +182,7 @@ def test_a_message_of_qos_1_does_not_pass_one_of_qos_2_that_waits_for_the_store(
     absent.write(Subscribe(1, [(FILTER, 2)]))
     node.run()
     node.confirm()
-    clean = member(node, "clean", 2)
+    clean = subscriber(node, "clean", 2)
     node.confirm()
     clean.take()
     configure(node)
@@ -206,7 +207,7 @@ def test_unsubscribe_gives_the_key_free() -> None:
 
 def test_messages_of_one_publisher_keep_their_order() -> None:
     node = Node()
-    one, other = member(node, "one"), member(node, "other")
+    one, other = subscriber(node, "one"), subscriber(node, "other")
     configure(node, "publisher")
     first, second = Client(node, "first"), Client(node, "second")
     publish(first, "t/a", b"1")
@@ -220,7 +221,7 @@ def test_messages_of_one_publisher_keep_their_order() -> None:
 @pytest.mark.parametrize("compact", [False, True])
 def test_keys_of_publishers_outlive_a_restart(compact: bool) -> None:
     node = Node(KeepingStore(), smallest=0, shared={"redispatch": 1})
-    one = member(node, "one", clean_start=False)
+    one = subscriber(node, "one", clean_start=False)
     configure(node, "publisher")
     first, second = Client(node, "first"), Client(node, "second")
     publish(first, "t/a", b"1")
@@ -244,9 +245,9 @@ def test_keys_of_publishers_outlive_a_restart(compact: bool) -> None:
 
 
 @pytest.mark.parametrize("drop_oldest", [False, True])
-def test_limits_hold_for_messages_that_wait_for_their_member(drop_oldest: bool) -> None:
+def test_limits_hold_for_messages_that_wait_for_their_subscriber(drop_oldest: bool) -> None:
     node = Node()
-    one, other = member(node, "one"), member(node, "other")
+    one, other = subscriber(node, "one"), subscriber(node, "other")
     only_group(node).configure(GroupSettings(strategy="topic", window=1, max_messages=3, drop_oldest=drop_oldest))
     publisher = Client(node, "publisher")
     publish(publisher, "t/a", *(b"%d" % number for number in range(8)))
@@ -262,10 +263,10 @@ def test_limits_hold_for_messages_that_wait_for_their_member(drop_oldest: bool) 
     assert (group.waiting, group.waiting_size, node.turn.queued) == (0, 0, 1)
 
 
-def test_a_message_that_its_member_may_not_have_waits_for_those_before_it() -> None:
+def test_a_message_that_its_subscriber_may_not_have_waits_for_those_before_it() -> None:
     node = Node()
-    small = member(node, "small", level=5, properties={"maximum_packet_size": 100})
-    large = member(node, "large")
+    small = subscriber(node, "small", level=5, properties={"maximum_packet_size": 100})
+    large = subscriber(node, "large")
     configure(node)
     publisher = Client(node, "publisher")
     publish(publisher, "t/a", b"1", b"2" * 200, b"3")
@@ -280,7 +281,7 @@ def test_a_message_that_its_member_may_not_have_waits_for_those_before_it() -> N
 
 def test_a_message_that_nobody_may_have_is_dropped_and_its_key_goes_on() -> None:
     node = Node()
-    small = member(node, "small", level=5, properties={"maximum_packet_size": 100})
+    small = subscriber(node, "small", level=5, properties={"maximum_packet_size": 100})
     configure(node)
     publisher = Client(node, "publisher")
     publish(publisher, "t/a", b"1" * 200, b"2")
@@ -288,7 +289,7 @@ def test_a_message_that_nobody_may_have_is_dropped_and_its_key_goes_on() -> None
     assert node.turn.queued == 1
 
 
-def test_a_member_with_qos_0_gets_nothing_before_others_have_acknowledged() -> None:
+def test_a_subscriber_with_qos_0_gets_nothing_before_others_have_acknowledged() -> None:
     node = Node()
     one, other, publisher = two(node)
     publish(publisher, "t/a", b"1")
@@ -301,14 +302,14 @@ def test_a_member_with_qos_0_gets_nothing_before_others_have_acknowledged() -> N
     assert payloads(one) + payloads(other) == [b"2"]
 
 
-def test_qos_0_goes_to_one_member_per_key() -> None:
+def test_qos_0_goes_to_one_subscriber_per_key() -> None:
     node = Node()
-    members = [member(node, f"m{number}", 0) for number in range(3)]
+    subscribers = [subscriber(node, f"m{number}", 0) for number in range(3)]
     configure(node)
     publisher = Client(node, "publisher")
     for number in range(90):
         publisher.send(Publish(f"t/{number % 30}", b"%d" % number))
-    found = [{packet.topic_name for packet in published(client)} for client in members]
+    found = [{packet.topic_name for packet in published(client)} for client in subscribers]
     assert sum(map(len, found)) == 30
     assert all(found)
 
@@ -328,7 +329,7 @@ def test_the_strategy_may_change() -> None:
     assert payloads(one) + payloads(other) == [b"3"]
 
 
-def test_absent_members_and_the_end_of_a_group_leave_no_counts() -> None:
+def test_absent_subscribers_and_the_end_of_a_group_leave_no_counts() -> None:
     node = Node()
     one, other, publisher = two(node, window=1)
     publish(publisher, "t/a", b"1", b"2", b"3")
@@ -341,7 +342,7 @@ def test_absent_members_and_the_end_of_a_group_leave_no_counts() -> None:
 
 def test_pubrec_keeps_the_key() -> None:
     node = Node()
-    one, other = member(node, "one", 2), member(node, "other", 2)
+    one, other = subscriber(node, "one", 2), subscriber(node, "other", 2)
     configure(node, window=1)
     publisher = Client(node, "publisher")
     publish(publisher, "t/a", b"1", b"2", qos=2)
@@ -355,8 +356,8 @@ def test_pubrec_keeps_the_key() -> None:
 
 def test_a_message_that_becomes_a_dead_letter_gives_its_key_free() -> None:
     node = Node(shared={"redispatch": 0, "max_deliveries": 1})
-    one = member(node, "one", level=5)
-    other = member(node, "other", level=5)
+    one = subscriber(node, "one", level=5)
+    other = subscriber(node, "other", level=5)
     configure(node, window=1, max_deliveries=1)
     publisher = Client(node, "publisher")
     publish(publisher, "t/a", b"1", b"2")
@@ -368,9 +369,9 @@ def test_a_message_that_becomes_a_dead_letter_gives_its_key_free() -> None:
     assert only_group(node).waiting == 0
 
 
-def test_the_last_value_replaces_one_that_waits_for_its_member() -> None:
+def test_the_last_value_replaces_one_that_waits_for_its_subscriber() -> None:
     node = Node()
-    one, other = member(node, "one"), member(node, "other")
+    one, other = subscriber(node, "one"), subscriber(node, "other")
     only_group(node).configure(
         GroupSettings(declaration=b'{"strategy":"topic"}', strategy="topic", window=1, last_value=True)
     )
@@ -388,7 +389,7 @@ def test_a_declared_group_keeps_its_keys_over_restarts() -> None:
     node = Node(KeepingStore(), smallest=0)
     settings = settings_of(declared(FILTER, {"strategy": "publisher"}).stored, node.turn.shared)
     node.router.filters.declare(node.turn, FILTER.encode(), settings)
-    one = member(node, "one", clean_start=False)
+    one = subscriber(node, "one", clean_start=False)
     first, second = Client(node, "first"), Client(node, "second")
     publish(first, "t/a", b"1")
     assert payloads(one) == [b"1"]

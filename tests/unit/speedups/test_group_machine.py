@@ -1,6 +1,6 @@
 """Shared subscriptions against a plain model: after every step each message is at one place, and none is lost.
 
-Members with persistent and clean sessions join, leave, come, go and acknowledge; the node restarts and compacts.
+Subscribers with persistent and clean sessions join, leave, come, go and acknowledge; the node restarts and compacts.
 """
 
 from collections import Counter
@@ -41,7 +41,7 @@ def compaction_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Worker:
-    """A member, and its acts."""
+    """A subscriber, and its acts."""
 
     persistent: bool
     client: Client | None = None
@@ -77,7 +77,7 @@ def counts_are_right(node: Node) -> None:
         assert group.waiting == len(group.messages())
     given: Counter[bytes] = Counter()
     for group in groups:
-        for found in group.members:
+        for found in group.subscribers:
             given[found.session.client_id] += found.given_now
     for session in node.sessions:
         assert given[session.client_id] <= session.queue_length, session.client_id
@@ -90,7 +90,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.count = 0
         self.accepted: dict[bytes, int] = {}  # payload -> QoS
         self.done: set[bytes] = set()
-        self.got: dict[bytes, set[tuple[str, int, int]]] = {}  # member, which of its sessions, with which QoS
+        self.got: dict[bytes, set[tuple[str, int, int]]] = {}  # subscriber, which of its sessions, with which QoS
         self.keys: dict[str, list[bytes]] = {}  # key -> accepted payloads, in order
         self.key_of: dict[bytes, str] = {}
         self.last: dict[bytes, tuple[str, int]] = {}  # payload -> who got it last, in which of its sessions
@@ -161,7 +161,7 @@ class GroupMachine(RuleBasedStateMachine):
             ready = [worker for worker in self.workers.values() if worker.client is not None and worker.qos is not None]
             for group in self.node.router.filters.groups.values() if ready else ():
                 for _, _, payload in group.messages():
-                    assert self.waits_for_absent(payload), f"{payload!r} waits, and members have room"
+                    assert self.waits_for_absent(payload), f"{payload!r} waits, and subscribers have room"
         places = self.places()
         assert not [payload for payload, count in places.items() if count > 1]
         for payload, qos in self.accepted.items():
@@ -171,7 +171,7 @@ class GroupMachine(RuleBasedStateMachine):
                 assert payload in places, f"{payload!r} of QoS {qos} is lost"
 
     def waits_for_absent(self, payload: bytes) -> bool:
-        """Whether another message with the key is with a member without a connection."""
+        """Whether another message with the key is with a subscriber without a connection."""
         if self.strategy == "rotation":
             return False
         of_key = self.keys[self.key_of[payload]]
@@ -183,7 +183,7 @@ class GroupMachine(RuleBasedStateMachine):
         )
 
     def keeps_order(self, name: str, payload: bytes) -> None:
-        """All earlier messages with the key are done, or this member got them before."""
+        """All earlier messages with the key are done, or this subscriber got them before."""
         who = (name, self.workers[name].session)
         key = self.key_of.get(payload)
         if self.strategy != "rotation" and key is not None and payload in self.accepted:
@@ -265,8 +265,8 @@ class GroupMachine(RuleBasedStateMachine):
         self.is_declared = False
         waited = self.node.router.filters.groups[FILTER.encode()].waiting
         dropped = self.node.router.filters.undeclare(FILTER.encode())
-        members = [worker for worker in self.workers.values() if worker.qos is not None]
-        assert dropped == (0 if members else waited)
+        subscribers = [worker for worker in self.workers.values() if worker.qos is not None]
+        assert dropped == (0 if subscribers else waited)
         self.node.end_turn()
         self.node.run()
         self.pump()
@@ -443,17 +443,17 @@ class TestGroups(GroupMachine.TestCase):  # type: ignore[name-defined, misc]
     settings = settings(max_examples=100, stateful_step_count=50, suppress_health_check=list(HealthCheck))
 
 
-def test_members_take_turns() -> None:
+def test_subscribers_take_turns() -> None:
     node = Node()
-    members = [Client(node, f"m{number}") for number in range(3)]
-    for member in members:
-        member.send(Subscribe(1, [("$share/g/t/#", 1)]))
-        member.take()
+    subscribers = [Client(node, f"m{number}") for number in range(3)]
+    for subscriber in subscribers:
+        subscriber.send(Subscribe(1, [("$share/g/t/#", 1)]))
+        subscriber.take()
     publisher = Client(node, "p")
     for qos in (0, 1):
         for number in range(6):
             publisher.send(Publish("t/x", b"%d" % number, qos, packet_id=qos))
-        found: list[list[Any]] = [[packet.payload for packet in member.take()] for member in members]  # type: ignore[attr-defined]
+        found: list[list[Any]] = [[packet.payload for packet in subscriber.take()] for subscriber in subscribers]  # type: ignore[attr-defined]
         assert found == [[b"0", b"3"], [b"1", b"4"], [b"2", b"5"]]
         node.run()
 
@@ -475,37 +475,37 @@ def kept_group(**shared: Any) -> tuple[Node, Client]:
 def test_a_message_stays_with_the_group_while_receive_maximum_keeps_it_from_a_clean_session() -> None:
     """Also if the window is full of messages from another membership, or of no group."""
     node, publisher = kept_group(window=1)
-    member = Client(node, "member", level=5, properties={"receive_maximum": 1})
-    member.send(Subscribe(1, [(FILTER, 1), ("own/#", 1)]))
+    subscriber = Client(node, "subscriber", level=5, properties={"receive_maximum": 1})
+    subscriber.send(Subscribe(1, [(FILTER, 1), ("own/#", 1)]))
     publisher.send(Publish("own/a", b"own", 1, packet_id=1))
     publisher.send(Publish("t", b"shared", 2, packet_id=2), Pubrel(2))
     assert places_of(after_a_crash(node))[b"shared"] == 1
-    (own,) = [packet for packet in member.take() if isinstance(packet, Publish)]
-    member.send(Puback(own.packet_id))
-    assert [packet.payload for packet in member.take() if isinstance(packet, Publish)] == [b"shared"]
+    (own,) = [packet for packet in subscriber.take() if isinstance(packet, Publish)]
+    subscriber.send(Puback(own.packet_id))
+    assert [packet.payload for packet in subscriber.take() if isinstance(packet, Publish)] == [b"shared"]
 
 
 def test_a_message_goes_back_to_the_group_if_the_window_is_full_once_the_store_has_that_it_was_given() -> None:
     node, publisher = kept_group(window=2)
-    member = Client(node, "member", level=5, properties={"receive_maximum": 1})
-    member.send(Subscribe(1, [(FILTER, 2), ("own/#", 1)]))
+    subscriber = Client(node, "subscriber", level=5, properties={"receive_maximum": 1})
+    subscriber.send(Subscribe(1, [(FILTER, 2), ("own/#", 1)]))
     publisher.send(Publish("own/a", b"first", 1, packet_id=1))
     publisher.send(Publish("t", b"shared", 2, packet_id=2), Pubrel(2))
     node.auto = False
-    member.send(Puback(1))  # the group gives its message, and waits for the store
+    subscriber.send(Puback(1))  # the group gives its message, and waits for the store
     publisher.send(Publish("own/a", b"second", 1, packet_id=1))
     assert node.unconfirmed
     node.auto = True
     node.confirm()
     node.run()
     assert places_of(after_a_crash(node))[b"shared"] == 1
-    first, second = [packet for packet in member.take() if isinstance(packet, Publish)]
+    first, second = [packet for packet in subscriber.take() if isinstance(packet, Publish)]
     assert [first.payload, second.payload] == [b"first", b"second"]
-    member.send(Puback(second.packet_id))
-    (shared,) = [packet for packet in member.take() if isinstance(packet, Publish)]
+    subscriber.send(Puback(second.packet_id))
+    (shared,) = [packet for packet in subscriber.take() if isinstance(packet, Publish)]
     assert shared.payload == b"shared"
-    member.send(Pubrec(shared.packet_id))
-    member.send(Pubcomp(shared.packet_id))
+    subscriber.send(Pubrec(shared.packet_id))
+    subscriber.send(Pubcomp(shared.packet_id))
     assert not places_of(after_a_crash(node))
     counts_are_right(node)
 

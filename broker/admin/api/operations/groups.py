@@ -1,4 +1,4 @@
-"""Shared subscriptions: the groups, their members, and the messages that wait."""
+"""Shared subscriptions: the groups, their subscribers, and the messages that wait."""
 
 from collections import defaultdict
 from http import HTTPStatus
@@ -35,19 +35,19 @@ FIELDS = {
     "group": text("`$share/NAME/FILTER`"),
     "name": text("the share name"),
     "filter": text("the topic filter"),
-    "qos": integer("the highest that a member was granted"),
-    "members": integer("sessions that have subscribed"),
+    "qos": integer("the highest that a subscriber was granted"),
+    "subscribers": integer("sessions that have subscribed"),
     "connected": integer("those with a connection"),
-    "waiting": integer("messages that no member has"),
+    "waiting": integer("messages that no subscriber has"),
     "waiting_bytes": integer(),
-    "unacknowledged": integer("messages that members have and have not acknowledged"),
+    "unacknowledged": integer("messages that subscribers have and have not acknowledged"),
     "given": integer("messages of QoS 1 and 2 so far; those that came back count again"),
     "returned": integer("messages that came back"),
-    "declared": boolean("whether it exists without members"),
+    "declared": boolean("whether it exists without subscribers"),
     "settings": record(SETTINGS, description="those that hold: its own if it is declared, else those of `[shared]`"),
     "own": array(text(), "the names of the settings that its declaration has; the others follow `[shared]`"),
 }
-MEMBER = record(
+SUBSCRIBER = record(
     {
         "client_id": text(),
         "connected": boolean(),
@@ -61,13 +61,13 @@ OLDEST = record({"place": integer("in the order of arrival"), "topic": text(), "
 
 
 def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """One group out of the nodes' parts. All have its persistent members, and its number of messages in Redis."""
+    """One group out of the nodes' parts. All have its persistent subscribers, and its number of messages in Redis."""
     found = dict(parts[0])
     for name in ("connected", "unacknowledged", "given", "returned"):
         found[name] = sum(part[name] for part in parts)
     for name in ("qos", "waiting", "waiting_bytes"):
         found[name] = max(part[name] for part in parts)
-    found["members"] = max(part["persistent"] for part in parts) + sum(part["clean"] for part in parts)
+    found["subscribers"] = max(part["persistent"] for part in parts) + sum(part["clean"] for part in parts)
     del found["persistent"], found["clean"]
     return found
 
@@ -93,13 +93,13 @@ async def group(request: Request) -> dict[str, Any]:
     parts = [found for found in answers.values() if found is not None]
     if not parts:
         raise missing(NO_GROUP)
-    members: dict[str, dict[str, Any]] = {}
+    subscribers: dict[str, dict[str, Any]] = {}
     for part in parts:
-        for member in part.pop("of"):
-            if member["connected"] or member["client_id"] not in members:
-                members[member["client_id"]] = member
+        for subscriber in part.pop("sessions"):
+            if subscriber["connected"] or subscriber["client_id"] not in subscribers:
+                subscribers[subscriber["client_id"]] = subscriber
     oldest = sorted((message for part in parts for message in part.pop("oldest")), key=itemgetter("place"))
-    return {**merged(parts), "of": [members[name] for name in sorted(members)], "oldest": oldest}
+    return {**merged(parts), "sessions": [subscribers[name] for name in sorted(subscribers)], "oldest": oldest}
 
 
 async def purge(request: Request) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _judge(request: Request) -> None:
 
 
 async def pause(request: Request) -> None:
-    """Let the members of a declared group get no new messages, or let them get some again."""
+    """Let the subscribers of a declared group get no new messages, or let them get some again."""
     broker, name = request.node.broker, request.arguments["group"]
     group = broker.data_plane.router.filters.groups.get(name.encode())
     if group is None or not group.settings.declared:
@@ -178,12 +178,12 @@ OPERATIONS = (
         "GET",
         "/group",
         "group",
-        "A shared subscription, with its members and its oldest messages.",
+        "A shared subscription, with its subscribers and its oldest messages.",
         group,
         record(
             {
                 **FIELDS,
-                "of": array(MEMBER),
+                "sessions": array(SUBSCRIBER),
                 "oldest": array(OLDEST, "of those that wait at nodes; a cluster keeps most in Redis"),
             }
         ),
@@ -195,7 +195,7 @@ OPERATIONS = (
         "PUT",
         "/group",
         "declare_group",
-        "Declare a shared subscription: it exists without members, with the settings of the body, and those of "
+        "Declare a shared subscription: it exists without subscribers, with the settings of the body, and those of "
         "`[shared]` for the rest. Replaces the settings of one that is declared.",
         declare,
         role="admin",
@@ -208,8 +208,8 @@ OPERATIONS = (
         "PUT",
         "/group/paused",
         "pause_group",
-        "Let the members of a declared shared subscription get no new messages, so that they finish those that they "
-        "have; or let them get messages again.",
+        "Let the subscribers of a declared shared subscription get no new messages, so that they finish theirs; "
+        "or let them get messages again.",
         pause,
         role="admin",
         arguments={"group": GROUP},
@@ -221,7 +221,7 @@ OPERATIONS = (
         "DELETE",
         "/group",
         "remove_group",
-        "Declare a shared subscription no more: without members it ends, and the messages that wait are dropped.",
+        "Declare a shared subscription no more: without subscribers it ends, and the messages that wait are dropped.",
         remove,
         record({"dropped": integer("messages")}),
         role="admin",
@@ -233,7 +233,7 @@ OPERATIONS = (
         "DELETE",
         "/group/messages",
         "purge_group",
-        "Drop the messages that wait in a shared subscription; those that members have stay.",
+        "Drop the messages that wait in a shared subscription; those that subscribers have stay.",
         purge,
         record({"dropped": integer("messages")}),
         role="admin",

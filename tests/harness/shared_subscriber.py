@@ -1,4 +1,4 @@
-"""A member of a shared subscription, and a publisher of work for it, step by step."""
+"""A subscriber of a shared subscription, and a publisher of work for it, step by step."""
 
 from flockmq._speedups.codec.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
 from tests.harness.broker_process import until
@@ -9,7 +9,7 @@ NEVER = {"session_expiry_interval": 0xFFFFFFFF}
 
 
 class Worker:
-    """A member: it takes messages, and acknowledges them when asked."""
+    """A subscriber: it takes messages, and acknowledges them when asked."""
 
     topic_filter = JOBS
 

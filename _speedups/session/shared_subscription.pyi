@@ -4,10 +4,10 @@ from .subscriber import Subscriber
 class SessionGroup(Subscriber):
     settings: GroupSettings
 
-class Membership:
+class SharedSubscription:
     group: SessionGroup | None
     options: int
     identifier: int
 
-class Memberships:
+class SharedSubscriptions:
     count: int

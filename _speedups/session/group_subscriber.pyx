@@ -1,13 +1,13 @@
 """A session in a shared subscription: its room, and its part of the session's queue.
 
-A message that is given to a member is an entry of the queue of its session (`membership.pyx`).
+A message that is given to a subscriber is an entry of the queue of its session (`subscription.pyx`).
 """
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from ..codec.tenants cimport tenant_size
-from .membership cimport Membership, SessionGroup
+from .shared_subscription cimport SharedSubscription, SessionGroup
 from .message cimport Message, message_hold, message_size
 from .outgoing_queue cimport ACKED, OF_GROUP, QOS, SENT, WAITING, Entry, queue_entry, queue_skip_acked
 from .rights cimport MAY_READ
@@ -16,8 +16,8 @@ from .session_queue cimport count_inflight, count_queued, make_room
 
 
 @cython.final
-cdef class Member(Membership):
-    """The membership of a session in a group."""
+cdef class GroupSubscriber(SharedSubscription):
+    """The subscription of a session in a group."""
 
     def __init__(self, SessionGroup group not None, Session session not None):
         self.group = group
@@ -75,18 +75,18 @@ cdef class Member(Membership):
         return found
 
 
-# ---- the queue of a member's session ----
+# ---- the queue of a subscriber's session ----
 
-cdef uint64_t put_entry(Member member, uint64_t place, Message* message, uint8_t flags) except 0:
-    """Put a message of the group into the queue of the member's session; returns its queue number."""
-    cdef Session session = member.session
+cdef uint64_t put_entry(GroupSubscriber subscriber, uint64_t place, Message* message, uint8_t flags) except 0:
+    """Put a message of the group into the queue of the subscriber's session; returns its queue number."""
+    cdef Session session = subscriber.session
     cdef uint64_t n = session.tail
     make_room(session)
     session.shares.put(session.queue.head, n, place)
-    queue_entry(session.queue, n)[0] = Entry(message_hold(message), 0, flags | OF_GROUP, WAITING, member.index, 0)
+    queue_entry(session.queue, n)[0] = Entry(message_hold(message), 0, flags | OF_GROUP, WAITING, subscriber.index, 0)
     if session.recorded():
-        session.turn.journal.queued(session, session.session_id, n, message, flags, member.properties,
-                                    len(member.properties))
+        session.turn.journal.queued(session, session.session_id, n, message, flags, subscriber.properties,
+                                    len(subscriber.properties))
         session.turn.await_commit(session)
     session.tail += 1
     count_queued(session, 1, message_size(message))
@@ -107,9 +107,9 @@ cdef Message* take_entry(Session session, uint64_t n, Entry* e) except NULL:
 
 def has_given(Session session not None):
     """Whether the session has messages of groups."""
-    cdef Membership membership
+    cdef SharedSubscription subscription
     if session.shares is not None:
-        for membership in session.shares.items:
-            if membership is not None and membership.given:
+        for subscription in session.shares.items:
+            if subscription is not None and subscription.given:
                 return True
     return False

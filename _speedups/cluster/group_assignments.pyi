@@ -2,7 +2,7 @@ from ..session.group import Group
 from ..session.group_backing import GroupBacking
 from ..session.session import Session
 
-class GroupLeases(GroupBacking):
+class GroupAssignments(GroupBacking):
     group: Group
     places: set[int]
     def tick(self) -> bool: ...

@@ -1,8 +1,8 @@
 from collections.abc import Callable
 from typing import Any
 
-class LeaseRecords:
-    to_tick: set[Any]  # of GroupLeases
+class GroupRecords:
+    to_tick: set[Any]  # of GroupAssignments
     def follow_claims(self, epoch_of: Callable[[Any], int]) -> None: ...
     def set_limits(self, most: int, most_bytes: int, drop_oldest: bool) -> None: ...
     def give_back(self, group: bytes, place: int) -> None: ...

@@ -1,13 +1,15 @@
--- Leases: messages of shared subscriptions go from where they wait to nodes and members with room, and come back.
+-- Assignments: messages of shared subscriptions go from where they wait to nodes and subscribers with room, and come
+-- back.
 
 local in_parts, AT_ONCE = library.in_parts, library.AT_ONCE
 local attempt, GROUP = damage.attempt, damage.GROUP
 local add_waiting = tenants.add_waiting
-local key_of, leases_of, put_back, topic_of = backlog.key_of, backlog.leases_of, backlog.put_back, backlog.topic_of
-local end_rotation, lease, lease_all = rotation.end_rotation, rotation.lease, rotation.lease_all
-local lease_keyed, rotation_of, QUEUED = rotation.lease_keyed, rotation.rotation_of, rotation.QUEUED
+local key_of, assignments_of = backlog.key_of, backlog.assignments_of
+local put_back, topic_of = backlog.put_back, backlog.topic_of
+local end_rotation, assign, assign_all = rotation.end_rotation, rotation.assign, rotation.assign_all
+local assign_keyed, rotation_of, QUEUED = rotation.assign_keyed, rotation.rotation_of, rotation.QUEUED
 
--- Lease messages that have come back. Returns their bytes.
+-- Assign messages that have come back. Returns their bytes.
 local function dispatch_back(prefix, group, rotation, outbox)
   local found = redis.call('ZPOPMIN', prefix .. 'gq:' .. group, math.min(rotation.room, AT_ONCE))
   local notes = redis.call('EXISTS', prefix .. 'gv:' .. group) == 1
@@ -24,13 +26,13 @@ local function dispatch_back(prefix, group, rotation, outbox)
       if notes then
         redis.call('HDEL', prefix .. 'gv:' .. group, topic_of(message))
       end
-      lease(prefix, rotation, tonumber(places[i]), message, outbox)
+      assign(prefix, rotation, tonumber(places[i]), message, outbox)
     end
   end
   return bytes
 end
 
--- Lease messages of the list, whose first one has this place. Returns their bytes.
+-- Assign messages of the list, whose first one has this place. Returns their bytes.
 local function dispatch_listed(prefix, group, rotation, first, outbox)
   local entries = redis.call('LPOP', prefix .. 'gw:' .. group, math.min(rotation.room, AT_ONCE))
   local bytes, empty, messages = 0, 0, {}
@@ -39,7 +41,7 @@ local function dispatch_listed(prefix, group, rotation, first, outbox)
       messages[#messages + 1] = entries[i]
       bytes = bytes + #entries[i]
     else
-      lease_all(prefix, rotation, first + i - 1 - #messages, messages, outbox)
+      assign_all(prefix, rotation, first + i - 1 - #messages, messages, outbox)
       messages, empty = {}, empty + (entries[i] and 1 or 0)
     end
   end
@@ -47,7 +49,7 @@ local function dispatch_listed(prefix, group, rotation, first, outbox)
   return bytes
 end
 
--- Lease what waits in a group with an order, one after the other until one must wait. `last`: place of the last of the
+-- Assign what waits in a group with an order, one after the other until one must wait. `last`: place of the last of the
 -- list. Returns the bytes.
 local function dispatch_keyed(prefix, group, rotation, last, outbox)
   local bytes = 0
@@ -57,7 +59,7 @@ local function dispatch_keyed(prefix, group, rotation, last, outbox)
       or not back and redis.call('LINDEX', prefix .. 'gw:' .. group, 0)
     local place = tonumber(back or last - redis.call('LLEN', prefix .. 'gw:' .. group) + 1)
     local is_empty = message == ''
-    if not message or not (is_empty or lease(prefix, rotation, place, message, outbox)) then
+    if not message or not (is_empty or assign(prefix, rotation, place, message, outbox)) then
       return bytes
     end
     bytes = bytes + #message
@@ -72,7 +74,7 @@ local function dispatch_keyed(prefix, group, rotation, last, outbox)
   end
 end
 
--- Lease what waits to nodes with room.
+-- Assign what waits to nodes with room.
 local function dispatch(prefix, group, outbox)
   local back, listed = backlog.counts(prefix, group)
   if back + listed == 0 then
@@ -102,29 +104,29 @@ local function dispatch(prefix, group, outbox)
   end
 end
 
--- Lease what waits in these groups.
+-- Assign what waits in these groups.
 local function dispatch_all(prefix, groups, outbox)
   for group in pairs(groups) do
     attempt(prefix, GROUP, group, dispatch, prefix, group, outbox)
   end
 end
 
--- Leases end. Those that are not the node's are left alone.
-local function end_leases(prefix, node, group, places)
-  local leases = leases_of(prefix, node, group)
-  in_parts('HDEL', leases, places)
-  if redis.call('EXISTS', leases) == 0 then
+-- Assignments end. Those that are not the node's are left alone.
+local function end_assignments(prefix, node, group, places)
+  local assignments = assignments_of(prefix, node, group)
+  in_parts('HDEL', assignments, places)
+  if redis.call('EXISTS', assignments) == 0 then
     redis.call('SREM', prefix .. 'gl:' .. node, group)
   end
 end
 
--- A message comes back that no node has, although the node of its key may have later ones: it is leased to that node at
--- once, whatever waits before it. Other messages wait. `rotations`: group -> its rotation without nodes, for
+-- A message comes back that no node has, although the node of its key may have later ones: it is assigned to that node
+-- at once, whatever waits before it. Other messages wait. `rotations`: group -> its rotation without nodes, for
 -- `end_taking_back`.
 function backlog.take_back(prefix, group, place, message, rotations, outbox)
   local rotation = rotations[group] or {group = group, takers = {}, room = 0, most = math.huge, keyed = true}
   rotations[group] = rotation
-  if not (key_of(message) and lease_keyed(prefix, rotation, place, message, outbox)) then
+  if not (key_of(message) and assign_keyed(prefix, rotation, place, message, outbox)) then
     put_back(prefix, group, place, message)
   end
 end
@@ -136,12 +138,12 @@ function backlog.end_taking_back(prefix, rotations, outbox)
   end
 end
 
--- A lease ends, and the message waits again; or with `rotations` and `outbox` as for `take_back`, the node of its key
--- has it again.
-local function return_lease(prefix, node, group, place, rotations, outbox)
-  local message = redis.call('HGET', leases_of(prefix, node, group), place)
+-- An assignment ends, and the message waits again; or with `rotations` and `outbox` as for `take_back`, the node of its
+-- key has it again.
+local function return_assignment(prefix, node, group, place, rotations, outbox)
+  local message = redis.call('HGET', assignments_of(prefix, node, group), place)
   if message then
-    end_leases(prefix, node, group, {place})
+    end_assignments(prefix, node, group, {place})
     if rotations then
       backlog.take_back(prefix, group, place, message, rotations, outbox)
     else
@@ -150,4 +152,7 @@ local function return_lease(prefix, node, group, place, rotations, outbox)
   end
 end
 
-return {dispatch = dispatch, dispatch_all = dispatch_all, end_leases = end_leases, return_lease = return_lease}
+return {
+  dispatch = dispatch, dispatch_all = dispatch_all, end_assignments = end_assignments,
+  return_assignment = return_assignment,
+}

@@ -1,4 +1,4 @@
-# The records of shared subscriptions in a block for Redis. See lease_records.pyx.
+# The records of shared subscriptions in a block for Redis. See group_records.pyx.
 
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -8,18 +8,18 @@ from ..session.session cimport Session
 
 
 @cython.final
-cdef class LeaseRecords:
+cdef class GroupRecords:
     cdef Journal journal
     cdef list moves                    # step, group, place, text, number, code, in turn
-    cdef list done                     # group, place, in turn: leases that have ended
-    cdef dict rooms                    # group -> (group, room, connected members, leases received, largest packet)
-    cdef dict members                  # (group, client id) -> of a member with room of its own: `announce_member`
-    cdef dict idle                     # (group, key) -> number of its last lease: keys without messages here
+    cdef list done                     # group, place, in turn: assignments that have ended
+    cdef dict rooms                    # group -> (group, room, subscribers here, assignments received, largest packet)
+    cdef dict subscribers                  # (group, client id) -> room of the subscriber: `announce_subscriber`
+    cdef dict idle                     # (group, key) -> number of its last assignment: keys without messages here
     cdef dict closed                   # likewise: keys that this node gives up
     cdef dict checks                   # (group, key) -> number of the question whether it must still be held
     cdef readonly tuple limits         # of a group: messages, bytes, 1 = drop the oldest
     cdef readonly object epoch_of      # callable: returns the epoch of a connection's claim, 0 = it has none
-    cdef readonly set to_tick          # GroupLeases whose `tick` has something to do
+    cdef readonly set to_tick          # GroupAssignments whose `tick` has something to do
 
     cdef object begin(self)
     cdef int note(self) except -1
@@ -36,7 +36,7 @@ cdef class LeaseRecords:
     cdef int check_key(self, bytes group, uint32_t key, uint64_t hold) except -1
     cdef int announce(self, bytes group, uint64_t room, uint64_t weight, uint64_t total,
                       uint64_t largest) except -1
-    cdef int announce_member(self, bytes group, Session session, uint64_t limit, bint by_length, uint8_t options,
+    cdef int announce_subscriber(self, bytes group, Session session, uint64_t limit, bint by_length, uint8_t options,
                              bytes identifiers) except -1
     cdef bint changes(self) noexcept
     cdef bytes pack_settled(self)

@@ -1,4 +1,4 @@
-"""The records of shared subscriptions in a block for Redis: leases that end, keys, and room for more.
+"""The records of shared subscriptions in a block for Redis: assignments that end, keys, and room for more.
 
 The journal has the messages of the block. This part has all about groups that is no message: groups record here, and
 the journal packs it.
@@ -7,9 +7,9 @@ the journal packs it.
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from .block cimport ended_leases
+from .block cimport ended_assignments
 from .message_codec cimport pack_failures
-from ..session.group_members cimport MAXIMUM_QOS
+from ..session.group_subscriber cimport MAXIMUM_QOS
 from ..session.journal cimport QUEUED, Journal
 from ..session.session cimport Session
 
@@ -19,7 +19,7 @@ import struct
 
 
 @cython.final
-cdef class LeaseRecords:
+cdef class GroupRecords:
     """Records of groups.
 
     Args:
@@ -37,13 +37,14 @@ cdef class LeaseRecords:
         self.moves = []
         self.done = []
         self.rooms = {}
-        self.members = {}
+        self.subscribers = {}
         self.idle = {}
         self.closed = {}
         self.checks = {}
 
     def follow_claims(self, epoch_of not None):
-        """Members of groups get messages directly. `epoch_of` returns the epoch of a connection's claim; 0 = none."""
+        """Subscribers of groups get messages directly. `epoch_of` returns the epoch of a connection's claim; 0 =
+        none."""
         self.epoch_of = epoch_of
 
     def set_limits(self, int most, uint64_t most_bytes, bint drop_oldest):
@@ -55,34 +56,34 @@ cdef class LeaseRecords:
         self.journal.room(QUEUED, 7)
         return 0
 
-    # ---- leased messages ----
+    # ---- assigned messages ----
 
     cdef int move(self, bytes step, bytes group, uint64_t place, bytes text, uint64_t number, uint64_t code) except -1:
         self.moves += [step, group, place, text, number, code]
         return self.note()
 
     cdef int given(self, bytes group, uint64_t place, Session session) except -1:
-        """Record that a leased message goes into the queue of a persistent session."""
+        """Record that a assigned message goes into the queue of a persistent session."""
         return self.move(b"given", group, place, session.client_id, session.session_id, 0)
 
     cdef int put(self, bytes group, uint64_t place, bytes heads, uint64_t number) except -1:
-        """Record that a message whose lease has ended comes back. `number`: its place in the call."""
+        """Record that a message whose assignment has ended comes back. `number`: its place in the call."""
         return self.move(b"put", group, place, heads, number, 0)
 
     cdef int back(self, bytes group, uint64_t place) except -1:
-        """Record that this node has no use for a leased message."""
+        """Record that this node has no use for a assigned message."""
         return self.move(b"back", group, place, b"", 0, 0)
 
     def give_back(self, bytes group not None, uint64_t place):
-        """Record that this node has no use for a leased message."""
+        """Record that this node has no use for a assigned message."""
         self.back(group, place)
 
     cdef int failed(self, bytes group, uint64_t place, tuple failures) except -1:
-        """Record that a leased message was sent without success: the node keeps it."""
+        """Record that a assigned message was sent without success: the node keeps it."""
         return self.move(b"failed", group, place, pack_failures(failures), 0, 0)
 
     cdef int dead(self, bytes group, uint64_t place) except -1:
-        """Record that a leased message is done, in the block that has its dead letter."""
+        """Record that a assigned message is done, in the block that has its dead letter."""
         return self.move(b"dead", group, place, b"", 0, 0)
 
     cdef int refused(self, bytes group, uint64_t place, bytes client_id, uint64_t n, uint8_t code) except -1:
@@ -93,24 +94,24 @@ cdef class LeaseRecords:
         return self.move(b"refused", group, place, client_id, n, code)
 
     cdef int end(self, bytes group, uint64_t place) except -1:
-        """Record that a leased message is done."""
+        """Record that a assigned message is done."""
         self.done += [group, place]
         return self.note()
 
     @property
     def ended(self):
-        """(group, place) of the leases that end with the block being written, as a list."""
-        return ended_leases(self.moves, self.done)
+        """(group, place) of the assignments that end with the block being written, as a list."""
+        return ended_assignments(self.moves, self.done)
 
     # ---- keys ----
 
     cdef int key_idle(self, bytes group, uint32_t key, uint64_t number) except -1:
-        """Record that this node has no message with the key any more. `number`: of the last lease of one."""
+        """Record that this node has no message with the key any more. `number`: of the last assignment of one."""
         self.idle[group, key] = number
         return self.note()
 
     cdef int key_closed(self, bytes group, uint32_t key, uint64_t number) except -1:
-        """Record that this node gives a key up. `number`: of the last lease of a message with it."""
+        """Record that this node gives a key up. `number`: of the last assignment of a message with it."""
         self.closed[group, key] = number
         return self.note()
 
@@ -123,17 +124,17 @@ cdef class LeaseRecords:
 
     cdef int announce(self, bytes group, uint64_t room, uint64_t weight, uint64_t total,
                       uint64_t largest) except -1:
-        """Record how many messages the members of a group here have room for.
+        """Record how many messages the subscribers of a group here have room for.
 
         Args:
-            weight: the number of these members.
-            total: leases to this node, as Redis has counted those that have arrived.
+            weight: the number of these subscribers.
+            total: assignments to this node, as Redis has counted those that have arrived.
             largest: bytes of the largest packet of QoS 0 that one of them takes; 0 = any.
         """
         self.rooms[group] = (group, room, weight, total, largest)
         return self.note()
 
-    cdef int announce_member(self, bytes group, Session session, uint64_t limit, bint by_length, uint8_t options,
+    cdef int announce_subscriber(self, bytes group, Session session, uint64_t limit, bint by_length, uint8_t options,
                              bytes identifiers) except -1:
         """Record how many messages Redis may put into the queue of a session by itself.
 
@@ -146,7 +147,7 @@ cdef class LeaseRecords:
         """
         epoch = self.epoch_of(session.owner)
         if epoch:
-            self.members[group, session.client_id] = (
+            self.subscribers[group, session.client_id] = (
                 group, session.client_id, epoch, limit, <int>by_length, options & MAXIMUM_QOS, options >> 3 & 1,
                 identifiers)
         return self.note()
@@ -159,10 +160,10 @@ cdef class LeaseRecords:
 
     cdef bytes pack_settled(self):
         """The records that must succeed when Redis has no memory left; empty = there are none."""
-        if not self.done and not self.rooms and not self.idle and not self.members:
+        if not self.done and not self.rooms and not self.idle and not self.subscribers:
             return b""
         settled = [self.done, [part for room in self.rooms.values() for part in room], flat_keys(self.idle)]
-        settled.append([*self.members.values()])
+        settled.append([*self.subscribers.values()])
         return pack(settled)
 
 

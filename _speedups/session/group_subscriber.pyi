@@ -1,7 +1,7 @@
-from .membership import Membership
 from .session import Session
+from .shared_subscription import SharedSubscription
 
-class Member(Membership):
+class GroupSubscriber(SharedSubscription):
     session: Session
     @property
     def given_now(self) -> int: ...

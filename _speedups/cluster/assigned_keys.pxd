@@ -1,12 +1,12 @@
-# The keys of a shared subscription that Redis has bound to this node. See leased_keys.pyx.
+# The keys of a shared subscription that Redis has bound to this node. See assigned_keys.pyx.
 
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from .lease_records cimport LeaseRecords
+from .group_records cimport GroupRecords
 from ..session.group cimport Group
 from ..session.group_keys cimport Key
-from ..session.group_members cimport Member
+from ..session.group_subscriber cimport GroupSubscriber
 
 
 cdef enum:                      # reasons to hold a key
@@ -15,11 +15,11 @@ cdef enum:                      # reasons to hold a key
 
 
 @cython.final
-cdef class LeasedKeys:
+cdef class AssignedKeys:
     cdef Group group
-    cdef LeaseRecords records
-    cdef set places                # of the messages that Redis has leased to this node, and that it has
-    cdef dict entrusted            # place -> Member: messages that are in queues of persistent sessions
+    cdef GroupRecords records
+    cdef set places                # of the messages that Redis has assigned to this node, and that it has
+    cdef dict entrusted            # place -> GroupSubscriber: messages that are in queues of persistent sessions
     cdef dict held                 # hash -> Key: keys that are held for a session that is elsewhere
     cdef uint64_t holds            # how often a key was held
     cdef int64_t check_at          # time of the turn's clock at which Redis is asked about `held` ...
@@ -29,9 +29,9 @@ cdef class LeasedKeys:
     cdef bint is_mine(self, uint64_t place) except -1
     cdef bint is_known(self, uint64_t place) except -1
     cdef int end_key(self, Key key, uint64_t place) except -1
-    cdef int note(self, Member member, uint64_t place, uint32_t hash, uint64_t failures) except -1
+    cdef int note(self, GroupSubscriber subscriber, uint64_t place, uint32_t hash, uint64_t failures) except -1
     cdef int not_arrived(self, uint64_t place) except -1
-    cdef int leaves(self, Member member) except -1
+    cdef int leaves(self, GroupSubscriber subscriber) except -1
     cdef int hold(self, Key key) except -1
     cdef int check(self) except -1
     cdef int free(self, uint32_t hash, uint64_t hold) except -1

@@ -1,29 +1,31 @@
-"""A shared subscription in a cluster, as one node has it: its members here, and the messages that are leased to it.
+"""A shared subscription in a cluster, as one node has it: its subscribers here, and the messages that are assigned to
+it.
 
-Redis has the messages of a group. It puts them into the queues of some persistent sessions by itself, and leases the
-others to nodes that have announced room (`group_room.pyx`). The node gives a leased message to one of its members, as a
-node alone does (`_speedups/session/group.pyx`). A lease ends with the acknowledgement of a clean session, or when the
-message is put into the queue of a persistent one; both in Redis. If the node dies, its leases go back to their places.
-So a message of QoS 2 for a clean session is sent only when its lease has ended: no other member may get it then.
+Redis has the messages of a group. It puts them into the queues of some persistent sessions by itself, and assignments
+the others to nodes that have announced room (`group_room.pyx`). The node gives a assigned message to one of its
+subscribers, as a node alone does (`_speedups/session/group.pyx`). An assignment ends with the acknowledgement of a
+clean session, or when the message is put into the queue of a persistent one; both in Redis. If the node dies, its
+assignments go back to their places. So a message of QoS 2 for a clean session is sent only when its assignment has
+ended: no other subscriber may get it then.
 
-Messages with keys are leased by key (`leased_keys.pyx`). Messages of QoS 0 are spread over the nodes that have members
-(`group_peers.pyx`).
+Messages with keys are assigned by key (`assigned_keys.pyx`). Messages of QoS 0 are spread over the nodes that have
+subscribers (`group_peers.pyx`).
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from .group_peers cimport GroupPeers
 from .group_room cimport AnnouncedRoom
-from .leased_keys cimport CLOSING, LeasedKeys
+from .assigned_keys cimport CLOSING, AssignedKeys
 from .message_codec cimport pack_failures, pack_key
 from .peer cimport Peer
 from ..session.counters cimport SHARED_RETURNED
 from ..session.group cimport Group, give_back
-from ..session.group_assigner cimport GIVEN_TO_ONE
+from ..session.group_distributor cimport GIVEN_TO_ONE
 from ..session.group_backing cimport GroupBacking
 from ..session.group_backlog cimport Backlog
 from ..session.group_keys cimport Key, key_of
-from ..session.group_members cimport Member, put_entry, take_entry
+from ..session.group_subscriber cimport GroupSubscriber, put_entry, take_entry
 from ..session.group_queue cimport Held, Waiting
 from ..session.message cimport Message, Publication, message_hold, message_release
 from ..session.outgoing_queue cimport queue_entry
@@ -31,11 +33,11 @@ from ..session.session cimport Session
 from ..session.subscriber cimport SHARED, Subscriber
 
 cdef enum:
-    ASIDE_TICKS = 4            # after which messages that no member here may take go to other nodes
+    ASIDE_TICKS = 4            # after which messages that no subscriber here may take go to other nodes
 
 
-cdef class GroupLeases(GroupBacking):
-    """The leases of a group without members.
+cdef class GroupAssignments(GroupBacking):
+    """The assignments of a group without subscribers.
 
     Args:
         group: that has this as its backing.
@@ -44,11 +46,11 @@ cdef class GroupLeases(GroupBacking):
     def __init__(self, Group group not None):
         self.group = group
         self.journal = group.turn.journal
-        self.records = self.journal.leases
+        self.records = self.journal.group_records
         self.places = set()
         self.peers = GroupPeers(self.journal.node)
         self.room = AnnouncedRoom(group)
-        self.keys = LeasedKeys(group, self.places)
+        self.keys = AssignedKeys(group, self.places)
         self.kept = True
 
     # ---- messages ----
@@ -74,17 +76,17 @@ cdef class GroupLeases(GroupBacking):
             chosen.accept_for(publication, self.group.client_id)
         return chosen is not None
 
-    cdef int put(self, Member member, uint64_t place, Message* message, uint8_t flags) except -1:
-        cdef Session session = member.session
+    cdef int put(self, GroupSubscriber subscriber, uint64_t place, Message* message, uint8_t flags) except -1:
+        cdef Session session = subscriber.session
         if session.kind != SHARED:
-            put_entry(member, place, message, flags)
+            put_entry(subscriber, place, message, flags)
             return 0
         session.pending += 1
         self.places.discard(place)
-        self.journal.queue_given(session, message, flags, member.properties, self.group.client_id, place,
-                                 self.heads_of(place), member)
+        self.journal.queue_given(session, message, flags, subscriber.properties, self.group.client_id, place,
+                                 self.heads_of(place), subscriber)
         if self.keys.is_known(place):
-            self.keys.entrusted[place] = member   # with its failures: it may come back here
+            self.keys.entrusted[place] = subscriber   # with its failures: it may come back here
             return 0
         return self.group.backlog.failures.forget(place)
 
@@ -93,24 +95,24 @@ cdef class GroupLeases(GroupBacking):
             return self.group.backlog.come_back(place, message)
         self.journal.put_back(self.group.client_id, place, message, self.heads_of(place))
         if self.keys.is_mine(place):
-            self.places.add(place)                # Redis leases it to this node again
+            self.places.add(place)                # Redis assigns it to this node again
             return self.group.backlog.come_back(place, message)
         message_release(message)
         return self.group.backlog.failures.forget(place)
 
-    cdef int take_refused(self, Member member, uint64_t n, uint8_t code) except -1:
+    cdef int take_refused(self, GroupSubscriber subscriber, uint64_t n, uint8_t code) except -1:
         cdef Group group = self.group
-        cdef Session session = member.session
+        cdef Session session = subscriber.session
         cdef uint64_t place = session.shares.place(n)
         cdef Message* message
         if session.kind != SHARED:
             return give_back(session, n, queue_entry(session.queue, n), code)
         message = take_entry(session, n, queue_entry(session.queue, n))
-        member.given -= 1
+        subscriber.given -= 1
         self.records.refused(group.client_id, place, session.client_id, n, code)
         if self.keys.is_mine(place):
             del self.keys.entrusted[place]
-            self.places.add(place)                # Redis leases it to this node again
+            self.places.add(place)                # Redis assigns it to this node again
             if code and group.settings.max_deliveries:
                 group.backlog.failures.note(place, code, session.client_id)
             group.backlog.come_back(place, message)
@@ -144,10 +146,10 @@ cdef class GroupLeases(GroupBacking):
         cdef Key key = None if backlog.keys is None else backlog.keys.of(place)
         return (b"" if key is None else pack_key(key.hash, key.number)) + pack_failures(backlog.failures.of(place))
 
-    # ---- members ----
+    # ---- subscribers ----
 
-    cdef int leaves(self, Member member) except -1:
-        return self.keys.leaves(member) if member.session.kind == SHARED else 0     # it may still have sent messages
+    cdef int leaves(self, GroupSubscriber subscriber) except -1:
+        return self.keys.leaves(subscriber) if subscriber.session.kind == SHARED else 0  # it may have sent messages
 
     cdef int qos_elsewhere(self) except -2:
         return self.peers.highest_qos()
@@ -161,14 +163,14 @@ cdef class GroupLeases(GroupBacking):
             self.group.turn.schedule_send(self.group)
         return had_some
 
-    # ---- leases ----
+    # ---- assignments ----
 
     cdef int take(self, uint64_t place, Message* message, int64_t key, uint64_t number, bint elsewhere) except -1:
-        """Redis has leased a message to this node.
+        """Redis has assigned a message to this node.
 
         Args:
             key: hash of the message's key; -1 = it has none.
-            number: of the lease, if the message has a key.
+            number: of the assignment, if the message has a key.
             elsewhere: a session that is not here has messages of the key, which must be done before it.
         """
         cdef Group group = self.group
@@ -182,40 +184,40 @@ cdef class GroupLeases(GroupBacking):
                 return 0
             known = group.backlog.keys.note(place, <uint32_t>key)
             known.number = max(known.number, number)
-            if elsewhere and known.member is None:
+            if elsewhere and known.subscriber is None:
                 self.keys.hold(known)
         if group.backlog.failures.are_too_many(place, group.settings):
             group.backlog.key_done(place)
             return group.backlog.take_dead(place, message_hold(message))
         if known is not None:
             return self.take_keyed(known, place, message)
-        if group.backlog.queue.waits() or not group.assigner.give(place, message, True):
+        if group.backlog.queue.waits() or not group.distributor.give(place, message, True):
             group.backlog.keep_waiting(place, message_hold(message))
         return group.turn.schedule_send(group)
 
     cdef int take_keyed(self, Key key, uint64_t place, Message* message) except -1:
-        """Give a leased message to a member, or keep it at its key."""
+        """Give a assigned message to a subscriber, or keep it at its key."""
         cdef Group group = self.group
-        if self.suspended or group.assigner.give_keyed(key, place, message, True) != GIVEN_TO_ONE:
+        if self.suspended or group.distributor.give_keyed(key, place, message, True) != GIVEN_TO_ONE:
             group.backlog.queue.count_message(1, message)
             group.backlog.queue.park(key, Waiting(place, message_hold(message)))
             if not group.rotation.connected or key.held & CLOSING:
                 self.keys.close(key)
         return group.turn.schedule_send(group)
 
-    cdef int end_lease(self, uint64_t place, Message* message) except -1:
-        """Give a message back to Redis, which may lease it to this node again."""
+    cdef int end_assignment(self, uint64_t place, Message* message) except -1:
+        """Give a message back to Redis, which may assignment it to this node again."""
         self.group.backlog.queue.count_message(-1, message)
         self.records.back(self.group.client_id, place)
         self.places.discard(place)
         return self.group.backlog.failures.forget(place)
 
     cdef int give_to_others(self) except -1:
-        """No member here has room: give the messages that wait back to Redis."""
+        """No subscriber here has room: give the messages that wait back to Redis."""
         cdef Waiting taken
         while self.group.backlog.queue.waits():
             taken = self.group.backlog.queue.take_first()
-            self.end_lease(taken.place, taken.message)
+            self.end_assignment(taken.place, taken.message)
             message_release(taken.message)
         return 0
 
@@ -223,7 +225,7 @@ cdef class GroupLeases(GroupBacking):
         cdef Group group = self.group
         if (group.backlog.queue.waits() and not group.rotation.ready_count
                 and (self.peers.items or not group.rotation.connected or group.settings.paused)):
-            self.give_to_others()                 # else the members here will have room before any other
+            self.give_to_others()                 # else the subscribers here will have room before any other
         if not group.rotation.connected:
             self.keys.close_all()
         if not group.backlog.queue.aside and not (group.backlog.keys is not None and group.backlog.keys.blocked):
@@ -236,7 +238,7 @@ cdef class GroupLeases(GroupBacking):
     def tick(self):
         """A quarter of a second has passed.
 
-        Messages that no member here may take go to other nodes. Redis is asked about keys that are held.
+        Messages that no subscriber here may take go to other nodes. Redis is asked about keys that are held.
 
         Returns whether the group needs the next tick, too.
         """
@@ -245,7 +247,7 @@ cdef class GroupLeases(GroupBacking):
             self.aside_since = 0
             aside, self.group.backlog.queue.aside = self.group.backlog.queue.aside, None
             for held in aside or ():
-                self.end_lease(held.place, held.message)
+                self.end_assignment(held.place, held.message)
             if self.peers.items:
                 self.keys.close_blocked()
         self.keys.check()
@@ -264,11 +266,11 @@ cdef class GroupLeases(GroupBacking):
     cdef int order_changed(self) except -1:
         return self.keys.forget_all()             # messages have the keys with which they came to Redis
 
-    cdef bint has_given(self, Member member, uint64_t place) except -1:
-        return member.session.kind != SHARED or place in self.keys.entrusted    # else it went back before
+    cdef bint has_given(self, GroupSubscriber subscriber, uint64_t place) except -1:
+        return subscriber.session.kind != SHARED or place in self.keys.entrusted    # else it went back before
 
-    cdef int arrived(self, Member member, uint64_t place, uint32_t hash, uint64_t failures) except -1:
-        return self.keys.note(member, place, hash, failures)
+    cdef int arrived(self, GroupSubscriber subscriber, uint64_t place, uint32_t hash, uint64_t failures) except -1:
+        return self.keys.note(subscriber, place, hash, failures)
 
     cdef int not_arrived(self, uint64_t place) except -1:
         return self.keys.not_arrived(place)
@@ -281,23 +283,23 @@ cdef class GroupLeases(GroupBacking):
         self.keys.free(key, hold)
 
     def key_closed(self, uint32_t key, uint64_t number):
-        """Redis has taken back the messages of a key. `number`: of the last lease that this node had of it."""
+        """Redis has taken back the messages of a key. `number`: of the last assignment that this node had of it."""
         self.keys.closed(key, number)
 
     # ---- the link to Redis ----
 
     def suspend(self):
-        """The link is lost, and leases with it: give no messages with keys until `resume`."""
+        """The link is lost, and assignments with it: give no messages with keys until `resume`."""
         self.suspended = True
 
     def resume(self):
-        """All leases have arrived."""
+        """All assignments have arrived."""
         self.suspended = False
         self.keys.close_again()
         self.group.turn.schedule_send(self.group)
 
     def note_total(self, uint64_t total):
-        """Redis has counted so many leases to this node, up to those that have arrived now."""
+        """Redis has counted so many assignments to this node, up to those that have arrived now."""
         self.room.total = total
 
     def forget_room(self):
@@ -308,9 +310,9 @@ cdef class GroupLeases(GroupBacking):
 
 def given(Session session not None, bytes name not None, uint64_t total, uint32_t count):
     """Redis has put `count` messages of this group into the queue of the session, and `total` in all."""
-    cdef Member member = None if session.shares is None else session.shares.of(name)
-    cdef GroupLeases leases
-    if member is not None:
-        leases = (<Group>member.group).backing
-        leases.room.note_given(member, total, count)
-        leases.room_changed()
+    cdef GroupSubscriber subscriber = None if session.shares is None else session.shares.of(name)
+    cdef GroupAssignments assignments
+    if subscriber is not None:
+        assignments = (<Group>subscriber.group).backing
+        assignments.room.note_given(subscriber, total, count)
+        assignments.room_changed()

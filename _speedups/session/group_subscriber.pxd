@@ -1,10 +1,10 @@
-# A session in a shared subscription. See group_members.pyx.
+# A session in a shared subscription. See group_subscriber.pyx.
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from ..codec.publish cimport properties_size, publish_remaining, publish_size
-from .membership cimport Membership
+from .shared_subscription cimport SharedSubscription
 from .message cimport Message
 from .outgoing_queue cimport Entry
 from .session cimport Session
@@ -14,21 +14,21 @@ cdef enum:
     MAXIMUM_QOS = 3                # of the options of a subscription
 
 
-# The room of a member, as the store of a cluster has it: see `AnnouncedRoom` in cluster/group_room.pyx.
+# The room of a subscriber, as the store of a cluster has it: see `AnnouncedRoom` in cluster/group_room.pyx.
 cdef struct KnownRoom:
     int64_t total                  # messages that Redis has put into the session's queue; -1 = it is yet to be asked
     uint64_t rights_number         # of the rights for which `reads_all` was determined; 0 = none
     uint32_t room                  # messages that Redis may put there, as far as this node knows
-    uint32_t steady                # the member has room while its session's queue is shorter; 0 = see `room`
+    uint32_t steady                # the subscriber has room while its session's queue is shorter; 0 = see `room`
     bint reads_all                 # the client may read whatever the topic filter matches
 
 
 @cython.final
-cdef class Member(Membership):
+cdef class GroupSubscriber(SharedSubscription):
     cdef readonly Session session
     cdef bint listed               # in Rotation.connected
     cdef KnownRoom known
-    cdef void* before              # Members of the ring of those with room ...
+    cdef void* before              # Subscribers of the ring of those with room ...
     cdef void* after               # ... not owned
 
     cdef uint32_t room(self) noexcept
@@ -38,7 +38,7 @@ cdef class Member(Membership):
 
 
 cdef Message* take_entry(Session session, uint64_t n, Entry* e) except NULL
-cdef uint64_t put_entry(Member member, uint64_t place, Message* message, uint8_t flags) except 0
+cdef uint64_t put_entry(GroupSubscriber subscriber, uint64_t place, Message* message, uint8_t flags) except 0
 
 
 cdef inline bint fits(Outlet outlet, Py_ssize_t identifiers_size, Py_ssize_t topic_length, Py_ssize_t payload_length,

@@ -1,9 +1,9 @@
 """The keys of a shared subscription that Redis has bound to this node.
 
-Redis binds a key to the node that has messages of it, and leases all that follow to this node, which keeps them in
+Redis binds a key to the node that has messages of it, and assignments all that follow to this node, which keeps them in
 order as a node alone does (`group_keys.pyx`). A key is *held*, and none of its messages given, while a persistent
-session that was a member here may still have some: Redis is asked until it has none. When the last message is done, the
-node reports the key as idle; when it can't give its messages, it gives the key up (`close`).
+session that was a subscriber here may still have some: Redis is asked until it has none. When the last message is done,
+the node reports the key as idle; when it can't give its messages, it gives the key up (`close`).
 """
 
 cimport cython
@@ -12,7 +12,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from .journal cimport ClusterJournal
 from ..session.group cimport Group
 from ..session.group_keys cimport Key
-from ..session.group_members cimport Member
+from ..session.group_subscriber cimport GroupSubscriber
 from ..session.group_queue cimport Held
 
 cdef enum:
@@ -20,17 +20,17 @@ cdef enum:
 
 
 @cython.final
-cdef class LeasedKeys:
+cdef class AssignedKeys:
     """No keys.
 
     Args:
         group: whose keys they are.
-        places: of the messages that Redis has leased to this node, and that it has.
+        places: of the messages that Redis has assigned to this node, and that it has.
     """
 
     def __init__(self, Group group not None, set places not None):
         self.group = group
-        self.records = (<ClusterJournal?>group.turn.journal).leases
+        self.records = (<ClusterJournal?>group.turn.journal).group_records
         self.places = places
         self.entrusted = {}
         self.held = {}
@@ -59,17 +59,17 @@ cdef class LeasedKeys:
 
     # ---- messages in the queues of persistent sessions ----
 
-    cdef int note(self, Member member, uint64_t place, uint32_t hash, uint64_t failures) except -1:
-        """The member's session has this message in its queue. `failures`: as for `Failures.restore`; 0 = none."""
+    cdef int note(self, GroupSubscriber subscriber, uint64_t place, uint32_t hash, uint64_t failures) except -1:
+        """The subscriber's session has this message in its queue. `failures`: as for `Failures.restore`; 0 = none."""
         cdef Key key
         if self.group.backlog.keys is None or place in self.entrusted or place in self.places:
             return 0                              # in the last case it went back, and the entry is done
         if self.group.backlog.keys.of(place) is None:
             self.group.backlog.keys.note(place, hash)
-        self.entrusted[place] = member
+        self.entrusted[place] = subscriber
         if failures:
             self.group.backlog.failures.restore(place, failures)
-        self.group.backlog.keys.bind(place, member)
+        self.group.backlog.keys.bind(place, subscriber)
         key = self.group.backlog.keys.of(place)
         if key.held & ELSEWHERE:
             self.held.pop(hash, None)
@@ -87,9 +87,9 @@ cdef class LeasedKeys:
         self.group.backlog.keys.done(place)
         return self.group.turn.schedule_send(self.group)
 
-    cdef int leaves(self, Member member) except -1:
-        """The member has a persistent session, which leaves this node: it may return elsewhere."""
-        for place in [place for place, other in self.entrusted.items() if other is member]:
+    cdef int leaves(self, GroupSubscriber subscriber) except -1:
+        """The subscriber has a persistent session, which leaves this node: it may return elsewhere."""
+        for place in [place for place, other in self.entrusted.items() if other is subscriber]:
             self.not_arrived(place)
         return 0
 
@@ -140,7 +140,7 @@ cdef class LeasedKeys:
         return 0
 
     cdef int close_all(self) except -1:
-        """No member here has a connection: give all keys up."""
+        """No subscriber here has a connection: give all keys up."""
         cdef Key key
         for key in list(self.group.backlog.keys.keys.values()) if self.group.backlog.keys is not None else ():
             if key.number and not key.held & CLOSING:
@@ -148,10 +148,10 @@ cdef class LeasedKeys:
         return 0
 
     cdef int close_blocked(self) except -1:
-        """Give the free keys up whose messages no member here may take."""
+        """Give the free keys up whose messages no subscriber here may take."""
         cdef Key key
         for key in list(self.group.backlog.keys.blocked) if self.group.backlog.keys is not None else ():
-            if key.member is None and key.number:
+            if key.subscriber is None and key.number:
                 self.close(key)
         return 0
 
@@ -164,7 +164,7 @@ cdef class LeasedKeys:
         return 0
 
     cdef int closed(self, uint32_t hash, uint64_t number) except -1:
-        """Redis has taken back the messages of a key. `number`: of the last lease that this node had of it."""
+        """Redis has taken back the messages of a key. `number`: of the last assignment that this node had of it."""
         cdef Key key = None if self.group.backlog.keys is None else self.group.backlog.keys.keys.get(hash)
         cdef Held held
         if key is None or key.number != number or not key.held & CLOSING:

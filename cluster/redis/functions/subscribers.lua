@@ -1,4 +1,4 @@
--- What a call has to send to nodes about groups; and the members of groups with persistent sessions. Their node
+-- What a call has to send to nodes about groups; and the subscribers of groups with persistent sessions. Their node
 -- announces the room of each, and a message goes into the queue of such a session in the step in which it gets its
 -- place.
 
@@ -11,12 +11,12 @@ local FIRST_HEAD = backlog.FIRST_HEAD
 
 local ITEM_HEAD = 5           -- elements of an item of `given` before the entries
 
--- What nodes are to be sent. By node: `leases`, {group, place, message, ...}; `totals`, {group, number of leases to
--- the node so far, ...}; both also as `keyed` of groups with an order; `given`, items {client id, first queue number,
--- group, epoch, total, entries ...}: entries that are in queues of its sessions now, and the number of all that the
--- member has got in this way.
+-- What nodes are to be sent. By node: `assignments`, {group, place, message, ...}; `totals`, {group, number of
+-- assignments to the node so far, ...}; both also as `keyed` of groups with an order; `given`, items {client id, first
+-- queue number, group, epoch, total, entries ...}: entries that are in queues of its sessions now, and the number of
+-- all that the subscriber has got in this way.
 local function new_outbox()
-  return {leases = {}, totals = {}, keyed = {leases = {}, totals = {}}, given = {}, large = {}}
+  return {assignments = {}, totals = {}, keyed = {assignments = {}, totals = {}}, given = {}, large = {}}
 end
 
 local function send_apart(prefix, node, list, first)
@@ -28,15 +28,15 @@ local function send_apart(prefix, node, list, first)
   end
 end
 
--- Send it. Returns what is for the caller, to be sent with its reply: leases and totals, but none of groups with an
--- order; and the list of items. (The numbers of entries in the reply are lower than the numbers of the items.)
+-- Send it. Returns what is for the caller, to be sent with its reply: assignments and totals, but none of groups with
+-- an order; and the list of items. (The numbers of entries in the reply are lower than the numbers of the items.)
 local function send_outbox(prefix, node, outbox)
-  for other, leases in pairs(outbox.keyed.leases) do
-    notify(prefix, other, 'leased', leases, outbox.keyed.totals[other])
+  for other, assignments in pairs(outbox.keyed.assignments) do
+    notify(prefix, other, 'assigned', assignments, outbox.keyed.totals[other])
   end
-  for other, leases in pairs(outbox.leases) do
+  for other, assignments in pairs(outbox.assignments) do
     if other ~= node then
-      notify(prefix, other, 'leased', leases, outbox.totals[other])
+      notify(prefix, other, 'assigned', assignments, outbox.totals[other])
     end
   end
   for other, items in pairs(outbox.given) do
@@ -49,14 +49,14 @@ local function send_outbox(prefix, node, outbox)
       notify(prefix, other, 'given', items)
     end
   end
-  return outbox.leases[node] or NOTHING, outbox.totals[node] or NOTHING, outbox.given[node] or NOTHING
+  return outbox.assignments[node] or NOTHING, outbox.totals[node] or NOTHING, outbox.given[node] or NOTHING
 end
 
--- The name of a member in `gr` and `go` of its group; nodes have no colon in theirs.
-local MEMBER = 'c:'
+-- The name of a subscriber in `gr` and `go` of its group; nodes have no colon in theirs.
+local SUBSCRIBER = 'c:'
 
-local function is_member(name)
-  return name:sub(1, #MEMBER) == MEMBER
+local function is_subscriber(name)
+  return name:sub(1, #SUBSCRIBER) == SUBSCRIBER
 end
 
 local CHARACTERS = {}         -- by number; Redis lets a library use `string` only in functions
@@ -66,9 +66,9 @@ local function counter_of(group)
   return 'k' .. group
 end
 
--- The members' limits. The limit of a session without other subscriptions is announced once for each connection, and
--- is one `by_length`: the session has room while its queue has fewer messages that are not done. Others have a limit of
--- the number above, which their node has to announce again and again. `acked`: field `a` of the session.
+-- The subscribers' limits. The limit of a session without other subscriptions is announced once for each connection,
+-- and is one `by_length`: the session has room while its queue has fewer messages that are not done. Others have a
+-- limit of the number above, which their node has to announce again and again. `acked`: field `a` of the session.
 local function room_of(prefix, cid, limit, by_length, total, acked)
   if by_length == 1 then
     return limit - redis.call('LLEN', prefix .. 'q:' .. cid) + (tonumber(acked) or 0)
@@ -76,8 +76,8 @@ local function room_of(prefix, cid, limit, by_length, total, acked)
   return limit - total
 end
 
--- A member with a limit by length has no room, and has left the rotation: it is to return when its queue is shorter.
--- The field `r` of its session has the groups, each with a zero byte behind it.
+-- A subscriber with a limit by length has no room, and has left the rotation: it is to return when its queue is
+-- shorter. The field `r` of its session has the groups, each with a zero byte behind it.
 local function rest(prefix, group, cid)
   local key = prefix .. 's:' .. cid
   local resting = redis.call('HGET', key, 'r') or ''
@@ -86,7 +86,7 @@ local function rest(prefix, group, cid)
   end
 end
 
--- Let a member take part in the rotation, behind the others.
+-- Let a subscriber take part in the rotation, behind the others.
 local function enter(prefix, group, name)
   if not redis.call('ZSCORE', prefix .. 'gr:' .. group, name) then
     redis.call('ZADD', prefix .. 'gr:' .. group, redis.call('HGET', prefix .. 'g:' .. group, 'v') or 0, name)
@@ -96,10 +96,10 @@ end
 function queues.wake(prefix, cid, resting, acked)
   local left = ''
   for group in resting:gmatch('([^%z]+)%z') do
-    local packed = redis.call('HGET', prefix .. 'go:' .. group, MEMBER .. cid)
+    local packed = redis.call('HGET', prefix .. 'go:' .. group, SUBSCRIBER .. cid)
     local _, _, limit, by_length = unpack(packed and cmsgpack.unpack(packed) or NOTHING)
     if by_length == 1 and room_of(prefix, cid, limit, 1, 0, acked) > 0 then
-      enter(prefix, group, MEMBER .. cid)
+      enter(prefix, group, SUBSCRIBER .. cid)
       call.woken[group] = true
     elseif by_length == 1 then
       left = left .. group .. '\0'
@@ -110,12 +110,12 @@ function queues.wake(prefix, cid, resting, acked)
   end
 end
 
--- A member as part of a rotation; nil if the connection has ended for which its room was announced. `packed`: its field
--- in `go`, MessagePack: node, epoch of its connection, limit, 1 = by length, highest QoS, 1 = it gets RETAIN as
+-- A subscriber as part of a rotation; nil if the connection has ended for which its room was announced. `packed`: its
+-- field in `go`, MessagePack: node, epoch of its connection, limit, 1 = by length, highest QoS, 1 = it gets RETAIN as
 -- published, subscription identifiers as properties. `nodes`: for this call, node -> whether it lives.
 local function taker_of(prefix, group, name, packed, nodes)
   local node, epoch, limit, by_length, qos, as_published, identifiers = unpack(cmsgpack.unpack(packed))
-  local cid = name:sub(#MEMBER + 1)
+  local cid = name:sub(#SUBSCRIBER + 1)
   local key, tenant = prefix .. 's:' .. cid, tenants.of(cid)
   local state = redis.pcall('HMGET', key, 'o', 'e', 'h', 'b', 'x', counter_of(group), 'a')
   if nodes[node] == nil then
@@ -140,7 +140,7 @@ local function taker_of(prefix, group, name, packed, nodes)
     item = {cid, 0, group, epoch, 0}}
 end
 
--- Add the messages with these indices to those for a member; the first one has this place. Stops at a message with
+-- Add the messages with these indices to those for a subscriber; the first one has this place. Stops at a message with
 -- heads. Returns the index after the last one. (The longest loop of the library: it makes one text for each message.)
 local function add_entries(taker, place, messages, from, to)
   local item, qos, between, bytes, byte = taker.item, taker.qos, nil, taker.bytes, string.byte
@@ -172,7 +172,7 @@ local function add_entries(taker, place, messages, from, to)
   return to + 1
 end
 
--- Append what was added for a member to its queue.
+-- Append what was added for a subscriber to its queue.
 local function fill_queue(prefix, group, taker, outbox)
   local key, item, length = prefix .. 's:' .. taker.cid, taker.item, 0
   for i = ITEM_HEAD + 1, #item, AT_ONCE do
@@ -191,10 +191,10 @@ local function fill_queue(prefix, group, taker, outbox)
   append(outbox.given, taker.node, item)
 end
 
--- A node announces the limit of a member. 0: it gets no messages, and the node is sent the number of those that were
--- put into its queue. `...`: the rest of the member's field in `go`. Returns whether the member has room.
-local function announce_member(prefix, node, outbox, group, cid, epoch, limit, by_length, ...)
-  local name = MEMBER .. cid
+-- A node announces the limit of a subscriber. 0: it gets no messages, and the node is sent the number of those that
+-- were put into its queue. `...`: the rest of the subscriber's field in `go`. Returns whether the subscriber has room.
+local function announce_subscriber(prefix, node, outbox, group, cid, epoch, limit, by_length, ...)
+  local name = SUBSCRIBER .. cid
   local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e', counter_of(group), 'a')
   if state[1] ~= node or tonumber(state[2]) ~= epoch
       or (not state[3] and redis.call('SISMEMBER', prefix .. 'gs:' .. group, name) == 0) then
@@ -222,14 +222,14 @@ local function announce_member(prefix, node, outbox, group, cid, epoch, limit, b
 end
 
 -- A session has left the group.
-local function forget_member(prefix, group, name)
+local function forget_subscriber(prefix, group, name)
   redis.call('ZREM', prefix .. 'gr:' .. group, name)
   redis.call('HDEL', prefix .. 'go:' .. group, name)
-  redis.call('HDEL', prefix .. 's:' .. name:sub(#MEMBER + 1), counter_of(group))
+  redis.call('HDEL', prefix .. 's:' .. name:sub(#SUBSCRIBER + 1), counter_of(group))
 end
 
 return {
-  ITEM_HEAD = ITEM_HEAD, add_entries = add_entries, announce_member = announce_member, fill_queue = fill_queue,
-  forget_member = forget_member, is_member = is_member, new_outbox = new_outbox, rest = rest,
+  ITEM_HEAD = ITEM_HEAD, add_entries = add_entries, announce_subscriber = announce_subscriber, fill_queue = fill_queue,
+  forget_subscriber = forget_subscriber, is_subscriber = is_subscriber, new_outbox = new_outbox, rest = rest,
   send_apart = send_apart, taker_of = taker_of, send_outbox = send_outbox,
 }

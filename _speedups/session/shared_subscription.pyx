@@ -1,7 +1,7 @@
 """The part of a session in shared subscriptions, and the group as the session sees it, which `group.pyx` implements.
 
 A message from a group is an entry of the session's queue like any other, with the flag OF_GROUP. The entry's field
-`identifiers` is then the number of the membership, and `places` has the message's place in the group.
+`identifiers` is then the number of the subscription, and `places` has the message's place in the group.
 """
 
 from libc.stdlib cimport calloc, free
@@ -16,40 +16,40 @@ cdef enum:
 cdef class SessionGroup(Subscriber):
     """A shared subscription: the events of its sessions."""
 
-    cdef int attached(self, Membership membership) except -1:
+    cdef int attached(self, SharedSubscription subscription) except -1:
         """The session has a connection."""
         return 0
 
-    cdef int detached(self, Membership membership) except -1:
+    cdef int detached(self, SharedSubscription subscription) except -1:
         """The connection of the session has ended: unsent messages go to other sessions."""
         return 0
 
-    cdef int rights_changed(self, Membership membership) except -1:
+    cdef int rights_changed(self, SharedSubscription subscription) except -1:
         """The client may read other topics than before."""
         return 0
 
-    cdef int has_sent(self, Membership membership) except -1:
+    cdef int has_sent(self, SharedSubscription subscription) except -1:
         """The session has sent its messages: it may have room again."""
         return 0
 
-    cdef int record_given(self, Membership membership, uint64_t place, uint64_t n) except -1:
+    cdef int record_given(self, SharedSubscription subscription, uint64_t place, uint64_t n) except -1:
         """Write to the journal that the entry `n` of the session's queue is the message with this place."""
         return 0
 
-    cdef int finished(self, Membership membership, uint64_t place, uint8_t qos) except -1:
+    cdef int finished(self, SharedSubscription subscription, uint64_t place, uint8_t qos) except -1:
         """The message with this place is acknowledged, or dropped."""
         return 0
 
-    cdef bint refused(self, Membership membership, uint64_t n, uint8_t code) except -1:
+    cdef bint refused(self, SharedSubscription subscription, uint64_t n, uint8_t code) except -1:
         """The client has refused the entry `n` of its queue. Whether the group takes it back."""
         return False
 
-    cdef int withheld(self, Membership membership, uint64_t n) except -1:
+    cdef int withheld(self, SharedSubscription subscription, uint64_t n) except -1:
         """The client may not read the entry `n` of its queue any more, and has not got it: the group takes it back."""
         return 0
 
 
-cdef class Membership:
+cdef class SharedSubscription:
     """One shared subscription of a session."""
 
     cdef int set_options(self, uint8_t options, uint32_t identifier) except -1:
@@ -64,7 +64,7 @@ cdef class Membership:
         return 0
 
 
-cdef class Memberships:
+cdef class SharedSubscriptions:
     """The shared subscriptions of a session, and the places of messages that it got from them."""
 
     def __cinit__(self):
@@ -73,22 +73,22 @@ cdef class Memberships:
     def __dealloc__(self):
         free(self.places)
 
-    cdef int add(self, Membership membership) except -1:
+    cdef int add(self, SharedSubscription subscription) except -1:
         cdef Py_ssize_t i
         self.count += 1
         for i in range(len(self.items)):
             if self.items[i] is None:
-                self.items[i] = membership
-                membership.index = <uint16_t>i
+                self.items[i] = subscription
+                subscription.index = <uint16_t>i
                 return 0
         if len(self.items) > 65535:
             raise OverflowError("too many shared subscriptions of a session")
-        membership.index = <uint16_t>len(self.items)
-        self.items.append(membership)
+        subscription.index = <uint16_t>len(self.items)
+        self.items.append(subscription)
         return 0
 
-    cdef int remove(self, Membership membership) except -1:
-        self.items[membership.index] = None
+    cdef int remove(self, SharedSubscription subscription) except -1:
+        self.items[subscription.index] = None
         self.count -= 1
         return 0
 
@@ -116,70 +116,70 @@ cdef class Memberships:
         """The place of the message with queue number `n`, which came from a group."""
         return self.places[n & self.mask]
 
-    cdef Membership of(self, bytes name):
-        """The membership in the group with this name, or None."""
-        cdef Membership membership
-        for membership in self.items:
-            if membership is not None and membership.group.client_id == name:
-                return membership
+    cdef SharedSubscription of(self, bytes name):
+        """The subscription in the group with this name, or None."""
+        cdef SharedSubscription subscription
+        for subscription in self.items:
+            if subscription is not None and subscription.group.client_id == name:
+                return subscription
         return None
 
     # ---- events ----
 
     cdef int attached(self) except -1:
         """The session has a connection."""
-        cdef Membership membership
-        for membership in self.items:
-            if membership is not None:
-                membership.group.attached(membership)
+        cdef SharedSubscription subscription
+        for subscription in self.items:
+            if subscription is not None:
+                subscription.group.attached(subscription)
         return 0
 
     cdef int detached(self) except -1:
         """The connection of the session has ended."""
-        cdef Membership membership
-        for membership in self.items:
-            if membership is not None:
-                membership.group.detached(membership)
+        cdef SharedSubscription subscription
+        for subscription in self.items:
+            if subscription is not None:
+                subscription.group.detached(subscription)
         return 0
 
     cdef int rights_changed(self) except -1:
         """The client may read other topics than before."""
-        cdef Membership membership
-        for membership in self.items:
-            if membership is not None:
-                membership.group.rights_changed(membership)
+        cdef SharedSubscription subscription
+        for subscription in self.items:
+            if subscription is not None:
+                subscription.group.rights_changed(subscription)
         return 0
 
     cdef int sent(self) except -1:
         """The session has sent its messages: it may have room again."""
-        cdef Membership membership
-        for membership in self.items:
-            if membership is not None and not membership.ready:
-                membership.group.has_sent(membership)
+        cdef SharedSubscription subscription
+        for subscription in self.items:
+            if subscription is not None and not subscription.ready:
+                subscription.group.has_sent(subscription)
         return 0
 
-    # ---- of an entry `n` of the queue, which came from the membership with this index ----
+    # ---- of an entry `n` of the queue, which came from the subscription with this index ----
 
     cdef bytes properties(self, uint16_t index):
         """The subscription identifier of the entry, encoded as a property."""
-        return (<Membership>self.items[index]).properties
+        return (<SharedSubscription>self.items[index]).properties
 
     cdef int record_given(self, uint64_t n, uint16_t index) except -1:
         """Write to the journal which message of the group the entry is."""
-        cdef Membership membership = <Membership>self.items[index]
-        return membership.group.record_given(membership, self.place(n), n)
+        cdef SharedSubscription subscription = <SharedSubscription>self.items[index]
+        return subscription.group.record_given(subscription, self.place(n), n)
 
     cdef int finished(self, uint64_t n, uint16_t index, uint8_t qos) except -1:
         """The entry is acknowledged, or dropped."""
-        cdef Membership membership = <Membership>self.items[index]
-        return membership.group.finished(membership, self.place(n), qos)
+        cdef SharedSubscription subscription = <SharedSubscription>self.items[index]
+        return subscription.group.finished(subscription, self.place(n), qos)
 
     cdef bint refused(self, uint64_t n, uint16_t index, uint8_t code) except -1:
         """The client has refused the entry. Whether the group takes it back."""
-        cdef Membership membership = <Membership>self.items[index]
-        return membership.group.refused(membership, n, code)
+        cdef SharedSubscription subscription = <SharedSubscription>self.items[index]
+        return subscription.group.refused(subscription, n, code)
 
     cdef int withheld(self, uint64_t n, uint16_t index) except -1:
         """The client may not read the entry any more, and has not got it: the group takes it back."""
-        cdef Membership membership = <Membership>self.items[index]
-        return membership.group.withheld(membership, n)
+        cdef SharedSubscription subscription = <SharedSubscription>self.items[index]
+        return subscription.group.withheld(subscription, n)

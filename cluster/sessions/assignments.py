@@ -1,11 +1,11 @@
-"""Leases: the messages of shared subscriptions that Redis gives to this node, or to sessions of its clients."""
+"""Assignments: the messages of shared subscriptions that Redis gives to this node, or to sessions of its clients."""
 
 import time
 from typing import Any
 
-from ..._speedups.cluster.arrivals import arrive, leased
-from ..._speedups.cluster.group_leases import GroupLeases, given
-from ..._speedups.cluster.lease_records import LeaseRecords
+from ..._speedups.cluster.arrivals import arrive, assigned
+from ..._speedups.cluster.group_assignments import GroupAssignments, given
+from ..._speedups.cluster.group_records import GroupRecords
 from ..._speedups.session.group import Group
 from ..._speedups.session.subscriber import SessionKind
 from ...broker.config.schema import Config
@@ -18,8 +18,8 @@ from .claim import Claims
 LATE_SECONDS = 5.0  # after which Redis has executed every call of an ended connection
 
 
-class Leases:
-    """Passes leased messages to the groups of this node.
+class Assignments:
+    """Passes assigned messages to the groups of this node.
 
     Args:
         plane: of this node.
@@ -30,12 +30,12 @@ class Leases:
     """
 
     def __init__(
-        self, plane: DataPlane, link: NodeLink, claims: Claims, records: LeaseRecords, store: RedisStore
+        self, plane: DataPlane, link: NodeLink, claims: Claims, records: GroupRecords, store: RedisStore
     ) -> None:
         self._sessions = plane.sessions
         self._claims = claims
         self._filters = plane.router.filters
-        self._filters.set_group_backing(GroupLeases)
+        self._filters.set_group_backing(GroupAssignments)
         self._link = link
         self._records = records
         self._store = store
@@ -48,30 +48,30 @@ class Leases:
         self._records.set_limits(shared.max_queued_messages, shared.max_queued_bytes, drops_oldest)
         self._link.call(ignore, "HSET", self._link.keys.shared, "redispatch", round(shared.redispatch * 1000))
 
-    def receive(self, leases: list[Any], totals: list[Any]) -> None:
-        """Redis has leased messages to this node.
+    def receive(self, assignments: list[Any], totals: list[Any]) -> None:
+        """Redis has assigned messages to this node.
 
         Args:
-            leases: group, place, message, in turn.
-            totals: group, number of leases to this node that Redis has counted so far, in turn.
+            assignments: group, place, message, in turn.
+            totals: group, number of assignments to this node that Redis has counted so far, in turn.
         """
         groups = self._filters.groups
-        for name, place, message in zip(leases[::3], leases[1::3], leases[2::3], strict=True):
+        for name, place, message in zip(assignments[::3], assignments[1::3], assignments[2::3], strict=True):
             group = groups.get(name)
-            if group is None:  # its last member here has just left
+            if group is None:  # its last subscriber here has just left
                 self._records.give_back(name, place)
             else:
-                leased(group, place, message)
+                assigned(group, place, message)
         for name, total in zip(totals[::2], totals[1::2], strict=True):
             if (group := groups.get(name)) is not None:
-                _leases_of(group).note_total(total)
+                _assignments_of(group).note_total(total)
 
     def receive_given(self, items: list[list[Any]]) -> None:
         """Redis has put messages of groups into the queues of sessions whose clients are here.
 
         Args:
             items: client id, number of the first entry in its queue, group, epoch of the connection, number of messages
-                that the member has got in this way so far, entries.
+                that the subscriber has got in this way so far, entries.
         """
         for client_id, first, name, epoch, total, *entries in items:
             session = self._sessions.get(client_id)
@@ -85,48 +85,48 @@ class Leases:
     def key_free(self, name: bytes, key: bytes, hold: int) -> None:
         """No session that is elsewhere has messages with this key any more."""
         if (group := self._filters.groups.get(name)) is not None:
-            _leases_of(group).key_free(int.from_bytes(key, "little"), hold)
+            _assignments_of(group).key_free(int.from_bytes(key, "little"), hold)
 
     def key_closed(self, name: bytes, key: bytes, number: int) -> None:
         """Redis has taken back what this node had of a key."""
         if (group := self._filters.groups.get(name)) is not None:
-            _leases_of(group).key_closed(int.from_bytes(key, "little"), number)
+            _assignments_of(group).key_closed(int.from_bytes(key, "little"), number)
 
     def suspend(self) -> None:
         """The link is lost: messages that follow may lack others before them."""
-        for leases in self._of_groups():
-            leases.suspend()
+        for assignments in self._of_groups():
+            assignments.suspend()
 
     def recover(self) -> None:
-        """The link is back: ask for leases that were not received, and announce the room again.
+        """The link is back: ask for assignments that were not received, and announce the room again.
 
         To be called when the pushes that were held are processed, and all blocks are sent again.
         """
         self._ask()
-        # Redis may still read a call from the ended connection, and lease messages in a reply that nothing reads.
+        # Redis may still read a call from the ended connection, and assign messages in a reply that nothing reads.
         self._ask_again_at = time.monotonic() + LATE_SECONDS
-        for leases in self._of_groups():
-            leases.forget_room()
+        for assignments in self._of_groups():
+            assignments.forget_room()
 
     def last_places(self) -> dict[bytes, int]:
-        """By group, the highest place of a message that is here, or whose lease ends with an unconfirmed block."""
-        found = {leases.group.name: max(leases.places) for leases in self._of_groups() if leases.places}
-        for name, place in (*self._records.ended, *self._store.ended_leases()):
+        """By group, the highest place of a message that is here, or whose assignment ends with an unconfirmed block."""
+        found = {each.group.name: max(each.places) for each in self._of_groups() if each.places}
+        for name, place in (*self._records.ended, *self._store.ended_assignments()):
             found[name] = max(place, found.get(name, 0))
         return found
 
     def _ask(self) -> None:
-        self._link.function(self._recovered, "leased")
+        self._link.function(self._recovered, "assigned")
 
     def _recovered(self, reply: Reply) -> None:
         if isinstance(reply, (LinkLost, ReplyError)):
             return
         items, totals = reply
         groups = self._filters.groups
-        ended = {*self._records.ended, *self._store.ended_leases()}
-        leases = zip(items[::3], items[1::3], items[2::3], strict=True)
-        for name, place, message in sorted(leases, key=lambda lease: lease[:2]):
-            if (name, place) not in ended and (name not in groups or place not in _leases_of(groups[name]).places):
+        ended = {*self._records.ended, *self._store.ended_assignments()}
+        assignments = zip(items[::3], items[1::3], items[2::3], strict=True)
+        for name, place, message in sorted(assignments, key=lambda assignment: assignment[:2]):
+            if (name, place) not in ended and (name not in groups or place not in _assignments_of(groups[name]).places):
                 self.receive([name, place, message], [])
         self.receive([], totals)
         for each in self._of_groups():
@@ -141,9 +141,9 @@ class Leases:
         for each in [each for each in to_tick if not each.tick()]:
             to_tick.remove(each)
 
-    def _of_groups(self) -> list[GroupLeases]:
-        return [_leases_of(group) for group in self._filters.groups.values()]
+    def _of_groups(self) -> list[GroupAssignments]:
+        return [_assignments_of(group) for group in self._filters.groups.values()]
 
 
-def _leases_of(group: Group) -> GroupLeases:
+def _assignments_of(group: Group) -> GroupAssignments:
     return group.backing  # type: ignore[return-value]

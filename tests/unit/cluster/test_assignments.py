@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from flockmq._speedups.cluster.journal import ClusterJournal
-from flockmq.cluster.sessions.leases import Leases
+from flockmq.cluster.sessions.assignments import Assignments
 
 
 class NotWalked(dict[bytes, Any]):
@@ -15,7 +15,7 @@ class NotWalked(dict[bytes, Any]):
 
 
 class HasAside:
-    """A group with messages that no member at this node may take, for some ticks."""
+    """A group with messages that no subscriber at this node may take, for some ticks."""
 
     def __init__(self, ticks: int) -> None:
         self.left = ticks
@@ -26,17 +26,17 @@ class HasAside:
 
 
 def test_a_tick_visits_only_groups_that_have_put_messages_aside() -> None:
-    records = ClusterJournal(lambda: b"").leases
+    records = ClusterJournal(lambda: b"").assignments
     filters = SimpleNamespace(set_group_backing=lambda kind: None, groups=NotWalked())
     plane: Any = SimpleNamespace(router=SimpleNamespace(filters=filters), sessions=None)
     nothing: Any = None
-    leases = Leases(plane, nothing, nothing, records, nothing)
+    assignments = Assignments(plane, nothing, nothing, records, nothing)
     short, long = HasAside(1), HasAside(3)
     records.to_tick.update([short, long])
-    leases.tick()
+    assignments.tick()
     assert records.to_tick == {long}
     for _ in range(3):
-        leases.tick()
+        assignments.tick()
     assert not records.to_tick
     assert (short.left, long.left) == (0, 0)
 
@@ -52,9 +52,9 @@ def test_the_number_of_leases_is_noted_although_all_have_arrived_or_end() -> Non
     filters = SimpleNamespace(set_group_backing=lambda kind: None, groups={group: known})
     plane: Any = SimpleNamespace(router=SimpleNamespace(filters=filters), sessions=None)
     link: Any = SimpleNamespace(function=lambda then, name: asked.append(then))
-    store: Any = SimpleNamespace(ended_leases=lambda: iter([(group, 3)]))
+    store: Any = SimpleNamespace(ended_assignments=lambda: iter([(group, 3)]))
     nothing: Any = None
-    leases = Leases(plane, link, nothing, ClusterJournal(lambda: b"").leases, store)
-    leases.recover()
+    assignments = Assignments(plane, link, nothing, ClusterJournal(lambda: b"").assignments, store)
+    assignments.recover()
     asked[0]([[group, 3, b"ends", group, 4, b"is here"], [group, 20]])
     assert totals == [20]
