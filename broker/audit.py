@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from .auth import exposure
+from .auth import listener_exposure
 from .auth.acl_file import AclFile
-from .auth.exposure import is_local
+from .auth.listener_exposure import is_local
 from .auth.methods import authenticates
 from .auth.password_file import read_users
 from .config.link import address_of
@@ -86,10 +86,10 @@ def prefixed(name: str, key: str) -> str:
 
 def connecting(config: Config) -> Findings:
     try:
-        exposure.check(config)
+        listener_exposure.check(config)
     except ConfigError as error:
         yield Finding("bad", "listen", f"{error.message}: the node will not start", error.hint)
-    for listener, address in exposure.reachable(config):
+    for listener, address in listener_exposure.reachable(config):
         key = prefixed(listener.name, "auth.allow_anonymous")
         if listener.auth.allow_anonymous:
             may = (
@@ -98,7 +98,7 @@ def connecting(config: Config) -> Findings:
                 else "and do everything"
             )
             yield Finding("bad", key, f"every client that reaches {address} may connect, {may}", f"{key} = false")
-        if not exposure.is_encrypted(address):
+        if not listener_exposure.is_encrypted(address):
             where = prefixed(listener.name, "listen")
             yield Finding(
                 "weak",
@@ -272,9 +272,9 @@ def links(config: Config) -> Findings:
 
 
 def limits(config: Config) -> Findings:
-    if not any(exposure.reachable(config)):
+    if not any(listener_exposure.reachable(config)):
         return
-    for listener, _ in exposure.reachable(config):
+    for listener, _ in listener_exposure.reachable(config):
         where = prefixed(listener.name, "quotas.max_connections_per_address")
         if not listener.quotas.max_connections_per_address:
             yield Finding(

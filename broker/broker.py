@@ -22,7 +22,7 @@ from .core.secret import Secret
 from .core.session_follower import Followers
 from .hooks.api import Hooks, Message
 from .hooks.chain import HookChain
-from .interest.guests import Guests
+from .interest.incoming_links import IncomingLinks
 from .interest.interest import Interest
 from .interest.neighbours import Neighbours
 from .streams.streams import Streams
@@ -68,7 +68,7 @@ class Broker:
         self.retained_searches = RetainedSearches(self.data_plane)
         self.streams = Streams(self.data_plane, lambda: self.coordinator.life.message_log)
         self.interest = Interest(self.data_plane, Neighbours(self.data_plane))
-        self.guests = Guests(self.data_plane, self.interest)
+        self.guests = IncomingLinks(self.data_plane, self.interest)
         self.followers: Followers = (self.guests, self.streams, self.retained_searches)
         self.draining = Drain(self.redirect, self.coordinator.life.drain, lambda: self.config.http.drain)
         self.configure(config)

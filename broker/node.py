@@ -140,7 +140,7 @@ class Node:
         before = self.broker
         self._build()
         before.draining.cancel()
-        before.data_plane.strangers.close()
+        before.data_plane.log_limiter.close()
         self.broker.redirect.follow(before.redirect)
         before.data_plane.reactor.abandon()
         self.broker.data_plane.reactor.succeed(before.data_plane.reactor)
@@ -300,7 +300,7 @@ class Node:
         )
 
     def _report_strangers(self) -> None:
-        self.broker.data_plane.strangers.tick(time.monotonic())
+        self.broker.data_plane.log_limiter.tick(time.monotonic())
 
     def _report_full_queues(self) -> None:
         """Log dead letters and drops at full queues: publishers may have got acknowledgements of these messages."""
@@ -405,7 +405,7 @@ class Node:
         await self.coordinator.life.stop()
         self._report_full_queues()
         self._full_queues.close()
-        self.broker.data_plane.strangers.close()
+        self.broker.data_plane.log_limiter.close()
         self.broker.data_plane.dead_letters.close()
         if self.http is not None:
             await self.http.close()

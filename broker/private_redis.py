@@ -26,11 +26,11 @@ from urllib.parse import quote
 
 from . import logs
 from .append_only_file import DATA
-from .child import PYTHON, Child, end_with_parent, status_text, unblock_signals
 from .config.keys import KEYS
 from .config.load import environment
 from .config.schema import ClusterConfig, Config
 from .errors import StoreError, UsageError
+from .supervised_process import PYTHON, SupervisedProcess, end_with_parent, status_text, unblock_signals
 
 SERVERS = ("redis-server", "valkey-server")
 SUFFIX = ".workers"  # of the directory, after the path of the SQLite file
@@ -57,7 +57,7 @@ class PrivateRedis:
         lifeline: a file descriptor for the workers to inherit.
     """
 
-    def __init__(self, directory: Path, child: Child, lifeline: int) -> None:
+    def __init__(self, directory: Path, child: SupervisedProcess, lifeline: int) -> None:
         self.directory = directory
         self.child = child
         self.lifeline = lifeline
@@ -135,7 +135,7 @@ def private_redis(config: Config) -> Iterator[PrivateRedis]:
         heard, lifeline = os.pipe2(os.O_CLOEXEC)
         stack.callback(os.close, heard)
         stack.callback(os.close, lifeline)
-        child = Child(
+        child = SupervisedProcess(
             "Redis",
             {},
             [*PYTHON, "flockmq.broker.append_only_file", server, *_settings(config)],

@@ -18,7 +18,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 from . import logs, standard_error
-from .child import PYTHON, SIGNALS, Child, status_text
 from .config.keys import TABLES
 from .config.listen_url import ListenUrl
 from .config.load import allows_colour, environment
@@ -27,6 +26,7 @@ from .errors import FlockError, fail
 from .listeners.bind import address_of, bind, host_name
 from .listeners.unix_socket import bind_unix, remove
 from .private_redis import bring_in, private_redis
+from .supervised_process import PYTHON, SIGNALS, SupervisedProcess, status_text
 
 START_SECONDS = 30.0  # in which an error of a new node ends all nodes
 HEAD_START = 1.0  # seconds of the first node before the others: an error is then logged once
@@ -49,10 +49,10 @@ class Supervisor:
         commands: Mapping[str, list[str]],
         environment: Mapping[str, str] | None = None,
         inherited: Sequence[int] = (),
-        redis: Child | None = None,
+        redis: SupervisedProcess | None = None,
     ) -> None:
         self._workers = [
-            Child("worker", {"worker": name}, command, env=environment, pass_fds=inherited)
+            SupervisedProcess("worker", {"worker": name}, command, env=environment, pass_fds=inherited)
             for name, command in commands.items()
         ]
         self._redis = [redis] if redis is not None else []
@@ -77,10 +77,10 @@ class Supervisor:
         log.info("stopped")
         return self._status
 
-    def _running(self) -> list[Child]:
+    def _running(self) -> list[SupervisedProcess]:
         return [worker for worker in self._workers if worker.process is not None]
 
-    def _missing(self) -> list[Child]:
+    def _missing(self) -> list[SupervisedProcess]:
         """Processes that are to run and don't; workers that stop still need their Redis."""
         wanted = self._redis if self._stopping else [*self._redis, *self._workers]
         return [child for child in wanted if child.process is None]
@@ -112,7 +112,7 @@ class Supervisor:
             if status is not None:
                 self._ended(child, status, child.end())
 
-    def _ended(self, child: Child, status: int, life: float) -> None:
+    def _ended(self, child: SupervisedProcess, status: int, life: float) -> None:
         if self._stopping and child in self._workers:
             if status:
                 log.error("worker did not end cleanly", **child.labels, status=status_text(status))

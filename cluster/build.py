@@ -11,16 +11,16 @@ from ..broker.core.calls import RpcMethods
 from ..broker.core.data_plane import DataPlane
 from .commit_replies import CommitReplies
 from .life import ClusterLife
-from .membership.cleanup import Cleanup
 from .membership.clock import ClusterClock
+from .membership.data_loss import DataLoss
+from .membership.dead_nodes import DeadNodes
 from .membership.description import Description
 from .membership.heartbeat import Heartbeat
 from .membership.inbox import Inbox
 from .membership.joining import Joining
 from .membership.lease import Lease
-from .membership.losses import Losses
 from .membership.other_nodes import OtherNodes
-from .membership.recovery import LinkSteps, Recovery
+from .membership.reconnection import LinkSteps, Reconnection
 from .message_log import LoggedMessages
 from .parts import MembershipParts, SessionParts
 from .peers.members import Members
@@ -35,15 +35,15 @@ from .replication.routes import Routes
 from .replication.snapshot import SnapshotReader
 from .sessions.assignments import Assignments
 from .sessions.claim import Claims
+from .sessions.claim_reconciliation import ClaimReconciliation
 from .sessions.damaged_keys import DamagedKeys
 from .sessions.delayed_messages import RedisDelayed
 from .sessions.delayed_wills import RedisWills
-from .sessions.reclaim import Reclaim
 from .sessions.stored_sessions import RedisSessions
 from .sessions.subscribing import ClusterSubscribing
 from .sessions.takeover import TakeOver
 from .sessions.tenant_queues import TenantQueues
-from .sessions.unfinished import Unfinished
+from .sessions.unconfirmed_messages import UnconfirmedMessages
 from .sessions.wills import Wills
 from .ties import Ties
 
@@ -80,7 +80,7 @@ class ClusterFoundation(Foundation):
         inbox = Inbox(data_plane, link, replica, _handlers(sessions, rpc))
         data_plane.turn.limit_commits(COMMITS_UNDER_WAY)
         seal = data_plane.turn.seal_deferred
-        link.attach(data_plane.reactor, inbox.receive, inbox.finish, membership.recovery.start, seal)
+        link.attach(data_plane.reactor, inbox.receive, inbox.finish, membership.reconnection.start, seal)
         return Coordinator(
             life=ClusterLife(
                 data_plane,
@@ -122,7 +122,7 @@ def _sessions(ties: Ties, plane: DataPlane, replica: Replica, loop: asyncio.Abst
     claims, routes = Claims(), Routes(journal)
     journal.group_records.follow_claims(claims.epoch_of)
     wills = Wills(plane, link, journal, claims)
-    unfinished = Unfinished(plane, link, claims)
+    unconfirmed = UnconfirmedMessages(plane, link, claims)
     takeover = TakeOver(
         plane,
         link,
@@ -131,7 +131,7 @@ def _sessions(ties: Ties, plane: DataPlane, replica: Replica, loop: asyncio.Abst
         wills=wills,
         routes=routes,
         barrier=replica.barrier,
-        unfinished=unfinished,
+        unconfirmed=unconfirmed,
     )
     assignments = Assignments(plane, link, claims, journal.group_records, ties.store)
     damaged = DamagedKeys(claims, ties.membership.become_fenced)
@@ -140,7 +140,7 @@ def _sessions(ties: Ties, plane: DataPlane, replica: Replica, loop: asyncio.Abst
         claims=claims,
         routes=routes,
         wills=wills,
-        unfinished=unfinished,
+        unconfirmed=unconfirmed,
         takeover=takeover,
         assignments=assignments,
         groups=DeclaredGroups(plane, link, replica.barrier, ties.store.listener.changed),
@@ -169,24 +169,24 @@ def _membership(
         membership=membership,
         close_persistent=sessions.claims.close_persistent,
     )
-    recovery = Recovery(
+    reconnection = Reconnection(
         link,
         membership,
         address=str(ties.address),
         replica=replica,
         claims=sessions.claims,
         lease=lease,
-        losses=Losses(replica, store, sessions.takeover, sessions.assignments, sessions.unfinished),
+        data_loss=DataLoss(replica, store, sessions.takeover, sessions.assignments, sessions.unconfirmed),
         steps=_link_steps(ties, plane, replica, sessions, logged, clock, lease),
     )
-    cleanup = Cleanup(link, sessions.wills, lambda: ties.config.mqtt.session_expiry)
-    description = Description(plane, ties.name, replica.changes, sessions.routes, sessions.takeover, recovery)
+    dead_nodes = DeadNodes(link, sessions.wills, lambda: ties.config.mqtt.session_expiry)
+    description = Description(plane, ties.name, replica.changes, sessions.routes, sessions.takeover, reconnection)
     heartbeat = Heartbeat(
         link,
         membership,
         lease=lease,
         replica=replica,
-        cleanup=cleanup,
+        dead_nodes=dead_nodes,
         clock=clock,
         describe=description.fields,
     )
@@ -201,7 +201,7 @@ def _membership(
         logged=logged,
         clock=clock,
     )
-    return MembershipParts(clock, lease, recovery, cleanup, heartbeat, joining)
+    return MembershipParts(clock, lease, reconnection, dead_nodes, heartbeat, joining)
 
 
 def _link_steps(
@@ -215,7 +215,7 @@ def _link_steps(
 ) -> LinkSteps:
     """The parts that have to know about the link, in the order in which they are called."""
     link, store, takeover = ties.link, ties.store, sessions.takeover
-    reclaim = Reclaim(link, sessions.claims, sessions.wills, takeover)
+    reconciliation = ClaimReconciliation(link, sessions.claims, sessions.wills, takeover)
     return LinkSteps(
         lost=(
             store.stop_flowing,
@@ -227,7 +227,7 @@ def _link_steps(
             logged.configure,  # the log is registered before its first entry
             partial(clock.advance, link),  # before deadlines that clients have asked for
             lambda: store.flow(link.connection, link.applied),  # send the blocks that Redis lacks
-            reclaim.start,  # after commits that release claims
+            reconciliation.start,  # after commits that release claims
             ties.users.refresh_all,
             replica.members.confirm_all,
         ),

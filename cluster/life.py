@@ -70,9 +70,9 @@ class ClusterLife(NodeLife):
         self._membership = ties.membership
         self._lease = membership.lease
         self._clock = membership.clock
-        self._cleanup = membership.cleanup
+        self._dead_nodes = membership.dead_nodes
         self._heartbeat = membership.heartbeat
-        self._recovery = membership.recovery
+        self._reconnection = membership.reconnection
         self._joining = membership.joining
         self._logged = logged
         self._loop = loop
@@ -152,7 +152,7 @@ class ClusterLife(NodeLife):
             link.hang_up()
             return
         self._heartbeat.tick(now)
-        self._cleanup.tick(now)
+        self._dead_nodes.tick(now)
         self.sessions.delayed.tick(now)
         self.sessions.tenant_queues.tick(now)
         self.replica.members.resume_held(now)
@@ -190,7 +190,7 @@ class ClusterLife(NodeLife):
                 await asyncio.wait_for(self._ties.settled.wait(), STOP_SECONDS)
             except TimeoutError:
                 log.error("Redis does not answer: unconfirmed messages were not acknowledged, and may be lost")
-        self._recovery.stop()
+        self._reconnection.stop()
         if membership.is_member:
             membership.become_leaving()
             with contextlib.suppress(LinkLost, LinkError, TimeoutError):

@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-from .membership.cleanup import Cleanup
 from .membership.clock import ClusterClock
+from .membership.dead_nodes import DeadNodes
 from .membership.heartbeat import Heartbeat
 from .membership.joining import Joining
 from .membership.lease import Lease
-from .membership.recovery import Recovery
+from .membership.reconnection import Reconnection
 from .replication.declared_groups import DeclaredGroups
 from .replication.routes import Routes
 from .sessions.assignments import Assignments
@@ -15,7 +15,7 @@ from .sessions.claim import Claims
 from .sessions.delayed_messages import RedisDelayed
 from .sessions.takeover import TakeOver
 from .sessions.tenant_queues import TenantQueues
-from .sessions.unfinished import Unfinished
+from .sessions.unconfirmed_messages import UnconfirmedMessages
 from .sessions.wills import Wills
 
 
@@ -25,7 +25,7 @@ class SessionParts(NamedTuple):
     claims: Claims
     routes: Routes
     wills: Wills
-    unfinished: Unfinished
+    unconfirmed: UnconfirmedMessages
     takeover: TakeOver
     assignments: Assignments
     groups: DeclaredGroups
@@ -38,7 +38,7 @@ class MembershipParts(NamedTuple):
 
     clock: ClusterClock
     lease: Lease
-    recovery: Recovery
-    cleanup: Cleanup
+    reconnection: Reconnection
+    dead_nodes: DeadNodes
     heartbeat: Heartbeat
     joining: Joining

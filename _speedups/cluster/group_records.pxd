@@ -13,7 +13,7 @@ cdef class GroupRecords:
     cdef list moves                    # step, group, place, text, number, code, in turn
     cdef list done                     # group, place, in turn: assignments that have ended
     cdef dict rooms                    # group -> (group, room, subscribers here, assignments received, largest packet)
-    cdef dict subscribers                  # (group, client id) -> room of the subscriber: `announce_subscriber`
+    cdef dict subscribers              # (group, client id) -> room of the subscriber: `announce_subscriber`
     cdef dict idle                     # (group, key) -> number of its last assignment: keys without messages here
     cdef dict closed                   # likewise: keys that this node gives up
     cdef dict checks                   # (group, key) -> number of the question whether it must still be held

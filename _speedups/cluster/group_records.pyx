@@ -7,7 +7,7 @@ the journal packs it.
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from .block cimport ended_assignments
+from .commit_block cimport ended_assignments
 from .message_codec cimport pack_failures
 from ..session.group_subscriber cimport MAXIMUM_QOS
 from ..session.journal cimport QUEUED, Journal

@@ -83,7 +83,7 @@ cdef class AnnouncedRoom:
     cdef int announce_limit(self, GroupSubscriber subscriber, uint64_t limit, bint by_length) except -1:
         return self.records.announce_subscriber(
             self.group.client_id, subscriber.session, limit, by_length, subscriber.options,
-                                            subscriber.properties)
+            subscriber.properties)
 
     cdef bint is_direct(self, GroupSubscriber subscriber) except -1:
         """Whether Redis puts messages into the queue of the subscriber's session by itself.

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from ..base.buffers cimport Pool
-from .block cimport Forward, Items, Queued
+from .commit_block cimport Forward, Items, Queued
 from .group_records cimport GroupRecords
 from ..session.journal cimport Journal
 from ..log.message_log cimport MessageLog

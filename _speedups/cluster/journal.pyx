@@ -15,7 +15,7 @@ from libc.stdlib cimport free
 from ..base.array cimport array_reserve
 from ..base.buffers cimport Buffer, buffer_free, pool_free
 from ..base.msgpack cimport put_array, put_number, put_object
-from .block cimport Block, Forward, Item, Items, Queued
+from .commit_block cimport Block, Forward, Item, Items, Queued
 from .group_records cimport GroupRecords, flat_keys
 from .message_codec cimport stored_size, write_message
 from .packing cimport (

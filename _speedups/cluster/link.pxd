@@ -2,10 +2,10 @@
 
 from libc.stdint cimport int64_t, uint8_t
 
-from ..net.stream cimport Stream
+from ..net.outgoing_connection cimport OutgoingConnection
 
 
-cdef class RedisConnection(Stream):
+cdef class RedisConnection(OutgoingConnection):
     cdef object on_push                # callable: (channel, payload)
     cdef object on_drained             # callable
     cdef object on_lost                # callable

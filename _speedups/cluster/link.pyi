@@ -1,15 +1,15 @@
 from collections.abc import Callable
 from typing import Any
 
+from ..net.outgoing_connection import OutgoingConnection
 from ..net.reactor import Reactor
-from ..net.stream import Stream
 
 class LinkLost(Exception):
     def __init__(self, why: str = "the connection to Redis was lost") -> None: ...
 
 def ignore(reply: Any) -> None: ...
 
-class RedisConnection(Stream):
+class RedisConnection(OutgoingConnection):
     why_closed: str
     silent_for: float
     def __init__(

@@ -38,7 +38,7 @@ def ignore(reply):
     """For calls whose reply does not matter."""
 
 
-cdef class RedisConnection(Stream):
+cdef class RedisConnection(OutgoingConnection):
     """A connection to Redis, which speaks RESP3.
 
     Args:
@@ -52,7 +52,7 @@ cdef class RedisConnection(Stream):
 
     def __init__(self, Reactor reactor not None, on_push not None, on_drained not None, on_lost not None,
                  bint in_slot=False):
-        Stream.__init__(self, reactor)
+        OutgoingConnection.__init__(self, reactor)
         self.on_push = on_push
         self.on_drained = on_drained
         self.on_lost = on_lost

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t
 
 from ..base.buffers cimport Buffer, Pool
-from .block cimport Forward, Items, Queued
+from .commit_block cimport Forward, Items, Queued
 from ..session.journal cimport Journal
 
 cdef enum:

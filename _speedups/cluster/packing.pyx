@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 
 from ..base.buffers cimport Buffer, Pool, buffer_free
 from ..base.msgpack cimport put, put_array, put_number, put_object, put_text, put_text_head
-from .block cimport Forward, Item, Items, Queued
+from .commit_block cimport Forward, Item, Items, Queued
 from .message_codec cimport (
     AS_PUBLISHED, ENTRY_KIND, HAS_IDENTIFIERS, OF_SHARE, stored_size, write_message,
 )

@@ -2,7 +2,7 @@
 
 A batch of QoS 0 messages is their PUBLISH packets one after the other, as sent to clients, so that neither side encodes
 again; one of level 5 has packet type 0 (_speedups/cluster/packing.pyx). A packet of type 15 before a message has the
-name of a shared subscription: the message is for one of its members. DUP, which QoS 0 does not use, marks messages
+name of a shared subscription: the message is for one of its subscribers. DUP, which QoS 0 does not use, marks messages
 published with QoS 1 or 2: sessions with a queue in Redis have them there.
 """
 
@@ -78,11 +78,11 @@ cdef class Peer(Subscriber):
         return self.send_qos_0(publication, b"")
 
     cdef int accept_for(self, Publication* publication, bytes group) except -1:
-        """Send a QoS 0 message that this node gives to one member of a group."""
+        """Send a QoS 0 message that this node gives to one subscriber of a group."""
         return self.send_qos_0(publication, group)
 
     cdef int send_qos_0(self, Publication* publication, bytes group) except -1:
-        """Send a QoS 0 message, to all subscribers at the node or to a member of a group; returns 1."""
+        """Send a QoS 0 message, to all subscribers at the node or to one of a group; returns 1."""
         cdef Tracer tracer = self.turn.tracer
         cdef bint is_level_5 = publication.properties_length or publication.expires
         cdef uint8_t first_byte

@@ -45,7 +45,7 @@ from .read_gate cimport CONNECT_PENDING, HANDLER_BUSY, PARSE_GATE, STORE_BEHIND
 from ..codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
 from . import close_reasons
 from .close_reasons import CloseReason
-from .received import Received
+from .pending_publish import PendingPublish
 
 cdef enum:
     TLS_HANDSHAKE = 0x16      # the first byte of a client that begins TLS
@@ -442,7 +442,7 @@ cdef class Channel(Outlet):
 
     cdef int hand_to_hooks(self, const Incoming* incoming) except -1:
         cdef const Publication* publication = &incoming.publication
-        self.handler.publish(self, Received(
+        self.handler.publish(self, PendingPublish(
             publication.topic[:publication.topic_length], publication.payload[:publication.payload_length],
             publication.qos, publication.retain != 0, incoming.packet_id, publication.dup != 0,
             publication.properties[:publication.properties_length], publication.expires))
@@ -523,7 +523,7 @@ cdef class Channel(Outlet):
         self.close_gate(HANDLER_BUSY)
 
     def publish_as(self, received not None):
-        """For the handler: publish a Received, perhaps changed, under a valid topic name, and acknowledge it."""
+        """For the handler: publish a PendingPublish, perhaps changed, under a valid topic name, and acknowledge it."""
         cdef bytes topic = received.topic, payload = received.payload, properties = received.properties
         cdef Publication publication = publication_of(topic, len(topic), payload, len(payload), received.qos,
                                                       received.retain)

@@ -31,7 +31,7 @@ from .group_subscriber cimport MAXIMUM_QOS, GroupSubscriber, take_entry
 from .group_queue cimport Held
 from .group_rotation cimport Rotation
 from .group_settings cimport GroupSettings
-from .identifier_sets cimport identifier_set
+from .subscription_identifiers cimport identifier_set
 from .shared_subscription cimport SharedSubscription, SessionGroup
 from .message cimport Message, Publication, message_payload, message_release
 from .outgoing_queue cimport ACKED, DUP, GOT_PUBREC, OF_GROUP, QOS, WAITING, Entry, queue_entry

@@ -13,7 +13,7 @@ from ..codec.publish cimport FLAG_DUP, FLAG_RETAIN, PUBLISH_QOS_0
 from ..codec.tables cimport CODE_PACKET_IDENTIFIER_NOT_FOUND, CODE_UNSPECIFIED
 from . cimport journal as j
 from .counters cimport DELIVERY_DENIED, EXPIRED, REDELIVERED, REFUSED_BY_RECEIVER
-from .identifier_sets cimport forget_identifier_sets, identifier_set
+from .subscription_identifiers cimport forget_identifier_sets, identifier_set
 from .message cimport (
     Message, Publication, message_hold, message_payload, message_properties, message_release, message_size,
 )

@@ -28,7 +28,7 @@ cdef class SessionQueue(Subscriber):
     cdef flag restoring                # records are being restored
     cdef OutgoingQueue* queue          # NO_QUEUE until the first message; `tail` is the next queue number to give
     cdef IncomingQos2* incoming        # QoS 2 messages from the client; NULL until the first
-    cdef SharedSubscriptions shares            # its shared subscriptions; None until it has one
+    cdef SharedSubscriptions shares    # its shared subscriptions; None until it has one
 
     cdef void clear(self) noexcept
     cdef int drop_empty_queue(self) noexcept

@@ -6,7 +6,7 @@ In a cluster a session writes no records: its queue is in Redis, and is restored
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from . cimport journal as j
-from .identifier_sets cimport identifier_set
+from .subscription_identifiers cimport identifier_set
 from .incoming_qos2 cimport incoming_places
 from .message cimport (
     Message, Publication, message_hold, message_new, message_payload, message_properties, message_release,

@@ -24,7 +24,7 @@ def make_server(node: NodeView) -> HttpServer:
         ConfigError: the file of tokens, or the certificate, can't be used.
     """
     config = node.config.http
-    authorization = AdminAuthorization(Tokens(config.tokens_file), lambda: node.broker.data_plane.strangers)
+    authorization = AdminAuthorization(Tokens(config.tokens_file), lambda: node.broker.data_plane.log_limiter)
     clients = [from_clients(config.trusted_proxies)] if config.trusted_proxies else []
     app = web.Application(middlewares=[errors_as_problems, in_time, *clients], client_max_size=MAX_BODY)
     app[FIGURES], app[STREAMS] = FiguresStream(node), {}

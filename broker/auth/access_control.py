@@ -19,7 +19,7 @@ from ..config.link import LISTENER
 from ..config.schema import AuthConfig, Config, ListenerConfig
 from ..core import tenants
 from ..errors import ConfigError
-from . import exposure
+from . import listener_exposure
 from .acl_file import AclFile
 from .authenticator import NO_RIGHTS, Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict
 from .author import pack_author, parse_author
@@ -103,7 +103,7 @@ class AccessControl:
         Raises:
             ConfigError: as for the class; then nothing has changed.
         """
-        exposure.check(config, asked=bool(self._first))
+        listener_exposure.check(config, asked=bool(self._first))
         listeners = config.listeners
         files = {path: _stamp(path) for listener in listeners for path in _paths(listener.auth)}
         assigned = Tenants(config.tenants)

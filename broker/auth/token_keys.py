@@ -20,7 +20,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from .. import logs
 from ..errors import ConfigError
 from .acl_file import read_text
-from .exposure import is_local
+from .listener_exposure import is_local
 from .rules import read_json
 
 MIN_SECRET = 32  # bytes, as RFC 7518 requires of HS256

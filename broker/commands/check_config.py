@@ -1,6 +1,6 @@
 """`flockmq check-config`: the effective configuration, and the origin of each value."""
 
-from ..auth import exposure
+from ..auth import listener_exposure
 from ..config.keys import KEYS, TABLES, Key
 from ..config.load import Loaded, trace
 from .parser import Parser
@@ -18,7 +18,7 @@ def run(arguments: list[str]) -> int:
     args = parser.parse(arguments)
     loaded = trace(overrides(args), file=args.config)
     print(render(loaded), end="")
-    exposure.check(loaded.config, asked=bool(loaded.config.hooks.load))
+    listener_exposure.check(loaded.config, asked=bool(loaded.config.hooks.load))
     return 0
 
 

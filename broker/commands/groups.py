@@ -19,11 +19,11 @@ EXAMPLES = """\
   flockmq groups add '$share/workers/jobs/#' --max-queued-messages 1000000 --when-full drop-new --expiry 1h
   flockmq groups remove '$share/workers/jobs/#'
 
-list (the default): all groups. show: one, with its subscribers and its oldest messages. purge: drop the messages that
-wait; subscribers keep those that they have. add: declare a group, which exists without subscribers, or replace the
-settings of one; settings that are not given are those of [shared] in the configuration (DURATION such as 1h, SIZE such
-as 64 MiB). remove: declare it no more; without subscribers it ends, and the messages that wait are dropped. drain:
-subscribers of a declared group get no new messages, and finish theirs. resume: they get messages
+list (the default): all groups. show: one, with its subscribers and its oldest messages. purge: drop the messages
+that wait; subscribers keep those that they have. add: declare a group, which exists without subscribers, or replace
+the settings of one; settings that are not given are those of [shared] in the configuration (DURATION such as 1h,
+SIZE such as 64 MiB). remove: declare it no more; without subscribers it ends, and the messages that wait are
+dropped. drain: subscribers of a declared group get no new messages, and finish theirs. resume: they get messages
 again."""
 
 

@@ -146,7 +146,7 @@ def parse(arguments: list[str]) -> Namespace:
 
 def check_since(since: str) -> None:
     """Raises UsageError: no stream begins there."""
-    from ..streams.since import parse_since
+    from ..streams.start_position import parse_since
 
     try:
         parse_since(since, 0)

@@ -16,7 +16,7 @@ from ..._speedups.session.session import Session
 from .. import logs
 from ..core import will
 from ..core.data_plane import DataPlane
-from ..core.deadlines import Deadlines
+from ..core.deadline_heap import Deadlines
 from ..core.session_expiry import NEVER, clock_after, deadline_after
 from ..core.will import Will
 

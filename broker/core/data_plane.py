@@ -24,9 +24,9 @@ from . import tenants
 from .dead_letters import DeadLetters
 from .driver import Driver
 from .group_settings import refresh
+from .log_limiter import LogLimiter
 from .rewriter import Rewriter
 from .sessions import Sessions
-from .strangers import Strangers
 from .stuck_sessions import StuckSessions
 from .will import Everybody, WillRights
 
@@ -52,7 +52,7 @@ class DataPlane:
         self.sessions = Sessions(self.turn, self.router.filters)
         self.stuck_sessions = StuckSessions(self.turn, self.sessions)
         self.reactor = Reactor(self.router, None, driver)
-        self.strangers = Strangers()
+        self.log_limiter = LogLimiter()
         self.router.filters.set_later(lambda work: driver.call_soon(partial(self._run_turn, work)))
         self.will_rights: WillRights = Everybody()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -9,14 +9,14 @@ from ..._speedups.codec.reason_codes import ReasonCode, return_code
 from ..._speedups.net.connection import Connection
 from ..._speedups.protocol import close_reasons
 from ..._speedups.protocol.close_reasons import CloseReason
-from ..._speedups.protocol.terms import Terms
+from ..._speedups.protocol.connect_limits import ConnectLimits
 from ..._speedups.session.counters import CONNECTS_REFUSED
 from ..._speedups.session.session import Session
 from .. import logs
 from ..config.link import HOP, LISTENER, WANTED
 from ..core.data_plane import DataPlane
 from ..core.secret import Secret
-from ..interest.guests import is_link, offers
+from ..interest.incoming_links import is_link, offers
 from .auth import WRONG
 
 TOPIC_ALIASES = 16  # that a node sets on messages to an MQTT 5.0 client, at most
@@ -44,7 +44,7 @@ class Connacks:
         """Refuse a client, and log the reason; the client gets the reason unless it is for the log only."""
         self._data_plane.turn.count(CONNECTS_REFUSED)
         more = {name: text for name, text in (("username", username), ("reason", reason)) if text}
-        self._data_plane.strangers.write(
+        self._data_plane.log_limiter.write(
             log.info,
             "connection refused",
             client_id=client_id,
@@ -64,7 +64,7 @@ class Connacks:
     def send_elsewhere(self, connection: Connection, packet: Connect, reason: CloseReason) -> None:
         """Refuse a client that is to use another server [5: 4.11]."""
         self._data_plane.turn.count(CONNECTS_REFUSED)
-        self._data_plane.strangers.write(
+        self._data_plane.log_limiter.write(
             log.info, "sent to another server", client_id=packet.client_id, address=connection.address, reason=reason
         )
         more = {"reason_string": str(reason), "server_reference": reason.server_reference}
@@ -127,17 +127,17 @@ class Connacks:
                 properties["user_property"].append((WANTED, "1"))
         return properties
 
-    def _terms(self, connection: Connection, packet: Connect) -> Terms:
+    def _terms(self, connection: Connection, packet: Connect) -> ConnectLimits:
         asked, mqtt = packet.properties, self._data_plane.config.mqtt
         if packet.protocol_level == 5:
-            terms = Terms(
+            terms = ConnectLimits(
                 maximum_packet_size=asked.get("maximum_packet_size", 0),
                 receive_maximum=asked.get("receive_maximum", 65_535),
                 problem_information=bool(asked.get("request_problem_information", 1)),
                 topic_aliases=min(asked.get("topic_alias_maximum", 0), TOPIC_ALIASES),
             )
         else:
-            terms = Terms(bridge=packet.bridge)
+            terms = ConnectLimits(bridge=packet.bridge)
         if connection.listener == LISTENER:
             terms.link = True  # its messages are another broker's clients', which do not choose by these limits
         else:

@@ -25,9 +25,9 @@ from ..hooks.api import Client
 from ..hooks.chain import HookChain, Question, Refused
 from .auth import WRONG, AuthHandler
 from .connack import ASSIGNED
+from .connect_accepted import ConnectAccepted
 from .connect_limits import ConnectLimits
 from .refusal import Refusal
-from .welcome import Welcome
 from .will_check import WillCheck
 
 CLIENT_ID_CHARACTERS = 23  # at level 3
@@ -61,7 +61,7 @@ class ConnectHandler(Admission):
         connected_users: ConnectedUsers,
         hooks: HookChain,
         redirect: Redirect,
-        welcome: Welcome,
+        welcome: ConnectAccepted,
     ) -> None:
         self._data_plane = data_plane
         self._owner = owner

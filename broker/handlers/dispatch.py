@@ -16,12 +16,12 @@ from ..hooks.chain import client_of
 from .auth import AuthHandler
 from .connack import Connacks
 from .connect import ConnectHandler
+from .connect_accepted import ConnectAccepted
 from .connect_limits import ConnectLimits
 from .disconnect import DisconnectHandler
 from .publish import PublishHandler
 from .subscribe import SubscribeHandler
 from .unsubscribe import UnsubscribeHandler
-from .welcome import Welcome
 
 log = logs.get("flockmq.connection")
 
@@ -40,7 +40,7 @@ class Dispatcher:
         self._hooks = hooks
         self._reactor = data_plane.reactor
         self._sessions = data_plane.sessions
-        self._strangers = data_plane.strangers
+        self._log_limiter = data_plane.log_limiter
         self._followers = broker.followers
         self._connected_users = broker.connected_users
         self._auth = AuthHandler(data_plane, broker.authenticator, broker.connected_users)
@@ -53,7 +53,7 @@ class Dispatcher:
             broker.connected_users,
             hooks,
             broker.redirect,
-            Welcome(data_plane, Connacks(data_plane, broker.secret), hooks, broker.followers, subscribe),
+            ConnectAccepted(data_plane, Connacks(data_plane, broker.secret), hooks, broker.followers, subscribe),
         )
         self.publish = PublishHandler(data_plane, hooks).handle  # a message that hooks decide over
         unsubscribe = UnsubscribeHandler(data_plane, subscribing, broker.followers)
@@ -86,7 +86,7 @@ class Dispatcher:
     def denied(self, connection: Connection, topic: bytes) -> None:
         """A client may not publish to a topic; called once for its rights, counted each time."""
         session = connection.session
-        self._strangers.write(
+        self._log_limiter.write(
             log.warning,
             "publish denied by access rules; further ones of this client are only counted",
             address=connection.address,
@@ -101,9 +101,9 @@ class Dispatcher:
     def accepting(self, is_accepting: bool) -> None:
         """The reactor starts to accept connections, or stops."""
         if is_accepting:
-            self._strangers.write(log.info, "accepting connections again", connections=len(self._reactor))
+            self._log_limiter.write(log.info, "accepting connections again", connections=len(self._reactor))
         else:
-            self._strangers.write(
+            self._log_limiter.write(
                 log.warning,
                 "accepting no connections: limit of connections, pending connections or file descriptors reached",
                 connections=len(self._reactor),
@@ -136,4 +136,4 @@ class Dispatcher:
         if connection.fault is None or connection.lingering:  # a refusal was logged
             log.debug(event, address=connection.address, **values)
         else:
-            self._strangers.write(log.info, event, address=connection.address, **values)
+            self._log_limiter.write(log.info, event, address=connection.address, **values)

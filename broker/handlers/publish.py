@@ -9,7 +9,7 @@ from ..._speedups.codec.properties import decode_block, encode_block
 from ..._speedups.codec.reason_codes import ReasonCode
 from ..._speedups.codec.topics import is_broker_only, validate_topic_name
 from ..._speedups.net.connection import Connection
-from ..._speedups.protocol.received import Received
+from ..._speedups.protocol.pending_publish import PendingPublish
 from ..._speedups.routing.delayed import split_delayed
 from ..._speedups.session.turn import AckReason
 from .. import logs
@@ -24,7 +24,7 @@ log = logs.get("flockmq.hooks")
 class Question(NamedTuple):
     """A PUBLISH that hooks decide over."""
 
-    received: Received
+    received: PendingPublish
     delay: bytes  # the beginning `$delayed/SECONDS/` of its topic, which hooks do not see; or empty
     message: Message  # as the hooks see it
 
@@ -41,7 +41,7 @@ class PublishHandler:
         self._data_plane = data_plane
         self._hooks = hooks
 
-    def handle(self, connection: Connection, received: Received) -> None:
+    def handle(self, connection: Connection, received: PendingPublish) -> None:
         """Call the hooks for a message that its client may publish, then publish what they return."""
         client = client_of(connection)
         delay, topic = split_delayed(received.topic)

@@ -29,7 +29,7 @@ from ..core.session_follower import Followers, Subscription
 from ..core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED
 from ..core.topic_filters import is_of_tenant, is_stream, max_levels, parts_of, qualified
 from ..hooks.chain import HookChain, Refused, client_of
-from ..streams.since import parse_since
+from ..streams.start_position import parse_since
 from ..streams.streams import Streams
 from .refusal import Refusal
 

@@ -16,10 +16,10 @@ from ..._speedups.session.session import Session
 from ..config.link import HOP, PATH, WANTED, LinkConfig, Rule
 from ..core.data_plane import DataPlane
 from ..core.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT
-from ..interest.copies import forget_copies
 from ..interest.filters import Path, Rows, intersection
 from ..interest.interest import Interest, Watch
 from ..interest.neighbours import Neighbour
+from ..interest.retained_copies import forget_copies
 from .end import LOCAL_LEVEL, PACKET_IDS, End, LinkError
 
 FIRST_REPORT = 2.0  # seconds: the time that it takes at most

@@ -10,7 +10,7 @@ from ..storage.log_files import LogEntry
 from ..storage.log_segments import LogReader
 from ..storage.sqlite import SqliteStore
 from .message_log import Entry, LogAway, MessageLog
-from .since import Place
+from .start_position import Place
 from .tail import Tail
 
 READERS = 4  # threads that read at a time

@@ -6,7 +6,7 @@ Each log keeps its own order. Between nodes the order follows their clocks.
 from collections import deque
 
 from .message_log import Entry, MessageLog
-from .since import Place, Start
+from .start_position import Place, Start
 
 PIECE_ENTRIES = 256
 PIECE_BYTES = 1 << 19

@@ -4,7 +4,7 @@ import struct
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
-from .since import Place
+from .start_position import Place
 
 FIRST_ACCEPTED = struct.Struct("<q")
 HEADER = 48  # bytes

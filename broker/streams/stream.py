@@ -11,7 +11,7 @@ from .. import logs
 from ..core.data_plane import DataPlane, report
 from .merge import Merge
 from .message_log import Entry, LogAway, MessageLog
-from .since import Place, Start
+from .start_position import Place, Start
 
 RETRY_SECONDS = 0.5  # until a log that could not be read is read again
 CACHED_TOPICS = 10_000

@@ -20,7 +20,7 @@ from ..core.session_expiry import kept_seconds
 from ..core.session_follower import SessionFollower, Subscription
 from ..core.topic_filters import is_stream, parts_of
 from .message_log import MessageLog
-from .since import Start, parse_since
+from .start_position import Start, parse_since
 from .stream import Stream
 
 Stored = dict[str, dict[str, Any]]  # topic filter of a stream -> where it goes on, as JSON

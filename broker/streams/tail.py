@@ -3,7 +3,7 @@
 from collections import deque
 
 from .message_log import Entry
-from .since import Place
+from .start_position import Place
 
 KEPT_BYTES = 4 << 20  # of the newest entries of each log
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ...broker.commands.output import print_json, size, table, text
 from ...broker.commands.parser import Parser
-from . import logged
+from . import log_status
 from .connection import Cluster, add_redis_options, connected
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def read(cluster: Cluster, seconds: float) -> dict[str, Any]:
     prefix = keys.prefix.decode()
     kept = asyncio.run(inspect(client, cluster.config.replicas, in_slot=bool(keys.tag)))
     nodes = read_nodes(client, prefix, seconds)
-    logs = logged.read_logs(client, keys)
+    logs = log_status.read_logs(client, keys)
     with client.pipeline(transaction=False) as pipe:
         pipe.get(f"{prefix}layout")
         pipe.zcard(f"{prefix}sessions")
@@ -100,7 +100,7 @@ def read(cluster: Cluster, seconds: float) -> dict[str, Any]:
         "last_change": int(change or 0),
         "memory": [vars(kind) for kind in read_memory(client, prefix, [node.id for node in nodes])],
         "logs": [vars(log) for log in logs],
-        "jobs": [vars(job) for job in logged.read_jobs(client, keys, logs)],
+        "jobs": [vars(job) for job in log_status.read_jobs(client, keys, logs)],
         "durability": kept.sentence,
         "warnings": list(kept.warnings),
     }
@@ -257,7 +257,7 @@ def render(status: dict[str, Any]) -> str:
             *((kind["kind"], kind["keys"], size(kind["bytes"])) for kind in status["memory"]),
         ]
         lines += ["", table(rows)]
-    lines += logged.render(status["logs"], status["jobs"])
+    lines += log_status.render(status["logs"], status["jobs"])
     lines += ["", status["durability"], *(f"warning: {warning}" for warning in status["warnings"])]
     return "\n".join(lines)
 

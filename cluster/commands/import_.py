@@ -9,8 +9,8 @@ from ...broker.config.load import load
 from ...broker.config.mosquitto import translate
 from ...broker.config.mosquitto_directives import OPENS
 from ...broker.errors import UsageError
+from ..migration.endpoints import MOSQUITTO
 from ..migration.mosquitto_file import MAGIC
-from ..migration.places import MOSQUITTO
 from .imported_files import reports
 from .migrate import add_options, add_source_options, move
 

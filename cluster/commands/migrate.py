@@ -9,8 +9,8 @@ from ...broker.config.load import load
 from ...broker.config.redis_url import masked
 from ...broker.config.schema import Config
 from ...broker.errors import FlockError, UsageError
+from ..migration.endpoints import MOSQUITTO, SQLITE, MosquittoFile, Place, SqlitePlace, is_mosquitto, is_sqlite
 from ..migration.migration import migrate, restore
-from ..migration.places import MOSQUITTO, SQLITE, MosquittoFile, Place, SqlitePlace, is_mosquitto, is_sqlite
 
 EXAMPLES = """\
   flockmq migrate sqlite:flockmq.db redis://10.0.0.5:6379       # from one node to a cluster

@@ -9,7 +9,7 @@ from ..peers.liveness import process_name
 from ..replication.changes import Changes
 from ..replication.routes import Routes
 from ..sessions.takeover import TakeOver
-from .recovery import Recovery
+from .reconnection import Reconnection
 
 
 class Description:
@@ -21,18 +21,24 @@ class Description:
         changes: of this node.
         routes: of this node.
         takeover: of this node.
-        recovery: of this node.
+        reconnection: of this node.
     """
 
     def __init__(
-        self, plane: DataPlane, name: str, changes: Changes, routes: Routes, takeover: TakeOver, recovery: Recovery
+        self,
+        plane: DataPlane,
+        name: str,
+        changes: Changes,
+        routes: Routes,
+        takeover: TakeOver,
+        reconnection: Reconnection,
     ) -> None:
         self._plane = plane
         self._name = name
         self._changes = changes
         self._routes = routes
         self._takeover = takeover
-        self._recovery = recovery
+        self._reconnection = reconnection
 
     def fields(self) -> dict[str, str | int]:
         """The fields."""
@@ -51,5 +57,5 @@ class Description:
             "change": self._changes.last,
             "routes": len(self._routes),
             "fights": self._takeover.fights,
-            "links_lost": self._recovery.links_lost,
+            "links_lost": self._reconnection.links_lost,
         }

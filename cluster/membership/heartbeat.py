@@ -11,8 +11,8 @@ from ..peers.node_link import NodeLink
 from ..redis.link import GONE, LOST_DATA, LinkLost, Reply, ReplyError
 from ..replication.replica import Replica
 from ..state import Membership, State
-from .cleanup import Cleanup
 from .clock import ClusterClock
+from .dead_nodes import DeadNodes
 from .lease import Lease
 
 HEARTBEATS_PER_LEASE = 4
@@ -29,7 +29,7 @@ class Heartbeat:
         membership: of this node.
         lease: of this node.
         replica: the replicated state of this node.
-        cleanup: of this node.
+        dead_nodes: of this node.
         clock: of the cluster, as this node has it.
         describe: returns the description of this node.
     """
@@ -41,7 +41,7 @@ class Heartbeat:
         *,
         lease: Lease,
         replica: Replica,
-        cleanup: Cleanup,
+        dead_nodes: DeadNodes,
         clock: ClusterClock,
         describe: Callable[[], Mapping[str, str | int]],
     ) -> None:
@@ -50,7 +50,7 @@ class Heartbeat:
         self._lease = lease
         self._members = replica.members
         self._changes = replica.changes
-        self._cleanup = cleanup
+        self._dead_nodes = dead_nodes
         self._clock = clock
         self._describe = describe
         self._interval = min(lease.seconds / HEARTBEATS_PER_LEASE, MAX_SECONDS)
@@ -119,13 +119,13 @@ class Heartbeat:
         self._clock.count(until)
         self._clock.set(clock)
         if due:
-            self._cleanup.take_due()
+            self._dead_nodes.take_due()
         counts = dict(zip(heartbeats[::2], heartbeats[1::2], strict=True))
         del counts[self._link.node_id]
         for node, count in self._members.check_heartbeats(counts, self._lease.seconds):
             log.warning("node is silent: declaring it dead", node=node.decode())
-            self._cleanup.bury(node, count)
+            self._dead_nodes.bury(node, count)
         for member in self._members:
             if is_gone(member.process) and member.node in counts:
                 log.warning("node's process on this machine has died: declaring it dead", node=member.node.decode())
-                self._cleanup.bury(member.node, counts[member.node])
+                self._dead_nodes.bury(member.node, counts[member.node])

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..._speedups.base.msgpack import DamagedMessage, unpack
-from ..._speedups.cluster.arrivals import arrive
+from ..._speedups.cluster.redis_deliveries import arrive
 from ..._speedups.session.subscriber import SessionKind
 from ...broker import logs
 from ...broker.core.data_plane import DataPlane

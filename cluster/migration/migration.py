@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable
 
 from ...broker.errors import FlockError
-from .places import Mark, Place, Source, Stage
+from .endpoints import Mark, Place, Source, Stage
 
 NOTHING = "nothing to move"
 

@@ -13,7 +13,7 @@ from ..peers.liveness import is_gone
 from ..redis.clients import RedisAddress
 from ..redis.keys import ARRIVING, LAYOUT, MOVED
 from .durable import make_durable
-from .places import Mark, Place, Stage
+from .endpoints import Mark, Place, Stage
 from .redis_state import AT_ONCE, ENTRIES, KeyWriter, RedisState
 from .state import Moved, State
 

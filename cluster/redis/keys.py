@@ -98,12 +98,12 @@ class Keys:
         """The wills of a node's clients, by epoch."""
         return self.prefix + b"wills:" + node
 
-    def log(self, node: bytes) -> bytes:
-        """The publish batches of a node."""
+    def repair_log(self, node: bytes) -> bytes:
+        """The repair log of a node: its publish batches."""
         return self.prefix + b"log:" + node
 
-    def analytics_log(self, node: bytes) -> bytes:
-        """The log of messages of a node."""
+    def message_log(self, node: bytes) -> bytes:
+        """The message log of a node."""
         return self.prefix + b"analytics:log:" + node
 
     def analytics_lock(self, job: bytes) -> bytes:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from ..._speedups.cluster.block import Block
+from ..._speedups.cluster.commit_block import Block
 from ..._speedups.log.message_log import MessageLog
 from ..._speedups.session.session import Session
 from ...broker import logs
@@ -122,7 +122,7 @@ class RedisStore(LogStore):
         self._complained = 0.0
         self._closed = False
         self._message_log: MessageLog | None = None
-        self._log_key = keys.analytics_log(node)
+        self._log_key = keys.message_log(node)
         self._message_bounds = LogBounds(0, 0)
         self._max_unlogged = 0  # bytes that may wait
         self._unlogged = 0  # bytes of the log of messages that wait
@@ -185,7 +185,7 @@ class RedisStore(LogStore):
         return "Redis keeps the state"
 
     def ended_assignments(self) -> Iterator[tuple[bytes, int]]:
-        """Group and place of the leases that end with blocks that Redis may not have."""
+        """Group and place of the assignments that end with blocks that Redis may not have."""
         for waiting in self._waiting:
             if waiting.block is not None and not (waiting.kept and not waiting.unacked):
                 yield from waiting.block.ended_assignments

@@ -43,8 +43,8 @@ class Routes:
     count such a route (`_speedups/routing/interest.pyx`). It also says whether all its sessions get messages of QoS 1
     and 2 through their queues.
 
-    The route of a shared subscription has the number of its connected members instead, as `code_of` has it. Other nodes
-    divide messages of QoS 0 by these numbers.
+    The route of a shared subscription has the number of its connected subscribers instead, as `code_of` has it. Other
+    nodes divide messages of QoS 0 by these numbers.
     """
 
     def __init__(self, journal: ClusterJournal) -> None:
@@ -106,7 +106,7 @@ def is_direct(options: int, clean: bool) -> bool:
     return clean or not options & MAXIMUM_QOS
 
 
-def options_of(qos: int, in_queues: int, only_persistent: int, members: int) -> int:
+def options_of(qos: int, in_queues: int, only_persistent: int, subscribers: int) -> int:
     """The options with which another node subscribes to a filter, from its route.
 
     The QoS of the subscription says how messages of QoS 1 and 2 go there, so that the highest of several routes counts.
@@ -115,16 +115,16 @@ def options_of(qos: int, in_queues: int, only_persistent: int, members: int) -> 
         qos: the highest of the clean sessions.
         in_queues: 1 = messages of QoS 1 and 2 reach all sessions through queues.
         only_persistent: 1 = no clean session has the filter.
-        members: of a shared subscription, as `code_of` has them; 0: it is none.
+        subscribers: of a shared subscription, as `code_of` has them; 0: it is none.
     """
-    if members:
-        return qos | members << 2
+    if subscribers:
+        return qos | subscribers << 2
     way = Way.IN_QUEUES if in_queues else Way.LOGGED if qos else Way.AT_MOST_ONCE
     return way | ONLY_PERSISTENT * only_persistent
 
 
 def code_of(count: int) -> int:
-    """A number of members in six bits: itself if it is small; 9 is 16, and each further one is twice as much.
+    """A number of subscribers in six bits: itself if it is small; 9 is 16, and each further one is twice as much.
 
     So few joins of a large group change it.
     """

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from ..._speedups.base.msgpack import pack, unpack
-from ..._speedups.cluster.arrivals import arrive
+from ..._speedups.cluster.redis_deliveries import arrive
 from ..._speedups.session.session import Session
 from ...broker.core.data_plane import DataPlane
 from ..peers.members import Member
@@ -122,7 +122,7 @@ class SnapshotReader:
                 self._changes.apply_retained(topic, message)
             await self._between()
 
-    async def read_logs(self, members: list[Member], confirm: Callable[[], Awaitable[None]]) -> None:
+    async def read_repair_logs(self, members: list[Member], confirm: Callable[[], Awaitable[None]]) -> None:
         """Deliver the batches in the logs of these nodes that this node has not seen, in the order of their commits.
 
         A publisher may have moved from one of the nodes to another, so one log after the other is not in its order.
@@ -143,7 +143,7 @@ class SnapshotReader:
             self._plane.end_turn()
 
     async def read_queues(self, sessions: list[Session], confirm: Callable[[], Awaitable[None]]) -> None:
-        """Read the messages that were added to the queues of these sessions; `confirm` as for `read_logs`."""
+        """Read the messages that were added to the queues of these sessions; `confirm` as for `read_repair_logs`."""
         for start in range(0, len(sessions), AT_ONCE):
             some = sessions[start : start + AT_ONCE]
             ends = [field for session in some for field in (session.client_id, session.next_number)]

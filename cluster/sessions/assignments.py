@@ -3,9 +3,9 @@
 import time
 from typing import Any
 
-from ..._speedups.cluster.arrivals import arrive, assigned
 from ..._speedups.cluster.group_assignments import GroupAssignments, given
 from ..._speedups.cluster.group_records import GroupRecords
+from ..._speedups.cluster.redis_deliveries import arrive, assigned
 from ..._speedups.session.group import Group
 from ..._speedups.session.subscriber import SessionKind
 from ...broker.config.schema import Config

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from ..._speedups.cluster.arrivals import arrive
 from ..._speedups.cluster.message_codec import decode_message, split_progress
+from ..._speedups.cluster.redis_deliveries import arrive
 from ..._speedups.protocol import close_reasons
 from ..._speedups.session import session_store
 from ..._speedups.session.session import Session

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from ..._speedups.cluster.arrivals import unfinished
 from ..._speedups.cluster.journal import ClusterJournal
+from ..._speedups.cluster.redis_deliveries import unfinished
 from ..._speedups.codec.packets import Connect
 from ..._speedups.net.connection import Connection
 from ..._speedups.protocol import close_reasons
@@ -31,7 +31,7 @@ from ..replication.barrier import Barrier
 from ..replication.routes import Routes
 from .claim import Claim, Claims
 from .loading import Loading
-from .unfinished import Unfinished
+from .unconfirmed_messages import UnconfirmedMessages
 from .wills import Wills, encode_will
 
 TAKEOVERS = COUNTERS.index("takeovers")
@@ -53,7 +53,7 @@ class TakeOver(SessionOwner):
         wills: of this node.
         routes: of this node.
         barrier: of this node.
-        unfinished: of this node.
+        unconfirmed: of this node.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class TakeOver(SessionOwner):
         wills: Wills,
         routes: Routes,
         barrier: Barrier,
-        unfinished: Unfinished,
+        unconfirmed: UnconfirmedMessages,
     ) -> None:
         self._plane = plane
         self._link = link
@@ -75,7 +75,7 @@ class TakeOver(SessionOwner):
         self._wills = wills
         self._routes = routes
         self._barrier = barrier
-        self._unfinished = unfinished
+        self._unconfirmed = unconfirmed
         self._loading = Loading(link, self._admit, journal.clock_of)
         self._waiting: dict[Claim, None] = {}  # for epochs to be released, in the order of their CONNECTs
         self.fights = 0  # delayed take-overs
@@ -266,7 +266,7 @@ class TakeOver(SessionOwner):
             self._release(claim.client_id, claim.epoch, sent, interval, delay)
             self._claims.remove(claim)
             if messages is not None:
-                self._unfinished.keep(session, sent, messages)
+                self._unconfirmed.keep(session, sent, messages)
 
     def _withdraw(self, subscriptions: list[tuple[bytes, int]]) -> None:
         """Subscriptions of a clean session have left the tree.

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from ...broker.streams.message_log import Entry, LogAway, MessageLog
-from ...broker.streams.since import Place
+from ...broker.streams.start_position import Place
 from ...broker.streams.tail import Tail
 from ..redis.clients import FAILURES, RedisAddress
 
@@ -80,7 +80,7 @@ class RedisLog(MessageLog):
         else:
             begin = f"{place.ms}-{place.total}" if place.rows else f"({place.ms}-{place.total}"
         async with self._readers:
-            reply = await self._ask("XRANGE", self._keys.analytics_log(node.encode()), begin, "+", "COUNT", count)
+            reply = await self._ask("XRANGE", self._keys.message_log(node.encode()), begin, "+", "COUNT", count)
         return _entries(node, reply), len(reply) < count
 
     async def _ask(self, *command: Any) -> Any:
@@ -112,14 +112,14 @@ class RedisLog(MessageLog):
             del self._tails[node]
         for node in nodes:
             if node not in self._tails:
-                key = self._keys.analytics_log(node.encode())
+                key = self._keys.message_log(node.encode())
                 newest = _entries(node, await self._ask("XREVRANGE", key, "+", "-", "COUNT", 1))
                 self._tails[node] = Tail(newest[0].ms, newest[0].total) if newest else Tail(0, 0)
                 self._advance()
         if not nodes:
             await asyncio.sleep(RETRY_SECONDS)
             return
-        keys = {self._keys.analytics_log(node.encode()): node for node in nodes}
+        keys = {self._keys.message_log(node.encode()): node for node in nodes}
         lasts = [self._tails[node].last for node in nodes]
         reply = await self._ask("XREAD", "COUNT", TAIL_COUNT, "BLOCK", WAIT_MS, "STREAMS", *keys, *lasts)
         for key, entries in reply.items() if isinstance(reply, dict) else reply or ():

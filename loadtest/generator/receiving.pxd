@@ -28,7 +28,7 @@ cdef enum:
 
 cdef struct Receiving:
     const Shape* shape          # borrowed
-    Subscribers* subscribers            # borrowed; NULL if the shape is not SHARED
+    Subscribers* subscribers    # borrowed; NULL if the shape is not SHARED
     int qos
     uint32_t payload            # bytes
     uint8_t level               # of the protocol

@@ -48,7 +48,7 @@ LAYERS: dict[str, list[str]] = {
         "admin",
         "clock lifecycle",
         "node",
-        "child append_only_file",
+        "supervised_process append_only_file",
         "private_redis",
         "process",
         "supervisor audit",

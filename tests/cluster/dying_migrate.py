@@ -11,7 +11,7 @@ from typing import Any
 
 from flockmq.broker.cli import main
 from flockmq.broker.storage import sqlite_file
-from flockmq.cluster.migration.places import SqlitePlace
+from flockmq.cluster.migration.endpoints import SqlitePlace
 from flockmq.cluster.migration.redis_place import RedisPlace
 from flockmq.cluster.migration.redis_state import KeyWriter
 

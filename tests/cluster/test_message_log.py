@@ -396,7 +396,7 @@ def test_a_message_of_a_shared_subscription_is_logged_once(start_cluster: StartC
         if qos:  # neither has acknowledged anything; one of them ends, the node of the other one dies
             until(lambda: len(workers[0].look().seen) == len(workers[1].look().seen) == 4)
             workers[0].client.close()
-            last = Worker(cluster["c"].port, "last", qos)  # before b is dead: a group without members ends
+            last = Worker(cluster["c"].port, "last", qos)  # before b is dead: a group without subscribers ends
             cluster["b"].kill()
             given = sent if qos == 1 else [body for body in sent if body not in workers[0].seen + workers[1].seen]
             assert sorted(set(last.wait_for(len(given))), key=int) == given

@@ -21,7 +21,7 @@ from flockmq.broker.core.session_expiry import NEVER
 from flockmq.broker.core.will import Will
 from flockmq.broker.errors import FlockError
 from flockmq.broker.storage import sqlite_file
-from flockmq.cluster.migration.places import Mark, Stage
+from flockmq.cluster.migration.endpoints import Mark, Stage
 from flockmq.cluster.migration.redis_place import RedisPlace
 from flockmq.cluster.migration.redis_state import RedisState
 from flockmq.cluster.migration.sqlite_state import RecordWriter, SqliteState

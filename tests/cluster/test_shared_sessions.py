@@ -1,8 +1,8 @@
 """A persistent session of a cluster at the node that has its client: the messages that arrive from Redis, and when."""
 
-from flockmq._speedups.cluster.arrivals import arrive, unfinished
 from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq._speedups.cluster.message_codec import encode_entry, encode_message
+from flockmq._speedups.cluster.redis_deliveries import arrive, unfinished
 from flockmq._speedups.session import session_store, session_view
 from flockmq._speedups.session.session import Session
 from flockmq._speedups.session.turn import Turn

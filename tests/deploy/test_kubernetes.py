@@ -22,7 +22,7 @@ import pytest
 import redis
 import yaml
 
-from flockmq.broker.auth import exposure
+from flockmq.broker.auth import listener_exposure
 from flockmq.broker.auth.password_file import read_users
 from flockmq.broker.auth.passwords import hash_password
 from flockmq.broker.config.load import load
@@ -146,8 +146,8 @@ def test_clients_need_a_user(components: tuple[str, ...], tmp_path: Path) -> Non
     """Whom the operator has put into the Secret; it stands where the configuration looks for it."""
     objects = build(*components)
     node = config(objects, tmp_path)
-    assert list(exposure.reachable(node)) and not node.auth.allow_anonymous and node.auth.redis
-    exposure.check(node)
+    assert list(listener_exposure.reachable(node)) and not node.auth.allow_anonymous and node.auth.redis
+    listener_exposure.check(node)
     spec, container = pod(objects)
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     place, _, name = node.auth.password_file.rpartition("/")

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from flockmq.broker.core.strangers import LINES
+from flockmq.broker.core.log_limiter import LINES
 from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from flockmq.broker import supervisor as workers
-from flockmq.broker.child import LONG_LIFE, Child
 from flockmq.broker.errors import ListenError
 from flockmq.broker.listeners.bind import bind, host_name
+from flockmq.broker.supervised_process import LONG_LIFE, SupervisedProcess
 from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.certificates import Authority
 from tests.harness.deadline import DEADLINE
@@ -46,7 +46,7 @@ while True:
 """
 SUPERVISOR = """
 import json, sys
-from flockmq.broker import child, logs, supervisor as workers
+from flockmq.broker import supervised_process, logs, supervisor as workers
 for name, value in json.loads(sys.argv[2]).items():
     setattr(child if hasattr(child, name) else workers, name, value)
 logs.configure("info", "json")
@@ -141,7 +141,7 @@ def test_a_worker_that_died_starts_again(supervise: Callable[..., Supervised]) -
 
 
 def test_waits_double_to_a_limit() -> None:
-    worker = Child("worker", {}, [])
+    worker = SupervisedProcess("worker", {}, [])
     delays = []
     for _ in range(9):
         worker.began = time.monotonic()

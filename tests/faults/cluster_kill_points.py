@@ -42,7 +42,7 @@ from unittest.mock import patch
 from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq.broker import cli
 from flockmq.cluster.life import ClusterLife
-from flockmq.cluster.membership.cleanup import Cleanup
+from flockmq.cluster.membership.dead_nodes import DeadNodes
 from flockmq.cluster.redis.store import RedisStore
 from flockmq.cluster.sessions.assignments import Assignments
 from flockmq.cluster.sessions.loading import Loading
@@ -195,9 +195,9 @@ def install(point: str, count: int) -> None:
     around(Assignments, "_recovered", here("given-asked"), here("given-recovered"))
     around(RedisStore, "_number", given("given"), nothing)
     around(RedisStore, "_taken", settled, nothing)
-    around(Cleanup, "take_due", nothing, soon("grace-asked"))
-    around(Cleanup, "_due_taken", here("grace-due"), nothing)
-    around(Cleanup, "_buried", here("buried-given"), nothing)
+    around(DeadNodes, "take_due", nothing, soon("grace-asked"))
+    around(DeadNodes, "_due_taken", here("grace-due"), nothing)
+    around(DeadNodes, "_buried", here("buried-given"), nothing)
     around(RedisStore, "commit", given("before-given"), nothing)
     around(RedisStore, "commit", here("before-commit"), arm)
     around(RedisStore, "_send", nothing, sent)
@@ -208,8 +208,8 @@ def install(point: str, count: int) -> None:
     around(TakeOver, "ended", nothing, here("released"))
     around(TakeOver, "ended", nothing, releases)
     around(RedisStore, "_number", released, nothing)
-    around(Cleanup, "_buried", handed_over, nothing)
-    around(Cleanup, "_due_taken", due("due-taken"), due("due-published"))
+    around(DeadNodes, "_buried", handed_over, nothing)
+    around(DeadNodes, "_due_taken", due("due-taken"), due("due-published"))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def make_target() -> Callable[[bytes], None]:
     packets = importlib.import_module("flockmq._speedups.codec.packets")
     msgpack = importlib.import_module("flockmq._speedups.base.msgpack")
     errors = importlib.import_module("flockmq._speedups.codec.errors")
-    arrivals = importlib.import_module("flockmq._speedups.cluster.arrivals")
+    arrivals = importlib.import_module("flockmq._speedups.cluster.redis_deliveries")
     message_codec = importlib.import_module("flockmq._speedups.cluster.message_codec")
     inprocess = importlib.import_module("tests.harness.inprocess")
     batches = importlib.import_module("flockmq._speedups.cluster.batches")

@@ -14,7 +14,7 @@ from flockmq._speedups.codec.encode import encode
 from flockmq._speedups.codec.packets import Connect
 from flockmq.broker.admin.http.authorization import FREE_FAILURES
 from flockmq.broker.admin.http.tokens import add
-from flockmq.broker.core.strangers import LINES
+from flockmq.broker.core.log_limiter import LINES
 from flockmq.broker.listeners.bind import truster
 from flockmq.broker.listeners.forwarded import client_of
 from tests.harness.broker_process import BrokerProcess

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from flockmq.cluster.membership.cleanup import Cleanup
+from flockmq.cluster.membership.dead_nodes import DeadNodes
 from flockmq.cluster.membership.lease import Lease
 from flockmq.cluster.peers import wire
 from flockmq.cluster.peers.members import Members
@@ -88,7 +88,7 @@ def confirm_early(handle: Any) -> Any:
 
 
 def no_wills(buried: Any) -> Any:
-    def forgotten(self: Cleanup, reply: Any) -> None:
+    def forgotten(self: DeadNodes, reply: Any) -> None:
         buried(self, [])
 
     return forgotten

@@ -21,7 +21,7 @@ from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq.broker.core.data_plane import DataPlane
 from flockmq.broker.state_machine import ILLEGAL
 from flockmq.cluster.life import ClusterLife
-from flockmq.cluster.membership.losses import STARTED_TWICE
+from flockmq.cluster.membership.data_loss import STARTED_TWICE
 from flockmq.cluster.redis.link import DECLARED_DEAD
 from flockmq.loadtest.prove.client import NEVER
 from flockmq.loadtest.prove.history import Delivered

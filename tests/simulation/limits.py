@@ -12,7 +12,7 @@ from flockmq.loadtest.prove.history import Delivered, History, Published
 # Findings of the checkers about messages and wills that clients did not get, or got after later ones.
 MISSED = re.compile(r"^(?:I1|G4) .*?, (?P<client>[a-z]+ \d+|latecomer) never got it$")
 DELAYED = re.compile(r"^I1 .* was acknowledged, and went to (?P<got>\[.*\]) only$")
-MISSED_BY_GROUP = re.compile(r"^I9 .* went to no member$")
+MISSED_BY_GROUP = re.compile(r"^I9 .* went to no subscriber$")
 LATER = re.compile(r"^I3 (?P<client>.*) got (?P<name>b'.*?') after ")
 NAME = re.compile(r"b'.*?'")  # of a message or will, in a finding
 WILL = re.compile(r"^I6 the (?:delayed )?will .* (?:never came|came late)$")
@@ -92,7 +92,7 @@ class Drops:
     def judge(self, keys: Mapping[bytes, Any]) -> None:
         """Notice queues that have too much.
 
-        Queues of members have as much as there is room for: a tenant's limit is judged by the messages alone, without
+        Queues of subscribers have as much as there is room for: a tenant's limit is judged by the messages, without
         the name of the group and the place that are before them there.
         """
         queues = {key: queue for key, queue in keys.items() if key.startswith(b"mq:q:") and b"worker" not in key}
@@ -124,7 +124,7 @@ def excused(
     drops: Drops,
     of_nodes: int,
     listeners: Iterable[str],
-    members: Iterable[str],
+    subscribers: Iterable[str],
 ) -> set[str]:
     """The findings that are none, since the messages were dropped at full queues.
 
@@ -137,7 +137,7 @@ def excused(
         drops: of Redis.
         of_nodes: messages that nodes have dropped, or have noted as dropped by Redis.
         listeners: clients with persistent sessions that get all wills and delayed messages.
-        members: of the group.
+        subscribers: of the group.
     """
     if limits == NO_LIMITS:
         return set()
@@ -146,7 +146,7 @@ def excused(
     for client, each in missing.items():
         allowed = drops.of[client]
         if client == OF_GROUP:
-            allowed = drops.of_groups + sum(drops.of[member] for member in members)
+            allowed = drops.of_groups + sum(drops.of[subscriber] for subscriber in subscribers)
         if limits.drop_old or client.startswith("visitor"):
             allowed += of_nodes
         if len({NAME.findall(finding)[0] for finding in each}) > allowed:

@@ -1,24 +1,24 @@
 """Deliberate faults of the product, one at a time: the simulation has to find each of them."""
 
 from flockmq.broker.core.sessions import Sessions
-from flockmq.cluster.membership.cleanup import Cleanup
 from flockmq.cluster.membership.clock import ClusterClock
+from flockmq.cluster.membership.data_loss import DataLoss
+from flockmq.cluster.membership.dead_nodes import DeadNodes
 from flockmq.cluster.membership.heartbeat import Heartbeat
 from flockmq.cluster.membership.inbox import Inbox
 from flockmq.cluster.membership.lease import Lease
-from flockmq.cluster.membership.losses import Losses
-from flockmq.cluster.membership.recovery import Recovery
+from flockmq.cluster.membership.reconnection import Reconnection
 from flockmq.cluster.peers.members import Members
 from flockmq.cluster.peers.node_link import NodeLink
 from flockmq.cluster.redis.store import RedisStore
 from flockmq.cluster.replication.barrier import Barrier
 from flockmq.cluster.replication.snapshot import SnapshotReader
 from flockmq.cluster.sessions.assignments import Assignments
+from flockmq.cluster.sessions.claim_reconciliation import ClaimReconciliation
 from flockmq.cluster.sessions.delayed_messages import DelayedMessages
 from flockmq.cluster.sessions.loading import Loading
-from flockmq.cluster.sessions.reclaim import Reclaim
 from flockmq.cluster.sessions.takeover import TakeOver
-from flockmq.cluster.sessions.unfinished import Unfinished
+from flockmq.cluster.sessions.unconfirmed_messages import UnconfirmedMessages
 from flockmq.cluster.sessions.wills import Wills
 from tests.simulation import broken_methods as broken
 from tests.simulation.mutation import Mutation
@@ -181,14 +181,14 @@ ALL = (
         "unfinished not restored",
         "G3",
         "a node does not give Redis back what it has lost of QoS 2 that clients have not completed",
-        methods=((Unfinished, "restore", broken.answers(None)),),
+        methods=((UnconfirmedMessages, "restore", broken.answers(None)),),
         plan="lost handshakes",
     ),
     Mutation(
         "ended not kept",
         "G3",
         "nor does it if the connection has ended and Redis has not confirmed that",
-        methods=((Unfinished, "keep", broken.nothing),),
+        methods=((UnconfirmedMessages, "keep", broken.nothing),),
         plan="lost handshakes, ended",
     ),
     # ---- subscribed means subscribed ----
@@ -220,7 +220,7 @@ ALL = (
         "logs not read",
         "G4",
         "a node whose link is back does not read the other nodes' logs",
-        methods=((SnapshotReader, "read_logs", broken.answers(None)),),
+        methods=((SnapshotReader, "read_repair_logs", broken.answers(None)),),
     ),
     Mutation(
         "log batch not published",
@@ -303,7 +303,7 @@ ALL = (
         "claims not compared",
         "G5",
         "a node whose link is back does not compare its claims with those in Redis",
-        methods=((Reclaim, "_compare", broken.nothing), (Reclaim, "_granted", broken.nothing)),
+        methods=((ClaimReconciliation, "_compare", broken.nothing), (ClaimReconciliation, "_granted", broken.nothing)),
     ),
     Mutation(
         "loss reported twice",
@@ -322,7 +322,7 @@ ALL = (
         "wills forgotten",
         "G6",
         "the node that declares another one dead does not publish its wills",
-        methods=((Cleanup, "_buried", broken.no_wills),),
+        methods=((DeadNodes, "_buried", broken.no_wills),),
     ),
     Mutation(
         "wills not settled",
@@ -638,7 +638,7 @@ ALL = (
         "acknowledged by one that has gone",
         "G1",
         "a node whose link is back compares the queues of its clients, not of clients that have just gone",
-        methods=((Unfinished, "numbers", broken.of_connected),),
+        methods=((UnconfirmedMessages, "numbers", broken.of_connected),),
     ),
     Mutation(
         "lost heartbeats",
@@ -650,7 +650,7 @@ ALL = (
         "lost acknowledgements, not missed",
         "G1",
         "a node compares its count of calls with one that has also calls whose replies it has never had",
-        methods=((Losses, "_compare", broken.forget_unreplied),),
+        methods=((DataLoss, "_compare", broken.forget_unreplied),),
     ),
     Mutation(
         "confirmed too late",
@@ -662,7 +662,7 @@ ALL = (
         "caught up without a membership",
         "G5",
         "a node whose link is back sends what it reads from queues also if it was declared dead",
-        methods=((Recovery, "_confirm", broken.answers(None)),),
+        methods=((Reconnection, "_confirm", broken.answers(None)),),
         plan="declared dead while it caught up",
     ),
     Mutation(

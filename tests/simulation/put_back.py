@@ -3,9 +3,9 @@
 Faults with a separate plan (meetings.py) have its name. Where a later safeguard hides a fault, both are broken.
 """
 
+from flockmq.cluster.membership.data_loss import DataLoss
 from flockmq.cluster.membership.lease import Lease
-from flockmq.cluster.membership.losses import Losses
-from flockmq.cluster.membership.recovery import Recovery
+from flockmq.cluster.membership.reconnection import Reconnection
 from flockmq.cluster.peers.members import Members
 from flockmq.cluster.peers.node_link import NodeLink
 from flockmq.cluster.redis.connector import Connector
@@ -63,7 +63,7 @@ PUT_BACK = (
         "losses not noticed",
         "G8",
         "a node whose link is back does not notice that Redis has lost data",
-        methods=((Losses, "_compare", broken.answers("")),),
+        methods=((DataLoss, "_compare", broken.answers("")),),
     ),
     Mutation(
         "missed wills",
@@ -75,7 +75,7 @@ PUT_BACK = (
         "departed forgotten",
         "G4",
         "a node that loses its link again while it catches up forgets the nodes that have left",
-        methods=((Recovery, "_resume", broken.forget_departed),),
+        methods=((Reconnection, "_resume", broken.forget_departed),),
     ),
     Mutation(
         "retained forgotten",

@@ -189,9 +189,9 @@ REGRESSIONS = {
             ("older connection, confirmed", [Step(2900, "keep", (0, False))]),
         )
     },
-    # I9, S1: a member of a group was first in the rotation, and its node had filled its queue with messages that it had
-    # leased for another member. So a message found no room, and waited for ever, although other members had room.
-    "filled member": Plan(
+    # I9, S1: a subscriber of a group was first in the rotation, and its node had filled its queue with messages that
+    # were assigned for another one. So a message found no room, and waited for ever, although others had room.
+    "filled subscriber": Plan(
         1,
         (
             ClientPlan("publisher 0", "publisher", 4, node="n0"),

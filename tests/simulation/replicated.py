@@ -64,9 +64,9 @@ def _of_groups(keys: Keys) -> Iterator[str]:
     expected = {(group, b"d:") for group in keys.get(b"mq:groups", NOTHING)}
     for sort, kind in ((b"c:", b"mq:subs:"), (b"n:", b"mq:routes:")):
         expected |= {(name, sort + of) for of, names in _items(keys, kind) for name in names if is_shared(name)}
-    found = {(group, member) for group, members in _items(keys, b"mq:gs:") for member in members}
-    for group, member in sorted(found ^ expected):
-        yield f"{member.decode()} is {'a' if (group, member) in found else 'no'} member of {group.decode()}"
+    found = {(group, subscriber) for group, subscribers in _items(keys, b"mq:gs:") for subscriber in subscribers}
+    for group, subscriber in sorted(found ^ expected):
+        yield f"{subscriber.decode()} is {'a' if (group, subscriber) in found else 'no'} subscriber of {group.decode()}"
 
 
 def _of_members(node: ClusterLife, keys: Keys) -> Iterator[str]:
@@ -111,7 +111,7 @@ def _of_sessions(node: ClusterLife, keys: Keys) -> Iterator[str]:
 
 
 def _of_claims(node: ClusterLife, keys: Keys, ordered: bool) -> Iterator[str]:
-    """The epochs of its connections, their wills, and the room of those that are members of groups."""
+    """The epochs of its connections, their wills, and the room of those that are subscribers of groups."""
     filters, own = node.data_plane.router.filters, node.replica.members._link.node_id
     epochs = node.sessions.claims.epochs
     if epochs != (owned := {int(each.split(b"\0")[1]) for each in keys.get(b"mq:owned:" + own, ())}):

@@ -71,7 +71,7 @@ def test_a_node_notes_its_number_of_leases_when_its_link_is_back() -> None:
 
 
 def test_a_member_that_comes_when_the_last_one_leaves_gets_messages() -> None:
-    """With this seed Redis forgot the room of the new member, as the node left the group within the same block."""
+    """With this seed Redis forgot the room of the new subscriber, as the node left the group within the same block."""
     judged(simulate("--seeds", "21033130..21033130"))
 
 

@@ -21,7 +21,7 @@ from flockmq._speedups.codec.packets import (
     Unsubscribe,
 )
 from flockmq._speedups.codec.reason_codes import ReasonCode
-from flockmq.broker.streams.since import parse_since
+from flockmq.broker.streams.start_position import parse_since
 from tests.conftest import StartBroker, StartLogging
 from tests.harness.broker_process import until
 from tests.harness.deadline import DEADLINE

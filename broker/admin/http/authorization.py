@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from aiohttp import HttpVersion11, web
 
 from ... import logs
-from ...core.strangers import Strangers
+from ...core.log_limiter import LogLimiter
 from .problems import Problem, whole_broker
 from .server import Connection
 from .tokens import ROLES, Holder, Tokens
@@ -68,12 +68,12 @@ class AdminAuthorization:
 
     Args:
         tokens: of the node.
-        strangers: returns addresses whose lines in the log are summed up.
+        log_limiter: returns addresses whose lines in the log are summed up.
     """
 
-    def __init__(self, tokens: Tokens, strangers: Callable[[], Strangers]) -> None:
+    def __init__(self, tokens: Tokens, log_limiter: Callable[[], LogLimiter]) -> None:
         self._tokens = tokens
-        self._strangers = strangers
+        self._log_limiter = log_limiter
         self.failures = Failures()
 
     def judge(self, request: web.Request, role: str, *, is_socket: bool = False) -> Holder:
@@ -151,7 +151,7 @@ class AdminAuthorization:
                 HTTPStatus.FORBIDDEN, "too many wrong tokens from this address", Retry_After=str(int(wait) + 1)
             )
         self.failures.add(address)
-        self._strangers().write(log.warning, "wrong token over HTTP", address=address, path=request.path)
+        self._log_limiter().write(log.warning, "wrong token over HTTP", address=address, path=request.path)
         return Problem(HTTPStatus.UNAUTHORIZED, "unknown token", WWW_Authenticate="Bearer")
 
 

@@ -77,7 +77,7 @@ class Log:
 
     def __init__(self, connection: Connection, keys: Keys, node: str) -> None:
         self.node = node
-        self.key = keys.analytics_log(node.encode())
+        self.key = keys.message_log(node.encode())
         self._connection = connection
 
     def first(self) -> Entry | None:
@@ -178,7 +178,7 @@ class Logs:
 
     def ask(self, command: Callable[..., tuple[Any, ...]], arguments: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         """Replies by node to `command(key, *arguments of the node)`, sent as one pipeline."""
-        commands = [command(self.keys.analytics_log(node.encode()), *more) for node, more in arguments.items()]
+        commands = [command(self.keys.message_log(node.encode()), *more) for node, more in arguments.items()]
         return dict(zip(arguments, self.connection.ask_all(commands) if commands else [], strict=True))
 
 

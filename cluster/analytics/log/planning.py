@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..errors import BlockError
 from ..options import LATEST, SourceOptions
 from ..position import MAX, START, Position
-from .cut import Backlog, cut
+from .batch_end import Backlog, cut
 from .jobs import reads
 from .log import (
     Entry,

@@ -5,7 +5,7 @@ local client_failed, each = damage.client_failed, damage.each
 local count_call, live = nodes.count_call, nodes.live
 local new_outbox, send_outbox = subscribers.new_outbox, subscribers.send_outbox
 local dispatch_all = assignments.dispatch_all
-local settle = moves.settle
+local settle = transfers.settle
 
 -- Acknowledgements of a client.
 local function acknowledge(i, job)

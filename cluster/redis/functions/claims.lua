@@ -5,8 +5,9 @@ local attempt, each, note_damage, refusal = damage.attempt, damage.each, damage.
 local CLIENT = damage.CLIENT
 local count_call, live = nodes.count_call, nodes.live
 local clock, now, LATE = clock.clock, clock.now, clock.LATE
-local starts = processes.starts
-local earlier, end_session, forget, held = endings.earlier, endings.end_session, endings.forget, endings.held
+local starts = redis_restarts.starts
+local earlier, end_session = session_ends.earlier, session_ends.end_session
+local forget, held = session_ends.forget, session_ends.held
 local begin_grace, give_back = groups.begin_grace, groups.give_back
 
 local FLAP_SECONDS = 10       -- take-overs of a session within this time of each other count as a fight

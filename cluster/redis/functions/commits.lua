@@ -7,13 +7,13 @@ local seq_of = nodes.seq_of
 local PROGRESS = wills.PROGRESS
 local new_outbox, send_outbox = subscribers.new_outbox, subscribers.send_outbox
 local dispatch_all = assignments.dispatch_all
-local share = shares.share
-local check_keys, move = moves.check_keys, moves.move
+local share = shared_publishes.share
+local check_keys, move = transfers.check_keys, transfers.move
 local delay_messages = delayed.delay_messages
 local add_log_entry, log_obstacle = log.add_log_entry, log.log_obstacle
-local push = pushes.push
+local push = queue_appends.push
 local apply = records.apply
-local release_one = releases.release_one
+local release_one = disconnects.release_one
 
 local function lives(prefix, cid, incarnation)
   return tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x') or 0) == incarnation

@@ -4,7 +4,7 @@ local register = library.register
 local attempt, each, note_damage, GROUP = damage.attempt, damage.each, damage.note_damage, damage.GROUP
 local live = nodes.live
 local clock = clock.clock
-local noted_tails, starts = processes.noted_tails, processes.starts
+local noted_tails, starts = redis_restarts.noted_tails, redis_restarts.starts
 local change, mark = changes.change, changes.mark
 local add_waiting, empty_waiting, waiting_bytes = tenants.add_waiting, tenants.empty_waiting, tenants.waiting_bytes
 local body_of, each_of_groups, is_group = backlog.body_of, backlog.each_of_groups, backlog.is_group
@@ -14,7 +14,7 @@ local new_outbox, send_outbox = subscribers.new_outbox, subscribers.send_outbox
 local binding_of, unbind = rotation.binding_of, rotation.unbind
 local dispatch, dispatch_all = assignments.dispatch, assignments.dispatch_all
 local return_assignment = assignments.return_assignment
-local failed, finish_entries = moves.failed, moves.finish_entries
+local failed, finish_entries = transfers.failed, transfers.finish_entries
 
 -- A group that is declared has the subscriber `d:`, so that it exists without others. Its settings are in the hash
 -- `groups`, and one by one in the group's own hash, as `o:` and the name.
@@ -236,7 +236,7 @@ register('lost_places', {'no-writes', 'allow-oom'}, function(prefix, node, place
     return {'missed'}
   end
   local list, found = cmsgpack.unpack(places), {}
-  local earlier = noted_tails(prefix) and not processes.known[prefix .. node] and processes.tails or {}
+  local earlier = noted_tails(prefix) and not redis_restarts.known[prefix .. node] and redis_restarts.tails or {}
   each(#list / 2, function(i)
     local group, key = list[2 * i - 1], prefix .. 'g:' .. list[2 * i - 1]
     local last = tonumber(redis.call('HGET', key, 'n') or redis.call('HGET', prefix .. 'shared', 'n') or math.huge)
@@ -246,8 +246,8 @@ register('lost_places', {'no-writes', 'allow-oom'}, function(prefix, node, place
   end, function(i, reason)
     note_damage(prefix, GROUP, list[2 * i - 1], reason)
   end)
-  if processes.known and not found[1] then
-    processes.known[prefix .. node] = true
+  if redis_restarts.known and not found[1] then
+    redis_restarts.known[prefix .. node] = true
   end
   return {'ok', found}
 end)
@@ -270,7 +270,7 @@ register('assigned', {'no-writes', 'allow-oom'}, function(prefix, node)
   return {assignments, totals}
 end)
 
-endings.give_back, endings.leave_groups = give_back, leave_groups
+session_ends.give_back, session_ends.leave_groups = give_back, leave_groups
 return {
   begin_grace = begin_grace, end_node_assignments = end_node_assignments, give_back = give_back,
   join_group = join_group,

@@ -4,10 +4,10 @@ local register, notify = library.register, library.notify
 local attempt, each, note_damage, CLIENT = damage.attempt, damage.each, damage.note_damage, damage.CLIENT
 local live, seq_of = nodes.live, nodes.seq_of
 local advance_clock, clock = clock.advance_clock, clock.clock
-local starts = processes.starts
+local starts = redis_restarts.starts
 local change, mark = changes.change, changes.mark
-local begin_expiry, earlier, end_session = endings.begin_expiry, endings.earlier, endings.end_session
-local held = endings.held
+local begin_expiry, earlier, end_session = session_ends.begin_expiry, session_ends.earlier, session_ends.end_session
+local held = session_ends.held
 local begin_grace, end_node_assignments = groups.begin_grace, groups.end_node_assignments
 
 register('join', {}, function(prefix, node, layout, description)
@@ -16,10 +16,10 @@ register('join', {}, function(prefix, node, layout, description)
   if found ~= layout then
     return {'layout', found}
   end
-  local off = outage.begin(prefix, redis.call('HKEYS', prefix .. 'nodes'))
+  local off = downtime.begin(prefix, redis.call('HKEYS', prefix .. 'nodes'))
   redis.call('HSET', prefix .. 'nodes', node, 1)
-  if processes.known then
-    processes.known[prefix .. node] = true
+  if redis_restarts.known then
+    redis_restarts.known[prefix .. node] = true
   end
   redis.call('HSET', prefix .. 'node:' .. node, 'seq', 0, 'state', 'joining', 'starts', starts.count(prefix),
     unpack(cmsgpack.unpack(description)))
@@ -67,8 +67,8 @@ register('beat', {'allow-oom'}, function(prefix, node, elapsed, description)
   if not confirm(prefix, node) then
     return {'gone'}
   end
-  if processes.known then
-    processes.known[prefix .. node] = true
+  if redis_restarts.known then
+    redis_restarts.known[prefix .. node] = true
   end
   local epoch = redis.pcall('GET', prefix .. 'epoch')
   redis.call('HSET', prefix .. 'node:' .. node, 'epoch', type(epoch) == 'string' and epoch or 0, 'starts',
@@ -197,7 +197,7 @@ register('bury', {'allow-oom'}, function(prefix, node, dead, heartbeats)
     result[#result + 1] = will
   end)
   remove(prefix, dead)
-  attempt(prefix, NODE, dead, outage.lose, prefix, dead, true)
+  attempt(prefix, NODE, dead, downtime.lose, prefix, dead, true)
   return result
 end)
 
@@ -215,7 +215,7 @@ register('leave', {'allow-oom'}, function(prefix, node)
   if live(prefix, node) then
     attempt(prefix, NODE, node, pass_on_wills, prefix, node)
     remove(prefix, node)
-    attempt(prefix, NODE, node, outage.lose, prefix, node, false)
+    attempt(prefix, NODE, node, downtime.lose, prefix, node, false)
   end
   return {'ok'}
 end)

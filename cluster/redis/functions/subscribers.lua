@@ -5,7 +5,7 @@
 local append, call, publish, notify = library.append, library.call, library.publish, library.notify
 local AT_ONCE, LARGE, NOTHING = library.AT_ONCE, library.LARGE, library.NOTHING
 local live = nodes.live
-local note_tail, noted_tails = processes.note_tail, processes.noted_tails
+local note_tail, noted_tails = redis_restarts.note_tail, redis_restarts.noted_tails
 local write_bytes = tenants.write_bytes
 local FIRST_HEAD = backlog.FIRST_HEAD
 

@@ -2,10 +2,10 @@
 
 import struct
 
-from flockmq._speedups.cluster.arrivals import arrive, assigned
 from flockmq._speedups.cluster.group_assignments import GroupAssignments
 from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq._speedups.cluster.message_codec import encode_message
+from flockmq._speedups.cluster.redis_deliveries import arrive, assigned
 from flockmq._speedups.routing.router import Router
 from flockmq._speedups.session import session_store
 from flockmq._speedups.session.group import Group

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flockmq._speedups.cluster.block import Block
+from flockmq._speedups.cluster.commit_block import Block
 from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq._speedups.codec.properties import encode_block
 from flockmq._speedups.log.message_log import MessageLog

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flockmq.broker.config.link import HOP, MAX_WANTED, SENDS, WANTED
-from flockmq.broker.interest.guests import number_of
+from flockmq.broker.interest.incoming_links import number_of
 from tests.harness.inprocess import Client, Node
 
 

@@ -1,4 +1,4 @@
-# Sets of subscription identifiers in the queue of a session. See identifier_sets.pyx.
+# Sets of subscription identifiers in the queue of a session. See subscription_identifiers.pyx.
 
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 

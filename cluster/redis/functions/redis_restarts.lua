@@ -8,7 +8,7 @@ local clock = clock.clock
 -- it has executed no function.
 local TAILS = 120000          -- milliseconds for which it notes them: after that no node still has clients of before
 local MAX_TAILS = 20000
-local processes = {
+local redis_restarts = {
   born = {},                  -- by prefix, the time of the first call
   noted = 0,                  -- number of `tails`
   tails = {},                 -- key of a session or group -> {incarnation or 0, end}; nil: nothing is noted any more
@@ -55,20 +55,20 @@ end
 
 -- The table of the noted ends; nil if there is none any more.
 local function noted_tails(prefix)
-  if processes.tails and not call.timed then
+  if redis_restarts.tails and not call.timed then
     local fine, time = pcall(clock, prefix)        -- it may be damaged
-    call.timed, processes.born[prefix] = true, processes.born[prefix] or fine and time
-    if fine and time - processes.born[prefix] > TAILS then
-      processes.tails, processes.known = nil, nil
+    call.timed, redis_restarts.born[prefix] = true, redis_restarts.born[prefix] or fine and time
+    if fine and time - redis_restarts.born[prefix] > TAILS then
+      redis_restarts.tails, redis_restarts.known = nil, nil
     end
   end
-  return processes.tails
+  return redis_restarts.tails
 end
 
 local function note_tail(key, incarnation, tail)
-  if not processes.tails[key] and processes.noted < MAX_TAILS then
-    processes.tails[key] = {incarnation, tail}
-    processes.noted = processes.noted + 1
+  if not redis_restarts.tails[key] and redis_restarts.noted < MAX_TAILS then
+    redis_restarts.tails[key] = {incarnation, tail}
+    redis_restarts.noted = redis_restarts.noted + 1
   end
 end
 
@@ -76,12 +76,13 @@ end
 -- numbers with this process may have had other messages from there on.
 local function common_end(prefix, node, cid, incarnation, head)
   local tail = head + redis.call('LLEN', prefix .. 'q:' .. cid)
-  local before = noted_tails(prefix) and not processes.known[prefix .. node] and processes.tails[prefix .. 's:' .. cid]
+  local has_tails = noted_tails(prefix) and not redis_restarts.known[prefix .. node]
+  local before = has_tails and redis_restarts.tails[prefix .. 's:' .. cid]
   return before and before[1] == incarnation and math.min(tail, before[2]) or tail
 end
 
-processes.common_end = common_end
-processes.note_tail = note_tail
-processes.noted_tails = noted_tails
-processes.starts = starts
-return processes
+redis_restarts.common_end = common_end
+redis_restarts.note_tail = note_tail
+redis_restarts.noted_tails = noted_tails
+redis_restarts.starts = starts
+return redis_restarts

@@ -16,7 +16,7 @@ PR_SET_PDEATHSIG = 1
 PYTHON = (sys.executable, "-P", "-m")  # before a module; -P: a `flockmq` in the working directory is not this package
 
 
-class Child:
+class SupervisedProcess:
     """One process, over all its lives.
 
     Args:

@@ -3,9 +3,9 @@
 local notify, AT_ONCE, LARGE = library.notify, library.AT_ONCE, library.LARGE
 local client_failed, each = damage.client_failed, damage.each
 local clock = clock.clock
-local note_tail, noted_tails = processes.note_tail, processes.noted_tails
+local note_tail, noted_tails = redis_restarts.note_tail, redis_restarts.noted_tails
 local write_bytes = tenants.write_bytes
-local earlier = endings.earlier
+local earlier = session_ends.earlier
 local part_of_group = backlog.part_of_group
 local send_apart = subscribers.send_apart
 

@@ -5,8 +5,7 @@ import time
 import pytest
 
 from flockmq.broker import logs
-from flockmq.broker.core import strangers
-from flockmq.broker.core.strangers import LINES, SECONDS, Strangers
+from flockmq.broker.core.log_limiter import LINES, SECONDS, LogLimiter
 
 Line = tuple[str, dict[str, object]]
 
@@ -16,13 +15,13 @@ def lines() -> list[Line]:
     return []
 
 
-def cause(made: Strangers, lines: list[Line], number: int, address: str, event: str = "refused") -> None:
+def cause(made: LogLimiter, lines: list[Line], number: int, address: str, event: str = "refused") -> None:
     for port in range(number):
         made.write(lambda e, **v: lines.append((e, v)), event, address=address and f"{address}:{port}", client_id="a")
 
 
 def test_few_lines_are_written(lines: list[Line]) -> None:
-    made = Strangers()
+    made = LogLimiter()
     cause(made, lines, LINES, "192.0.2.1")
     made.close()
     assert len(lines) == LINES
@@ -30,7 +29,7 @@ def test_few_lines_are_written(lines: list[Line]) -> None:
 
 
 def test_many_are_summed_up_at_the_end_of_the_period(lines: list[Line]) -> None:
-    made = Strangers()
+    made = LogLimiter()
     cause(made, lines, LINES + 380, "192.0.2.1")
     made.tick(time.monotonic())
     assert len(lines) == LINES
@@ -55,15 +54,15 @@ def test_many_are_summed_up_at_the_end_of_the_period(lines: list[Line]) -> None:
     ],
 )
 def test_one_flood_hides_no_other(first: str, second: str, event: str, are_one: bool, lines: list[Line]) -> None:
-    made = Strangers()
+    made = LogLimiter()
     cause(made, lines, LINES, first)
     cause(made, lines, 1, second, event)
     assert len(lines) == LINES + (not are_one)
 
 
 def test_many_networks_are_one(lines: list[Line], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strangers, "MAX_NETWORKS", 10)
-    made = Strangers()
+    monkeypatch.setattr("flockmq.broker.core.log_limiter.MAX_NETWORKS", 10)
+    made = LogLimiter()
     for n in range(10 + LINES + 7):
         cause(made, lines, 1, f"192.0.2.{n}")
     made.close()
@@ -75,7 +74,7 @@ def test_level_debug_has_all(lines: list[Line]) -> None:
     before = logs.level()
     logs.set_level("debug")
     try:
-        cause(Strangers(), lines, LINES + 5, "192.0.2.1")
+        cause(LogLimiter(), lines, LINES + 5, "192.0.2.1")
     finally:
         logs.set_level(before)
     assert len(lines) == LINES + 5

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from ..._speedups.base.msgpack import pack
-from ..._speedups.cluster.arrivals import unfinished
+from ..._speedups.cluster.redis_deliveries import unfinished
 from ..._speedups.session.session import Session
 from ...broker import logs
 from ...broker.core.data_plane import DataPlane
@@ -26,7 +26,7 @@ Ended = tuple[bytes, int, int, list[tuple[int, bytes]]]  # likewise, with the fi
 log = logs.get("flockmq.cluster")
 
 
-class Unfinished:
+class UnconfirmedMessages:
     """Gives Redis back what it has lost of the queues of this node's clients.
 
     Args:

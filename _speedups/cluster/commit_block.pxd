@@ -1,4 +1,4 @@
-# A block: a turn's changes, packed for Redis, and the numbers of sessions in it. See block.pyx.
+# A block: a turn's changes, packed for Redis, and the numbers of sessions in it. See commit_block.pyx.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 

@@ -14,7 +14,7 @@ from .subscribe import SubscribeHandler
 log = logs.get("flockmq.connect")
 
 
-class Welcome:
+class ConnectAccepted:
     """Lets the packets of an admitted client flow.
 
     Args:

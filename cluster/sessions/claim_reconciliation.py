@@ -12,7 +12,7 @@ from .wills import Wills
 AT_ONCE = 1000  # claims read with one call
 
 
-class Reclaim:
+class ClaimReconciliation:
     """Compares the claims of this node with those in Redis.
 
     Args:

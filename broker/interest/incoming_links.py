@@ -12,10 +12,10 @@ from ..config.link import EVERYTHING, HOP, MAX_WANTED, NOTICE, PATH, SENDS, WANT
 from ..core import tenants
 from ..core.data_plane import DataPlane
 from ..core.session_follower import SessionFollower, Subscription
-from .copies import forget_copies
 from .filters import Rows
 from .interest import Interest, Watch
 from .neighbours import Neighbour
+from .retained_copies import forget_copies
 
 DIGITS = 9  # of a number of rows; of some thousands Python makes no number
 
@@ -40,7 +40,7 @@ class Guest:
         self.told = False  # of a first report
 
 
-class Guests(SessionFollower):
+class IncomingLinks(SessionFollower):
     """Those of a node.
 
     Args:

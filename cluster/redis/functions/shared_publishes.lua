@@ -3,7 +3,7 @@
 local in_parts = library.in_parts
 local attempt, GROUP = damage.attempt, damage.GROUP
 local clock = clock.clock
-local note_tail, noted_tails = processes.note_tail, processes.noted_tails
+local note_tail, noted_tails = redis_restarts.note_tail, redis_restarts.noted_tails
 local write_bytes = tenants.write_bytes
 local keep, supersede, topic_of = backlog.keep, backlog.supersede, backlog.topic_of
 local end_rotation, assign_all, rotation_of = rotation.end_rotation, rotation.assign_all, rotation.rotation_of

@@ -15,7 +15,7 @@ from .posix cimport (
 )
 
 
-cdef class Stream(Outlet):
+cdef class OutgoingConnection(Outlet):
     """A connection of the node.
 
     Args:

@@ -1,4 +1,4 @@
-# A connection of the node itself, served in the turns of its reactor. See stream.pyx.
+# A connection of the node itself, served in the turns of its reactor. See outgoing_connection.pyx.
 
 from libc.stdint cimport uint64_t
 
@@ -10,7 +10,7 @@ cdef enum:
     STREAM_READ = 65536        # bytes of room for each read, at least
 
 
-cdef class Stream(Outlet):
+cdef class OutgoingConnection(Outlet):
     cdef Reactor reactor
     cdef int fd                        # the socket; -1: not open
     cdef int epoll                     # an epoll set with the socket

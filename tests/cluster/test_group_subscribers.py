@@ -24,7 +24,7 @@ IDENTIFIER = b"\x0b\x07"
 
 
 class Nodes(FunctionNodes):
-    """The members `a` and `b` have connections to `n2`."""
+    """The subscribers `a` and `b` have connections to `n2`."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
@@ -46,9 +46,9 @@ class Nodes(FunctionNodes):
     def announce(
         self, cid: bytes, limit: int, *, epoch: int = 0, qos: int = 2, more: tuple[int, bytes] = (0, b"")
     ) -> Any:
-        """Node `n2` announces the room of a member."""
-        member = [GROUP, cid, epoch or self.epochs[cid], abs(limit), int(limit < 0), qos, *more]
-        return self.call("acks", b"n2", [], [[], [], [], [member]])
+        """Node `n2` announces the room of a subscriber."""
+        subscriber = [GROUP, cid, epoch or self.epochs[cid], abs(limit), int(limit < 0), qos, *more]
+        return self.call("acks", b"n2", [], [[], [], [], [subscriber]])
 
     def acknowledge(self, cid: bytes, *numbers: int) -> Any:
         """Node `n2` has acknowledgements of a client, and nothing to announce."""
@@ -98,15 +98,15 @@ def test_messages_go_round_and_wait_when_no_member_has_room(nodes: Nodes) -> Non
 @pytest.mark.parametrize("size", [1, 3, 5, 7, 9, 13, 100])
 def test_nodes_get_messages_by_the_number_of_their_members(nodes: Nodes, size: int) -> None:
     """Whatever the number of messages in a call."""
-    members = {b"n1": 4, b"n2": 3}
-    for node, count in members.items():
+    subscribers = {b"n1": 4, b"n2": 3}
+    for node, count in subscribers.items():
         nodes.call("acks", node, [], [[], [GROUP, 10_000, count, 0, 0], [], []])
     calls = 910 // size
     for _ in range(calls):
         nodes.share(*[message(b"x")] * size)
-    leases = {node: int(nodes.redis.hlen(b"mq:gl:" + node + b" " + GROUP)) for node in members}
-    assert sum(leases.values()) == calls * size
-    assert abs(leases[b"n1"] - calls * size * 4 / 7) <= max(2, size / 4), leases
+    assignments = {node: int(nodes.redis.hlen(b"mq:gl:" + node + b" " + GROUP)) for node in subscribers}
+    assert sum(assignments.values()) == calls * size
+    assert abs(assignments[b"n1"] - calls * size * 4 / 7) <= max(2, size / 4), assignments
 
 
 def test_the_node_of_the_member_is_sent_entries_and_their_numbers(nodes: Nodes) -> None:
@@ -268,7 +268,7 @@ def cluster(start_cluster: StartCluster) -> ClusterProcess:
 
 
 def direct(cluster: ClusterProcess, name: str) -> int:
-    """Messages that Redis has put into the queue of the member by itself."""
+    """Messages that Redis has put into the queue of the subscriber by itself."""
     return int(cluster.redis.client().hget(f"mq:s:{name}", "k" + JOBS) or 0)
 
 
@@ -292,7 +292,7 @@ def test_a_persistent_member_gets_all_without_leases(cluster: ClusterProcess, qo
 
 
 def announced(cluster: ClusterProcess) -> tuple[int, int, int]:
-    """Limit, 1 = by length, and highest QoS of the member `w` as Redis has them; 0 = none."""
+    """Limit, 1 = by length, and highest QoS of the subscriber `w` as Redis has them; 0 = none."""
     with redis.Redis(port=cluster.redis.port) as client:
         packed = client.hget("mq:go:" + JOBS, "c:w")
     found = msgpack.unpackb(packed) if packed else [0] * 7
@@ -356,6 +356,6 @@ def test_a_clean_start_of_a_member_with_a_full_window_loses_nothing_that_waits(n
     nodes.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 1, 1000, 0)
     nodes.announce(b"b", 10)
     found = {decode_message(entry[0])[1] for entry in nodes.queue(b"b")}
-    leases = nodes.redis.hvals(b"mq:gl:n2 " + GROUP)  # they may be dead letters now
+    assignments = nodes.redis.hvals(b"mq:gl:n2 " + GROUP)  # they may be dead letters now
     assert nodes.waiting == 0
-    assert len(found) + len(leases) == 6
+    assert len(found) + len(assignments) == 6

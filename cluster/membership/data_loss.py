@@ -5,12 +5,12 @@ from ..redis.store import RedisStore
 from ..replication.replica import Replica
 from ..sessions.assignments import Assignments
 from ..sessions.takeover import TakeOver
-from ..sessions.unfinished import Unfinished
+from ..sessions.unconfirmed_messages import UnconfirmedMessages
 
 STARTED_TWICE = "Redis has started more than once since this node was there, so its losses can't be known"
 
 
-class Losses:
+class DataLoss:
     """Compares the numbers of this node with the numbers that Redis has.
 
     Args:
@@ -18,17 +18,22 @@ class Losses:
         store: of the node.
         takeover: of the node.
         leases: of the node.
-        unfinished: of the node.
+        unconfirmed: of the node.
     """
 
     def __init__(
-        self, replica: Replica, store: RedisStore, takeover: TakeOver, assignments: Assignments, unfinished: Unfinished
+        self,
+        replica: Replica,
+        store: RedisStore,
+        takeover: TakeOver,
+        assignments: Assignments,
+        unconfirmed: UnconfirmedMessages,
     ) -> None:
         self._replica = replica
         self._store = store
         self._takeover = takeover
         self._assignments = assignments
-        self._unfinished = unfinished
+        self._unconfirmed = unconfirmed
         self._unreplied = 0  # calls that Redis has executed, and whose replies were lost with earlier links
 
     async def find(self, seq: int, change: int, calls: int) -> str:
@@ -43,7 +48,7 @@ class Losses:
         """
         lost = await self._compare(seq, change, calls)
         if lost:
-            await self._unfinished.restore()
+            await self._unconfirmed.restore()
         return lost
 
     async def _compare(self, seq: int, change: int, calls: int) -> str:
@@ -57,7 +62,7 @@ class Losses:
         if not await reader.is_same_history():
             return "Redis has lost changes, and has used their numbers for others"
         # Numbers of queues and places of groups would be used again, for other messages.
-        if await reader.has_lost(self._unfinished.numbers()):
+        if await reader.has_lost(self._unconfirmed.numbers()):
             return LOST_DATA
         lost = await reader.lost_places(self._assignments.last_places())
         return STARTED_TWICE if lost is None else LOST_DATA if lost else ""

@@ -2,7 +2,7 @@
 
 local notify = library.notify
 local clock = clock.clock
-local begin_expiry, end_session, held = endings.begin_expiry, endings.end_session, endings.held
+local begin_expiry, end_session, held = session_ends.begin_expiry, session_ends.end_session, session_ends.held
 local begin_grace = groups.begin_grace
 
 -- The connection of an epoch has ended, and its will has a delay: keep the will until it is due, whoever publishes it

@@ -42,9 +42,9 @@ def read_logs(client: "redis.Redis", keys: Keys) -> list[LogStatus]:
         if "last" in log:
             continue
         with client.pipeline(transaction=False) as pipe:
-            pipe.xlen(keys.analytics_log(node))
-            pipe.xrange(keys.analytics_log(node), count=1)
-            pipe.xrevrange(keys.analytics_log(node), count=1)
+            pipe.xlen(keys.message_log(node))
+            pipe.xrange(keys.message_log(node), count=1)
+            pipe.xrevrange(keys.message_log(node), count=1)
             entries, first, last = pipe.execute()
         if not last:
             continue

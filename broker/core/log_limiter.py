@@ -29,7 +29,7 @@ class Flood:
     lines: int = 0
 
 
-class Strangers:
+class LogLimiter:
     """Writes the lines of one node."""
 
     def __init__(self) -> None:

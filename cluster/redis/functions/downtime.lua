@@ -1,18 +1,18 @@
 local advance_clock, wall, CLOCK_AHEAD = clock.advance_clock, clock.wall, clock.CLOCK_AHEAD
-local starts = processes.starts
+local starts = redis_restarts.starts
 
 -- The time in which no node lived counts, by the wall clock of Redis: nothing better is known. A node that joins may
 -- find nodes that have ended without leaving. Then the fields `off` and `of` of the clock have the time since the last
 -- heartbeat, and those nodes. When all of them have been declared dead, it counts. If one sends a heartbeat, the time
 -- that this node has measured counts instead: a step of the wall clock must end nothing while nodes live.
-local outage = {MOST = 31622400000}                 -- milliseconds that count: a year
+local downtime = {MOST = 31622400000}                 -- milliseconds that count: a year
 
 -- A node joins. `others`: the nodes that have not left. Returns the milliseconds that count at once.
-function outage.begin(prefix, others)
+function downtime.begin(prefix, others)
   local state = redis.call('HMGET', prefix .. 'clock', 't', 'w', 'off', 'of')
-  local passed = state[1] and math.min(math.max(wall() - tonumber(state[2]), 0), outage.MOST) or 0
+  local passed = state[1] and math.min(math.max(wall() - tonumber(state[2]), 0), downtime.MOST) or 0
   if #others == 0 then
-    advance_clock(prefix, outage.MOST)
+    advance_clock(prefix, downtime.MOST)
     return passed
   end
   if passed > CLOCK_AHEAD then
@@ -29,7 +29,7 @@ function outage.begin(prefix, others)
 end
 
 -- A node has ended. `is_dead`: it was declared dead; else it has left, so it has lived.
-function outage.lose(prefix, node, is_dead)
+function downtime.lose(prefix, node, is_dead)
   local state = redis.call('HMGET', prefix .. 'clock', 't', 'off', 'of')
   if not state[2] or not state[3]:find(' ' .. node .. ' ', 1, true) then
     return
@@ -42,12 +42,12 @@ function outage.lose(prefix, node, is_dead)
   end
   redis.call('HDEL', prefix .. 'clock', 'off', 'of')
   if is_dead then
-    local passed = math.min(tonumber(state[2]), outage.MOST)
+    local passed = math.min(tonumber(state[2]), downtime.MOST)
     redis.call('HSET', prefix .. 'clock', 't', string.format('%.0f', tonumber(state[1]) + passed))
     -- What this process waits for is no part of it.
     starts.rest_ends[prefix] = starts.rest_ends[prefix] and starts.rest_ends[prefix] + passed
-    processes.born[prefix] = processes.born[prefix] and processes.born[prefix] + passed
+    redis_restarts.born[prefix] = redis_restarts.born[prefix] and redis_restarts.born[prefix] + passed
   end
 end
 
-return outage
+return downtime

@@ -2,7 +2,7 @@ import socket
 
 from .reactor import Reactor
 
-class Stream:
+class OutgoingConnection:
     def __init__(self, reactor: Reactor) -> None: ...
     @property
     def open(self) -> bool: ...

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Received(NamedTuple):
+class PendingPublish(NamedTuple):
     """A message that its client may publish, and the packet that it came with."""
 
     topic: bytes

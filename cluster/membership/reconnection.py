@@ -17,8 +17,8 @@ from ..replication.replica import Replica
 from ..replication.snapshot import Behind
 from ..sessions.claim import Claims
 from ..state import Membership
+from .data_loss import DataLoss
 from .lease import Lease
-from .losses import Losses
 
 BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5)  # between attempts to reach Redis, plus or minus a half
 ATTEMPTS_PER_LOG_LINE = 20
@@ -40,7 +40,7 @@ class LinkSteps(NamedTuple):
     caught_up: Steps  # the held pushes are processed, and all that Redis lacks is sent
 
 
-class Recovery:
+class Reconnection:
     """Brings the link of a node back.
 
     Args:
@@ -50,7 +50,7 @@ class Recovery:
         replica: the replicated state of the node.
         claims: of the node.
         lease: of the node.
-        losses: finds what Redis has lost.
+        data_loss: finds what Redis has lost.
         steps: the other parts.
     """
 
@@ -63,7 +63,7 @@ class Recovery:
         replica: Replica,
         claims: Claims,
         lease: Lease,
-        losses: Losses,
+        data_loss: DataLoss,
         steps: LinkSteps,
     ) -> None:
         self._link = link
@@ -72,7 +72,7 @@ class Recovery:
         self._replica = replica
         self._claims = claims
         self._lease = lease
-        self._losses = losses
+        self._data_loss = data_loss
         self._steps = steps
         self._task: asyncio.Task[None] | None = None  # the last one
         self._asked_at = 0.0  # monotonic: the last question whose reply confirmed the membership
@@ -125,13 +125,13 @@ class Recovery:
         """Catch up, then continue."""
         link, replica = self._link, self._replica
         _, seq, change, calls = await self._ask_as_member(link.resume)
-        if lost := await self._losses.find(seq, change, calls):
+        if lost := await self._data_loss.find(seq, change, calls):
             self._membership.become_fenced(lost)
             return
         await replica.reader.catch_up()
         if replica.changes.last < change:
             raise Behind
-        await replica.reader.read_logs([*replica.members.departed, *replica.members], self._confirm)
+        await replica.reader.read_repair_logs([*replica.members.departed, *replica.members], self._confirm)
         await replica.reader.read_queues(self._claims.shared_sessions(), self._confirm)
         results = await replica.reader.ask_hash("HGETALL", link.keys.analytics_results)
         await self._confirm()

@@ -12,7 +12,7 @@ AT_ONCE = 1000  # sessions per call
 DUE_AT_ONCE = 100
 
 
-class Cleanup:
+class DeadNodes:
     """Declares nodes dead, marks their sessions as offline, trims logs of nodes that have left, ends expired sessions.
 
     Args:

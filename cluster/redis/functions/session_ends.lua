@@ -5,7 +5,7 @@ local live = nodes.live
 local clock, now, LATE, NEVER = clock.clock, clock.now, clock.LATE, clock.NEVER
 local change, mark = changes.change, changes.mark
 
-local endings = {
+local session_ends = {
   give_back = nil,              -- set by groups.lua: messages in the queue of a session go back to their groups
   leave_groups = nil,           -- likewise: a session that ends leaves its groups
 }
@@ -154,8 +154,8 @@ end
 -- is a change. `outbox`: as for `give_back`.
 local function end_session(prefix, origin, cid, incarnation, persistent, outbox)
   if persistent == '1' then
-    attempt(prefix, CLIENT, cid, endings.give_back, prefix, cid, true, outbox)
-    attempt(prefix, CLIENT, cid, endings.leave_groups, prefix, cid)
+    attempt(prefix, CLIENT, cid, session_ends.give_back, prefix, cid, true, outbox)
+    attempt(prefix, CLIENT, cid, session_ends.leave_groups, prefix, cid)
     redis.call('ZREM', prefix .. 'grace', cid)
   end
   local left = redis.pcall('HMGET', prefix .. 's:' .. cid, 'e', 'w')
@@ -172,9 +172,9 @@ local function end_session(prefix, origin, cid, incarnation, persistent, outbox)
   return 0
 end
 
-endings.begin_expiry = begin_expiry
-endings.earlier = earlier
-endings.end_session = end_session
-endings.forget = forget
-endings.held = held
-return endings
+session_ends.begin_expiry = begin_expiry
+session_ends.earlier = earlier
+session_ends.end_session = end_session
+session_ends.forget = forget
+session_ends.held = held
+return session_ends
