@@ -110,7 +110,7 @@ def made_store(
     )
     nothing: Callable[..., None] = lambda *_: None  # noqa: E731
     store.listener = SimpleNamespace(
-        changed=nothing, dropped=nothing, leased=nothing, given=nothing, damaged=nothing, unnumbered=unnumbered
+        changed=nothing, dropped=nothing, assigned=nothing, given=nothing, damaged=nothing, unnumbered=unnumbered
     )
     store.start(confirmed.append, lambda *_: None)
     return store

@@ -194,7 +194,7 @@ def test_the_sum_is_that_of_all_queues(redis_server: RedisProcess, _: int) -> No
     seed = new_seed()
     cluster = Cluster(redis_server.port, seed)
     steps = [cluster.publish] * 6 + [cluster.connect] * 4 + [cluster.acknowledge] * 2
-    steps += [cluster.disconnect, cluster.lease, cluster.declare, cluster.purge, cluster.expire, cluster.die]
+    steps += [cluster.disconnect, cluster.assign, cluster.declare, cluster.purge, cluster.expire, cluster.die]
     steps += [cluster.report, cluster.restore]
     busy = 0
     for number in range(400):
