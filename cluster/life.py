@@ -222,7 +222,7 @@ class ClusterLife(NodeLife):
         if not self._link.connected:
             self._lease.look_for_pause(now)
         elif self._lease.expire(now):
-            self._clock.advance(self._link)  # before deadlines that clients have asked for meanwhile
+            self._clock.advance(self._link)  # before deadlines that clients have asked for
 
 
 def _hint(reason: str) -> str:

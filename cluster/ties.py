@@ -1,4 +1,4 @@
-"""What ties a node to the Redis of its cluster: its id, its link, its journal and its store."""
+"""The ties of a node to the Redis of its cluster: its id, its link, its journal and its store."""
 
 import asyncio
 import secrets

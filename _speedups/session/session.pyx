@@ -46,7 +46,7 @@ cdef class MessageSource:
 
 @cython.no_gc_clear                       # as for SessionQueue
 cdef class Session(SessionQueue):
-    """A session, new and empty; the arguments are those of SessionQueue."""
+    """A session, new and empty; the arguments are as of SessionQueue."""
 
     @property
     def connected(self):
@@ -99,7 +99,7 @@ cdef class Session(SessionQueue):
         """Queue a message. At the limits the policy selects the message to drop.
 
         Args:
-            message: the session takes a reference of its own.
+            message: the session takes a reference.
             flags: QoS to send it with, RETAINED_MESSAGE if it was pulled from a source, RETAIN_AS_PUBLISHED.
             identifiers: `n` bytes of properties, the identifiers of the subscriptions that it matched.
         """

@@ -87,7 +87,7 @@ class ClusterUsers:
         source, data, user = found
         if not await self._verifier.matches(user.stored, credentials.password):
             return WRONG
-        if source.known(username) != data:  # it was changed since then
+        if source.known(username) != data:  # it was changed
             return AWAY
         return DISABLED if user.disabled else Verdict(ReasonCode.ACCEPTED, user.identity(username))
 

@@ -41,7 +41,7 @@ class Guest:
 
 
 class IncomingLinks(SessionFollower):
-    """Those of a node.
+    """The links of a node.
 
     Args:
         data_plane: of the node.

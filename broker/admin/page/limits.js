@@ -1,6 +1,6 @@
 // Limits of a tenant, in words.
 
-import { bytes, count } from "./words.js";
+import { bytes, count } from "./format.js";
 
 const LIMITS = [
   ["max_connections", "Connections", count], ["max_sessions", "Sessions", count], ["max_subscriptions", "Subscriptions", count],

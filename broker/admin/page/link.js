@@ -1,6 +1,6 @@
 // A view's connection to the broker: what it is at, and who it is. The credentials are those of all views, in memory only.
 
-import { forCredentials } from "./ask.js";
+import { forCredentials } from "./dialogs.js";
 import { h } from "./dom.js";
 
 let credentials = {};

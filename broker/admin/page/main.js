@@ -1,12 +1,12 @@
 // The page: finds the view that the address names, shows it, and asks for a token where one is needed.
 
 import { token } from "./api.js";
-import { forToken } from "./ask.js";
+import { forToken } from "./dialogs.js";
 import { fault, field, h, put } from "./dom.js";
-import * as pulse from "./pulse.js";
+import * as pulse from "./live_figures.js";
 import * as theme from "./theme.js";
 import { BY_TENANT, views } from "./views.js";
-import { ask, who } from "./who.js";
+import { ask, who } from "./sign_in.js";
 
 const main = document.getElementById("main");
 let leave = () => {};

@@ -1,6 +1,6 @@
 // Light or dark: as the system has it, unless somebody has chosen.
 
-import { pulse } from "./pulse.js";
+import { pulse } from "./live_figures.js";
 
 const KEY = "flockmq.theme";
 const system = matchMedia("(prefers-color-scheme: dark)");

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { empty, fault, h, head, put } from "./dom.js";
 import { table } from "./list.js";
-import { bytes, count, rate, seconds, span } from "./words.js";
+import { bytes, count, rate, seconds, span } from "./format.js";
 
 const EVERY = 5000;
 const ROOT = "$SYS/analytics/";

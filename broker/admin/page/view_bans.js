@@ -1,11 +1,11 @@
 // Bans: who is not let in.
 
 import { get, post, remove } from "./api.js";
-import { sure } from "./ask.js";
+import { sure } from "./dialogs.js";
 import { empty, fault, field, h, head, put, tell } from "./dom.js";
 import { table } from "./list.js";
-import { mayChange, who } from "./who.js";
-import { moment } from "./words.js";
+import { mayChange, who } from "./sign_in.js";
+import { moment } from "./format.js";
 
 const KINDS = [["client_id", "client id"], ["username", "user name"], ["address", "address or network"]];
 const SPANS = [["", "for good"], ["600", "10 minutes"], ["3600", "an hour"], ["86400", "a day"], ["604800", "a week"]];

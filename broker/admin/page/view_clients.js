@@ -1,11 +1,11 @@
 // Clients and sessions: found, looked at, kicked, ended.
 
 import { get, remove } from "./api.js";
-import { sure } from "./ask.js";
+import { sure } from "./dialogs.js";
 import { empty, facts, fault, field, h, head, put, tell } from "./dom.js";
 import { List, table } from "./list.js";
-import { mayChange, scope } from "./who.js";
-import { bytes, count, some, span } from "./words.js";
+import { mayChange, scope } from "./sign_in.js";
+import { bytes, count, some, span } from "./format.js";
 
 const COLUMNS = [
   ["Client", (s) => s.client_id],

@@ -6,7 +6,7 @@ import { empty, field, h, head, put, tell } from "./dom.js";
 import { linked } from "./link.js";
 import { shown } from "./payload.js";
 import { told } from "./properties.js";
-import { bytes } from "./words.js";
+import { bytes } from "./format.js";
 
 const KEPT = 200; // messages that are shown
 const LINES_A_DRAW = 50;

@@ -1,12 +1,12 @@
 // Shared subscriptions: who has room, what waits.
 
 import { get, put as set, remove } from "./api.js";
-import { sure } from "./ask.js";
+import { sure } from "./dialogs.js";
 import { empty, facts, fault, field, h, head, put, tell } from "./dom.js";
 import { form } from "./group_form.js";
 import { List, table } from "./list.js";
-import { mayChange, scope } from "./who.js";
-import { bytes, count } from "./words.js";
+import { mayChange, scope } from "./sign_in.js";
+import { bytes, count } from "./format.js";
 
 const COLUMNS = [
   ["Group", (group) => (group.declared ? [group.group, " ", h("span", { class: "pill" }, "declared")] : group.group)],

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { empty, fault, h, head, put, silent } from "./dom.js";
 import { table } from "./list.js";
-import { bytes, count } from "./words.js";
+import { bytes, count } from "./format.js";
 
 const EVERY = 5000;
 const ALMOST_FULL = 0.8;

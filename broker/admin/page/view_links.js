@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { empty, fault, h, head, put, silent } from "./dom.js";
 import { table } from "./list.js";
-import { count, moment } from "./words.js";
+import { count, moment } from "./format.js";
 
 const COLUMNS = [
   ["Link", (link) => link.name],

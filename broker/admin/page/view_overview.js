@@ -4,9 +4,9 @@ import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { fault, h, head, put, silent } from "./dom.js";
 import { table } from "./list.js";
-import { pulse } from "./pulse.js";
+import { pulse } from "./live_figures.js";
 import { Tiles } from "./tiles.js";
-import { bytes, count, rate, seconds, span } from "./words.js";
+import { bytes, count, rate, seconds, span } from "./format.js";
 
 const NODES_EVERY = 3000;
 

@@ -1,12 +1,12 @@
 // Retained messages: a tree that is read level by level; a message is shown, and cleared, with all below it if asked for.
 
 import { get, remove } from "./api.js";
-import { sure } from "./ask.js";
+import { sure } from "./dialogs.js";
 import { empty, facts, fault, field, h, head, put, tell } from "./dom.js";
 import { bytesOf, shown } from "./payload.js";
 import { SHOWN_MOST, Tree } from "./tree.js";
-import { mayChange } from "./who.js";
-import { bytes, count, some } from "./words.js";
+import { mayChange } from "./sign_in.js";
+import { bytes, count, some } from "./format.js";
 
 const AT_ONCE = 100;
 

@@ -3,7 +3,7 @@
 import { field, h, head, put } from "./dom.js";
 import { List } from "./list.js";
 import { SUBSCRIPTION } from "./view_clients.js";
-import { scope } from "./who.js";
+import { scope } from "./sign_in.js";
 
 const [FILTER, ...OPTIONS] = SUBSCRIPTION;
 

@@ -3,10 +3,10 @@
 import { Chart } from "./chart.js";
 import { empty, facts, h, head, put } from "./dom.js";
 import { told } from "./limits.js";
-import { pulse } from "./pulse.js";
+import { pulse } from "./live_figures.js";
 import { Tiles } from "./tiles.js";
-import { who } from "./who.js";
-import { bytes, count, rate } from "./words.js";
+import { who } from "./sign_in.js";
+import { bytes, count, rate } from "./format.js";
 
 const TILES = [
   ["Messages in", (m) => `${rate(m.in)} /s`], ["Messages out", (m) => `${rate(m.out)} /s`],

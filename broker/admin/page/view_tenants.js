@@ -3,8 +3,8 @@
 import { h, head, put } from "./dom.js";
 import { told } from "./limits.js";
 import { List } from "./list.js";
-import { who } from "./who.js";
-import { bytes, count } from "./words.js";
+import { who } from "./sign_in.js";
+import { bytes, count } from "./format.js";
 
 const COLUMNS = [
   ["Tenant", (t) => t.tenant],

@@ -6,7 +6,7 @@ import { linked } from "./link.js";
 import { shown } from "./payload.js";
 import { told } from "./properties.js";
 import { Tree } from "./tree.js";
-import { bytes, count, rate } from "./words.js";
+import { bytes, count, rate } from "./format.js";
 
 const TOPICS_MOST = 3000; // branches of the tree
 const LEVELS_MOST = 24;

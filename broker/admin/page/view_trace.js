@@ -2,7 +2,7 @@
 
 import { events } from "./api.js";
 import { empty, fault, field, h, head, put } from "./dom.js";
-import { bytes, count } from "./words.js";
+import { bytes, count } from "./format.js";
 
 const KEPT = 300; // steps that are shown
 const WORDS = {

@@ -1,11 +1,11 @@
 // Wills that wait: of clients that have gone, until their delay is over.
 
 import { remove } from "./api.js";
-import { sure } from "./ask.js";
+import { sure } from "./dialogs.js";
 import { h, head, put, tell } from "./dom.js";
 import { List } from "./list.js";
-import { mayChange, scope } from "./who.js";
-import { bytes, span } from "./words.js";
+import { mayChange, scope } from "./sign_in.js";
+import { bytes, span } from "./format.js";
 
 export function show(host) {
   const list = new List("Wills", "/wills", [

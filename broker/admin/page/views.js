@@ -1,6 +1,6 @@
 // The views, in the order of the menu: name in the address, title, the module that shows it, and for whom it is.
 
-import { mayChange, who } from "./who.js";
+import { mayChange, who } from "./sign_in.js";
 
 const all = () => true;
 const operators = () => !who.tenant;

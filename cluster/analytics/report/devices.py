@@ -34,7 +34,7 @@ class Silence:
 
 
 def read_silence(results: Results, begin: int, end: int) -> Silence:
-    """Read the events, also those from before the range: a device may be silent since then."""
+    """Read the events, also from before the range: a device may be silent for longer."""
     if not results.has("silence"):
         return Silence()
     columns = ["at", "client_id", "event", "since", "usual_interval", "silent_for"]

@@ -1,7 +1,7 @@
 // The figures of all nodes, or of the tenant, each second: the views listen. It keeps the rates of the last two minutes.
 
 import { events, get } from "./api.js";
-import { who } from "./who.js";
+import { who } from "./sign_in.js";
 
 const KEPT = 120;
 const LONGEST_WAIT = 8000;
