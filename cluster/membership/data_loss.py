@@ -1,4 +1,4 @@
-"""Losses: whether Redis still has all that this node has had confirmed, or has received, when its link is back."""
+"""Data loss: whether Redis still has all that this node has had confirmed, or has received, when its link is back."""
 
 from ..redis.link import LOST_DATA
 from ..redis.store import RedisStore

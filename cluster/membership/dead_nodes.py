@@ -1,4 +1,4 @@
-"""Cleanup: the node's share of the work on state that dead nodes and absent clients have left in Redis."""
+"""Dead nodes: this node's share of the work on state that dead nodes and absent clients have left in Redis."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Recovery: the link was lost; the node reconnects, catches up and continues, or rejoins."""
+"""Reconnection: the link was lost; the node reconnects, with growing waits, catches up and continues, or rejoins."""
 
 import asyncio
 import random

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture import files_page
+
 ROOT = Path(__file__).resolve().parents[2]
 DESIGN = ROOT / "deploy" / "docs" / "DESIGN.md"
 MODULES = ROOT / "deploy" / "docs" / "internals" / "modules.md"
+FILES = MODULES.with_name("files.md")
 FAULTS = ROOT / "deploy" / "docs" / "FAULTS.md"
 BENCHMARKS = ROOT / "deploy" / "docs" / "BENCHMARKS.md"
 LISTED = ("_speedups", "broker", "cluster", "loadtest", "tests")
@@ -94,6 +97,17 @@ def test_the_listing_is_the_tree() -> None:
         assert there, f"{path} is not there"
     missing = folders_on_disk() - {path for path, is_folder in named if is_folder}
     assert not missing, sorted(map(str, missing))
+
+
+def test_the_files_page_is_current() -> None:
+    assert FILES.read_text("utf-8") == files_page.page(), "python -m tests.architecture.files_page > files.md"
+
+
+def test_every_file_says_what_it_is() -> None:
+    listed = {*re.findall(r"`(\w+\.(?:py|pyx|pxd|lua))`", files_page.page())}
+    found = {path for name in files_page.PACKAGES for path in tracked(name) if path.suffix in files_page.ENDINGS}
+    silent = {path.name for path in found if path.name != "__init__.py"} - listed
+    assert not silent
 
 
 def test_a_listing_is_read() -> None:

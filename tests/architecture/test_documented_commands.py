@@ -101,7 +101,8 @@ def test_keys_of_documents(path: Path) -> None:
     text = path.read_text("utf-8")
     named = set(re.findall(r"--set ([a-z_.]+)=", text))
     for words in INLINE.findall(BLOCK.sub("", text)):
-        named |= set(re.findall(rf"(?<![\w./:-])(?:{SECTIONS})\.[a-z_]+(?![\w(./-])", words.replace(".py", "")))
+        words = re.sub(r"\.(?:py|pyx|pxd|lua)$", "", words)  # a file
+        named |= set(re.findall(rf"(?<![\w./:-])(?:{SECTIONS})\.[a-z_]+(?![\w(./-])", words))
     keys = {re.sub(r"^(listeners)\.\w+\.", "", name) for name in named} - TABLES
     assert not {key for key in keys if key not in KEYS and not key.startswith("listeners.")}
 

@@ -1,4 +1,6 @@
-"""The work of one version of the job: a batch of messages, or a check of the clock. It commits nothing itself."""
+"""The work of one version of the job: a batch of messages, or a check of the clock; it closes windows that are over.
+
+It commits nothing itself."""
 
 import time
 from collections.abc import Callable

@@ -1,3 +1,5 @@
+-- The time in which no node lived: it counts by the wall clock of Redis.
+
 local advance_clock, wall, CLOCK_AHEAD = clock.advance_clock, clock.wall, clock.CLOCK_AHEAD
 local starts = redis_restarts.starts
 

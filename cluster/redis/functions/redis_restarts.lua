@@ -1,3 +1,5 @@
+-- Processes of Redis that begin with less than the nodes have seen: they note where each queue and group ended.
+
 local call = library.call
 local clock = clock.clock
 
