@@ -184,9 +184,14 @@ def _is_module(command: Sequence[str | Path]) -> bool:
     return list(command[:2]) == [sys.executable, "-m"]
 
 
-def start(command: Sequence[str | Path], **more: Any) -> "subprocess.Popen[Any] | ForkedProcess":
-    """`subprocess.Popen`; a module of Python is run by a process with everything imported."""
-    return ForkedProcess(command, **more) if _is_module(command) else subprocess.Popen(command, **more)
+def start(
+    command: Sequence[str | Path], constants: Mapping[str, object] | None = None, **more: Any
+) -> "subprocess.Popen[Any] | ForkedProcess":
+    """`subprocess.Popen`; a module of Python is run by a process with everything imported, and with these constants."""
+    if _is_module(command):
+        return ForkedProcess(command, constants=constants, **more)
+    assert not constants, "only forks have constants of their tests"
+    return subprocess.Popen(command, **more)
 
 
 def run(
