@@ -48,7 +48,7 @@ SUPERVISOR = """
 import json, sys
 from flockmq.broker import supervised_process, logs, supervisor as workers
 for name, value in json.loads(sys.argv[2]).items():
-    setattr(child if hasattr(child, name) else workers, name, value)
+    setattr(supervised_process if hasattr(supervised_process, name) else workers, name, value)
 logs.configure("info", "json")
 sys.exit(workers.Supervisor(json.loads(sys.argv[1])).run())
 """
