@@ -25,17 +25,15 @@ class StateMachine(Generic[S, E]):
         of: the name of its owner, for the log.
         table: the next state by state and event; a value of `S` or `E` is a word for people.
         first: the state at the beginning.
+
+    Attributes:
+        state: the present state; only `take` changes it.
     """
 
     def __init__(self, of: str, table: Mapping[tuple[S, E], S], first: S) -> None:
         self._of = of
         self._table = table
-        self._state = first
-
-    @property
-    def state(self) -> S:
-        """The present state."""
-        return self._state
+        self.state = first
 
     def take(self, event: E) -> None:
         """Something has happened: go on to the next state.
@@ -43,10 +41,10 @@ class StateMachine(Generic[S, E]):
         Raises:
             IllegalTransition: it can't happen in the present state.
         """
-        before = self._state
+        before = self.state
         after = self._table.get((before, event))
         if after is None:
             log.error(ILLEGAL, of=self._of, state=before.value, event=event.value)
             raise IllegalTransition(f"{self._of} is {before.value}: {event.value}")
-        self._state = after
+        self.state = after
         log.debug("state", of=self._of, before=before.value, event=event.value, now=after.value)

@@ -64,6 +64,9 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 }
 
 
+OVER = (State.FENCED, State.LEFT)
+
+
 class Membership:
     """The state of this node in its cluster. Each method but `become_fenced` raises IllegalTransition.
 
@@ -113,7 +116,7 @@ class Membership:
     @property
     def is_over(self) -> bool:
         """Whether it takes no part in the cluster any more."""
-        return self.state in (State.FENCED, State.LEFT)
+        return self._machine.state in OVER
 
     # ---- what happens ----
 

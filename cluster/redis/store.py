@@ -349,7 +349,8 @@ class RedisStore(LogStore):
                 self.listener.unnumbered(block.unnumbered())
         else:
             _, change, dropped, expired, numbers, full, assignments, totals, given, damaged = reply
-            self.listener.assigned(assignments, totals)
+            if assignments or totals:
+                self.listener.assigned(assignments, totals)
             if damaged:
                 self.listener.damaged(damaged)
             if change:
@@ -357,7 +358,8 @@ class RedisStore(LogStore):
             if dropped or expired:
                 self.listener.dropped(dropped, dict(zip(full[::2], full[1::2], strict=True)), expired)
             block.numbered(numbers)
-            self.listener.given(given)  # its numbers follow the numbers of the block
+            if given:  # its numbers follow the numbers of the block
+                self.listener.given(given)
 
     def _copied(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
         if not self._fits(current, reply) or self._link is None:
@@ -374,10 +376,12 @@ class RedisStore(LogStore):
             self.acks_executed += 1
             waiting.unacked.discard(number)
             _, assignments, totals, given, damaged = reply
-            self.listener.assigned(assignments, totals)
+            if assignments or totals:
+                self.listener.assigned(assignments, totals)
             if damaged:
                 self.listener.damaged(damaged)
-            self.listener.given(given)
+            if given:
+                self.listener.given(given)
             self._advance(current)
 
     def _advance(self, current: int) -> None:
