@@ -1,4 +1,4 @@
-"""A node: the composition root. Builds store, broker and listeners; starts, stops and rejoins. Handles no signals.
+"""A node: builds it from its configuration, starts and stops it, and has its periodic jobs. Handles no signals.
 
 The loop calls the reactor when a socket is ready, the clock four times a second, and `confirm` when the store has
 stored a block.

@@ -77,7 +77,7 @@ class ClusterFoundation(Foundation):
         membership = _membership(ties, data_plane, replica, sessions, logged, self._loop)
         rpc = Rpc(data_plane, link, replica.members, methods)
         replica.changes.attach(OtherNodes(link, ties.membership, replica, sessions.takeover, rpc))
-        inbox = Inbox(data_plane, link, replica, _handlers(sessions, rpc))
+        inbox = Inbox(data_plane, link, replica, _handlers(sessions, membership.clock, rpc))
         data_plane.turn.limit_commits(COMMITS_UNDER_WAY)
         seal = data_plane.turn.seal_deferred
         link.attach(data_plane.reactor, inbox.receive, inbox.finish, membership.reconnection.start, seal)
@@ -240,14 +240,15 @@ def _link_steps(
     )
 
 
-def _handlers(sessions: SessionParts, rpc: Rpc) -> dict[bytes, Callable[..., object]]:
-    """The functions for messages of other nodes, and of the functions in Redis, about sessions, wills and calls."""
+def _handlers(sessions: SessionParts, clock: ClusterClock, rpc: Rpc) -> dict[bytes, Callable[..., object]]:
+    """The functions for messages of other nodes, and of the functions in Redis, about sessions, wills, the clock and calls."""
     claims, assignments = sessions.claims, sessions.assignments
     return {
         b"taken": sessions.takeover.taken,
         b"released": sessions.takeover.released,
         b"adopt": sessions.wills.publish,
         b"later": sessions.delayed.announced,
+        b"clock": clock.set,
         b"kick": lambda client_id: claims.close(client_id, close_reasons.KICKED_BY_OPERATOR),
         # In Redis the session ends with its connection from now on.
         b"purge": lambda client_id: claims.close(client_id, close_reasons.PURGED_BY_OPERATOR),

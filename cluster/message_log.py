@@ -1,4 +1,4 @@
-"""The message log of a node of a cluster: it has a record in Redis. Keys: deploy/docs/internals/log.md."""
+"""Registers the message log of a node in Redis, so that readers find it. Keys: deploy/docs/internals/log.md."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Messages of shared subscriptions in the queues of sessions that Redis has: given first, and queued by Redis then."""
+"""Marks entries of a session's queue that a group at this node, or Redis, has given to the session."""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 

@@ -1,4 +1,4 @@
-"""Both ends of one direction of a link, as its relay needs them: LinkRelay has the direction itself."""
+"""The two brokers of a link, as its relay needs them: level, limits, and the marks that stop loops."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

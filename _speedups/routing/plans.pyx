@@ -1,4 +1,4 @@
-"""Delivery plans: from a topic name to the receivers of its messages, by the tree of subscriptions.
+"""Matches a topic name with all topic filters, wildcards included; the result, a delivery plan, is kept by name.
 
 Overlapping subscriptions of a session are one receiver with the highest QoS and all subscription identifiers
 [5: MQTT-3.3.4-2, 3]. If only some of them have No Local, the session is two receivers: one for messages of others, one

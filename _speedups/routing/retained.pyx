@@ -1,4 +1,4 @@
-"""Retained messages by topic name, and the search that a new subscription makes.
+"""The tree of retained messages: stores, removes, expires and searches them; the router decides which are retained.
 
 Owns one message per topic name. A search visits only nodes whose path fits the filter so far, oldest first. It may
 pause anywhere while its client is slow. The node where it stands is pinned, so that the node stays in the tree even if

@@ -1,6 +1,5 @@
-# The persistent sessions among the receivers of a message, in the order in which the blocks of a journal give it to
-# them:
-# by a hash of their client ids, so that any node can go on from where another one has ended. Inline.
+# The persistent sessions that get a message, in the order of a hash of their client ids. The blocks of a journal give
+# it to them in this order, so that any node can go on from where another one has ended. Inline.
 
 from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, qsort

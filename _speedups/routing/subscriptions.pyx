@@ -1,4 +1,4 @@
-"""The subscriptions of a node: a tree of topic filters, each with its subscribers.
+"""Adds and removes subscriptions in the tree of topic filters; `plans.pyx` matches topic names with it.
 
 A subscription is two small records, one at the node of its filter and one at its session. Each holds the position of
 the other, so that either side removes it in constant time. Its meaning for a topic name is in `plans.pyx`.

@@ -1,6 +1,6 @@
 """A session in a shared subscription: its room, and its part of the session's queue.
 
-A message that is given to a subscriber is an entry of the queue of its session (`subscription.pyx`).
+A message that is given to a subscriber is an entry of the queue of its session (`session.pyx`).
 """
 
 cimport cython

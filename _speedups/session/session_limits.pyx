@@ -1,4 +1,4 @@
-"""The messages of a session's queue that are dropped: expired messages, and at the limits the oldest.
+"""Whether the queue of a session is full, and the drop of its expired or, with `drop-old`, its oldest messages.
 
 A dropped entry waits as ACKED for the entries in flight before it, as one that was acknowledged does.
 """

@@ -1,4 +1,4 @@
-"""Password hashes: argon2id and SCRAM, which FlockMQ writes, and Mosquitto's two formats, which it only reads.
+"""Password hashes, made and compared: argon2id and SCRAM; and Mosquitto's two formats, which are only read.
 
     $argon2id$v=19$m=19456,t=2,p=1$SALT$HASH        OWASP's parameters: 19 MiB of memory, some 25 ms
     $scram-sha-256$ROUNDS$SALT$STORED$SERVER        PBKDF2 with SHA-256: the keys of SCRAM-SHA-256 (RFC 7677)

@@ -17,7 +17,7 @@ SECONDS = 2.0  # timeout of a call, unless the caller gives another
 Arguments = dict[str, Any]
 RpcMethods = dict[str, Callable[[Arguments], Any | Awaitable[Any]]]
 
-log = logs.get("flockmq.questions")
+log = logs.get("flockmq.calls")
 
 
 class RpcReply(NamedTuple):

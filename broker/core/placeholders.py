@@ -1,4 +1,4 @@
-"""%c and %u in topics of the configuration: the client identifier and the user name of a client.
+"""%c and %u in configured topics and access rules: the client identifier and the user name of a client.
 
 A name never makes a first level that begins with `$`: such topics have a meaning, and rules without `$` leave them
 closed [MQTT-4.7.2-1].

@@ -9,7 +9,7 @@ from ..._speedups.codec.reason_codes import ReasonCode, return_code
 from ..._speedups.net.connection import Connection
 from ..._speedups.protocol import close_reasons
 from ..._speedups.protocol.close_reasons import CloseReason
-from ..._speedups.protocol.connect_limits import ConnectLimits
+from ..._speedups.protocol.connection_terms import ConnectionTerms
 from ..._speedups.session.counters import CONNECTS_REFUSED
 from ..._speedups.session.session import Session
 from .. import logs
@@ -127,17 +127,17 @@ class Connacks:
                 properties["user_property"].append((WANTED, "1"))
         return properties
 
-    def _terms(self, connection: Connection, packet: Connect) -> ConnectLimits:
+    def _terms(self, connection: Connection, packet: Connect) -> ConnectionTerms:
         asked, mqtt = packet.properties, self._data_plane.config.mqtt
         if packet.protocol_level == 5:
-            terms = ConnectLimits(
+            terms = ConnectionTerms(
                 maximum_packet_size=asked.get("maximum_packet_size", 0),
                 receive_maximum=asked.get("receive_maximum", 65_535),
                 problem_information=bool(asked.get("request_problem_information", 1)),
                 topic_aliases=min(asked.get("topic_alias_maximum", 0), TOPIC_ALIASES),
             )
         else:
-            terms = ConnectLimits(bridge=packet.bridge)
+            terms = ConnectionTerms(bridge=packet.bridge)
         if connection.listener == LISTENER:
             terms.link = True  # its messages are another broker's clients', which do not choose by these limits
         else:

@@ -1,4 +1,4 @@
-"""CONNECT: authenticates the client, resolves its session, and takes over an existing connection."""
+"""CONNECT: checks and authenticates the client, then asks the owner of sessions for its session."""
 
 import secrets
 from collections.abc import Awaitable

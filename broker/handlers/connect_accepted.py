@@ -1,4 +1,4 @@
-"""The client is in: CONNACK, then all parts of the node that follow its session."""
+"""An accepted CONNECT: sends CONNACK, then starts each part of the node that follows the session."""
 
 from ..._speedups.codec.packets import Connect
 from ..._speedups.net.connection import Connection

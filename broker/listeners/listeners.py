@@ -1,4 +1,4 @@
-"""All listeners of a node: their sockets, certificates and limits.
+"""All listeners of a node: opens their sockets, sets limits, and reads certificates again when their files change.
 
 They outlive the reactor: a node that rejoins opens them again. Sockets are bound at the start and stay. Limits,
 certificates and WebSocket settings follow the configuration, and certificates their files.

@@ -1,4 +1,4 @@
-"""Dead nodes: this node's share of the work on state that dead nodes and absent clients have left in Redis."""
+"""Asks Redis to bury dead nodes, and to end sessions and delayed wills that are due: this node's share."""
 
 from collections.abc import Callable
 

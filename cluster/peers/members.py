@@ -1,4 +1,4 @@
-"""The other nodes: their heartbeats, the messages that each needs, and the progress of its messages to this node.
+"""The other nodes: which have been silent for too long, and how far messages to and from each have come.
 
 A node is alive while its heartbeat count grows. Each node measures that with its own clock, and only while it receives
 replies from Redis itself. So no two clocks are compared, and no node is declared dead in an outage of Redis.

@@ -1,4 +1,4 @@
-"""The append-only file of Redis, after a start of Redis.
+"""Has Redis rewrite its append-only file after a start, against a transaction that was cut off.
 
 A crash in the middle of a write leaves a part of a transaction at the end of the file. Redis up to 8 removes only the
 command that is cut off, and keeps the MULTI and the commands before it (valkey-io/valkey#4342). All later blocks follow

@@ -166,6 +166,7 @@ NOTIFICATIONS: Mapping[str, Mapping[str, Kind]] = {
     "kick": {"client_id": TEXT},
     "purge": {"client_id": TEXT},
     "later": {"wait": SIGNED},
+    "clock": {"time": NUMBER},
     "result": {"topic": TEXT, "payload": TEXT},
     "user": {"name": TEXT},
     "applied": {"node": TEXT, "change": NUMBER},

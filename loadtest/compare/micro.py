@@ -154,7 +154,7 @@ def _tree_match(seconds: float) -> float:
 
 def _fan_out(seconds: float) -> float:
     router = _router()
-    terms = import_module("flockmq._speedups.protocol.connect_limits").Terms()
+    terms = import_module("flockmq._speedups.protocol.connection_terms").Terms()
     channels = [import_module("flockmq._speedups.protocol.channel").Channel(router, None) for _ in range(RECEIVERS)]
     for number, channel in enumerate(channels):
         session = _session(router, number)

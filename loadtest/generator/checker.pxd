@@ -1,4 +1,4 @@
-# The check of one stream: one publisher's messages at one subscriber.
+# The check of sequence numbers: which messages of a publisher a subscriber lost, got twice, or out of order.
 
 from libc.stdint cimport uint64_t
 from libc.string cimport memset

@@ -1,4 +1,4 @@
-"""The generator's check of sequence numbers, for tests: the same inline function, one number at a time."""
+"""The check of sequence numbers, one number at a time, for tests: `checker.pxd` has the function."""
 
 from libc.stdint cimport uint64_t
 from libc.string cimport memset

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from flockmq._speedups.base.msgpack import unpack
 from flockmq._speedups.cluster.journal import ClusterJournal
 from flockmq._speedups.codec.packets import Puback, Publish
 from flockmq.cluster.membership import clock
@@ -101,6 +102,23 @@ def test_it_counts_when_all_that_had_not_left_are_declared_dead(off: Off) -> Non
     off.beat(b"n3")
     assert off.passed == 3600
     assert off.redis.hmget("mq:clock", "off", "of") == [None, None]
+
+
+@pytest.mark.parametrize("end", ["dead", "back"])
+def test_nodes_are_sent_the_clock_when_it_makes_a_step(off: Off, end: str) -> None:
+    """A node that had joined before went on with its clock: it sent messages with an hour too much to live."""
+    off.join(b"n3")
+    channel = off.redis.pubsub()
+    channel.subscribe("mq:all")
+    until(lambda: channel.get_message())
+    off.bury(b"n1")
+    if end == "dead":
+        off.bury(b"n2")
+    else:
+        off.beat(b"n2", HOUR + 250)
+    sent = [unpack(message["data"]) for message in iter(lambda: channel.get_message(timeout=0.5), None)]
+    assert [b"clock", off.clock] in sent
+    assert off.passed >= 3600
 
 
 def test_it_counts_at_once_when_all_have_left(off: Off) -> None:

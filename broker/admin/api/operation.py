@@ -1,4 +1,6 @@
-"""The operations of the API, a row each. Routes, validation and the OpenAPI description are derived from the rows."""
+"""The types of an operation of the API and of its request, and schemas that operations share.
+
+Routes, validation and the OpenAPI description are derived from the rows."""
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus

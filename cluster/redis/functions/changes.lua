@@ -1,4 +1,4 @@
--- Changes: state that each node has.
+-- Numbers a change of the state that each node has, keeps it in the stream of changes, and publishes it.
 
 local publish = library.publish
 

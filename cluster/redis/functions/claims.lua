@@ -1,4 +1,4 @@
--- Claims of sessions, and their ends by operators and by time.
+-- Claims of sessions; kick and purge; and the ends of sessions and delayed wills that are due.
 
 local register, notify = library.register, library.notify
 local attempt, each, note_damage, refusal = damage.attempt, damage.each, damage.note_damage, damage.refusal

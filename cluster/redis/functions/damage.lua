@@ -1,6 +1,7 @@
--- Damaged keys. Redis does not undo what a function did before an error, so no error may leave a function after its
--- first write. What all depends on is checked before that. Each step for a client or a group is one of its own: if it
--- fails, as its keys have a wrong type or content, it is noted in `damaged`, and the others are applied.
+-- Damaged keys: a step that fails on one is noted and skipped, and the others are applied. Redis does not undo what a
+-- function did before an error, so no error may leave a function after its first write. What all depends on is checked
+-- before that. Each step for a client or a group is one of its own: if it fails, as its keys have a wrong type or
+-- content, it is noted in `damaged`, and the others are applied.
 
 local call = library.call
 

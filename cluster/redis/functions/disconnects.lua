@@ -1,4 +1,4 @@
--- Connections that have ended.
+-- Releases the session of a connection that has ended: its will waits, its expiry begins, or it ends.
 
 local notify = library.notify
 local clock = clock.clock

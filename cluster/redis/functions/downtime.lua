@@ -1,6 +1,7 @@
 -- The time in which no node lived: it counts by the wall clock of Redis.
 
-local advance_clock, wall, CLOCK_AHEAD = clock.advance_clock, clock.wall, clock.CLOCK_AHEAD
+local advance_clock, announce_clock, wall = clock.advance_clock, clock.announce_clock, clock.wall
+local CLOCK_AHEAD = clock.CLOCK_AHEAD
 local starts = redis_restarts.starts
 
 -- The time in which no node lived counts, by the wall clock of Redis: nothing better is known. A node that joins may
@@ -45,7 +46,9 @@ function downtime.lose(prefix, node, is_dead)
   redis.call('HDEL', prefix .. 'clock', 'off', 'of')
   if is_dead then
     local passed = math.min(tonumber(state[2]), downtime.MOST)
-    redis.call('HSET', prefix .. 'clock', 't', string.format('%.0f', tonumber(state[1]) + passed))
+    local time = tonumber(state[1]) + passed
+    redis.call('HSET', prefix .. 'clock', 't', string.format('%.0f', time))
+    announce_clock(prefix, time)
     -- What this process waits for is no part of it.
     starts.rest_ends[prefix] = starts.rest_ends[prefix] and starts.rest_ends[prefix] + passed
     redis_restarts.born[prefix] = redis_restarts.born[prefix] and redis_restarts.born[prefix] + passed

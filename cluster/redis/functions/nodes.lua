@@ -1,4 +1,4 @@
--- Nodes, as each function knows them.
+-- Whether a node is a member, and the number of its last commit.
 
 local function live(prefix, node)
   return redis.call('HEXISTS', prefix .. 'nodes', node) == 1

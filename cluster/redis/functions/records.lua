@@ -1,4 +1,4 @@
--- The changes of a block.
+-- Applies the records of a block: subscriptions, routes, retained messages.
 
 local in_parts = library.in_parts
 local attempt, each, note_damage, CLIENT = damage.attempt, damage.each, damage.note_damage, damage.CLIENT

@@ -1,4 +1,4 @@
--- What a call has to send to nodes about groups; and the subscribers of groups with persistent sessions. Their node
+-- The outbox of a call for nodes, and the room of persistent subscribers of groups. Their node
 -- announces the room of each, and a message goes into the queue of such a session in the step in which it gets its
 -- place.
 

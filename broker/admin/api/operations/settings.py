@@ -1,4 +1,4 @@
-"""Settings that last until the next start."""
+"""The log level of the nodes: read, and set until they start again or reload."""
 
 from typing import Any
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True, kw_only=True)
-class ConnectLimits:
+class ConnectionTerms:
     """The terms of one connection; the defaults are the terms of a client below level 5."""
 
     # The client's: for packets to it.
