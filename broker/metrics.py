@@ -48,11 +48,24 @@ METRICS: tuple[Metric, ...] = (
         "Clients that are connected.",
         lambda d: d.sessions.connected,
     ),
-    gauge("clients_mqtt31", "clients/connected/mqtt31", "Those with MQTT 3.1.", lambda d: d.sessions.connected_at[3]),
     gauge(
-        "clients_mqtt311", "clients/connected/mqtt311", "Those with MQTT 3.1.1.", lambda d: d.sessions.connected_at[4]
+        "clients_mqtt31",
+        "clients/connected/mqtt31",
+        "Connected clients with MQTT 3.1.",
+        lambda d: d.sessions.connected_at[3],
     ),
-    gauge("clients_mqtt5", "clients/connected/mqtt5", "Those with MQTT 5.0.", lambda d: d.sessions.connected_at[5]),
+    gauge(
+        "clients_mqtt311",
+        "clients/connected/mqtt311",
+        "Connected clients with MQTT 3.1.1.",
+        lambda d: d.sessions.connected_at[4],
+    ),
+    gauge(
+        "clients_mqtt5",
+        "clients/connected/mqtt5",
+        "Connected clients with MQTT 5.0.",
+        lambda d: d.sessions.connected_at[5],
+    ),
     gauge(
         "clients_disconnected",
         "clients/disconnected",
@@ -82,7 +95,7 @@ METRICS: tuple[Metric, ...] = (
     gauge(
         "subscription_bytes",
         "subscriptions/bytes",
-        "Bytes of memory that they take.",
+        "Bytes of memory that subscriptions take.",
         lambda d: d.router.filters.size,
     ),
     node_gauge("streams", "subscriptions/streams", "Streams that clients read.", lambda broker: len(broker.streams)),
@@ -102,7 +115,7 @@ METRICS: tuple[Metric, ...] = (
     gauge(
         "retained_bytes",
         "retained messages/bytes",
-        "Bytes of memory that they take.",
+        "Bytes of memory that retained messages take.",
         lambda d: d.router.retained.size,
     ),
     gauge(
@@ -111,11 +124,16 @@ METRICS: tuple[Metric, ...] = (
         "QoS 1 and 2 messages that clients have not acknowledged, sent or not.",
         lambda d: d.turn.queued,
     ),
-    gauge("queued_bytes", "queues/bytes", "Bytes of their topics and payloads.", lambda d: d.turn.queued_bytes),
+    gauge(
+        "queued_bytes",
+        "queues/bytes",
+        "Bytes of the topics and payloads of queued messages.",
+        lambda d: d.turn.queued_bytes,
+    ),
     gauge(
         "inflight_messages",
         "queues/in flight",
-        "Those sent, that wait for an answer.",
+        "QoS 1 and 2 messages that are sent and not acknowledged.",
         lambda d: d.turn.inflight,
     ),
     node_gauge("ready", "ready", "1 while new clients are accepted.", lambda b: int(b.ready()[0])),
@@ -202,7 +220,7 @@ METRICS: tuple[Metric, ...] = (
     gauge(
         "shared_groups_unattended",
         "shared subscriptions/unattended",
-        "Those without a connected subscriber, at this node or another: their messages of QoS 1 and 2 wait.",
+        "Shared subscriptions without a connected subscriber at any node: their messages of QoS 1 and 2 wait.",
         lambda d: sum(not group.is_attended for group in d.router.filters.groups.values()),
     ),
     counter(
@@ -218,17 +236,19 @@ METRICS: tuple[Metric, ...] = (
     counter(
         "shared_returned",
         "publish/messages/shared/returned",
-        "Those that came back, and went to another subscriber.",
+        "Messages of shared subscriptions that came back, and went to another subscriber.",
     ),
     counter(
         "shared_discarded",
         "publish/messages/shared/discarded",
-        "Those that no subscriber could get, or that had begun with QoS 2 when the session of their subscriber ended.",
+        "Messages of shared subscriptions that no subscriber could get, or that had begun with QoS 2 when the "
+        "session of their subscriber ended.",
     ),
     counter(
         "dead_letters",
         "publish/messages/shared/dead letters",
-        "Those that were sent `shared.max_deliveries` times without success; they went to `shared.dead_letter_topic`.",
+        "Messages of shared subscriptions that were sent `shared.max_deliveries` times without success; they went "
+        "to `shared.dead_letter_topic`.",
     ),
     gauge(
         "delayed_messages",
@@ -236,7 +256,7 @@ METRICS: tuple[Metric, ...] = (
         "Messages to $delayed/SECONDS/TOPIC that wait; in a cluster those of all nodes.",
         lambda d: d.router.delayed.count,
     ),
-    gauge("delayed_bytes", "delayed messages/bytes", "Bytes of them.", lambda d: d.router.delayed.size),
+    gauge("delayed_bytes", "delayed messages/bytes", "Bytes of delayed messages.", lambda d: d.router.delayed.size),
     gauge(
         "delayed_first_due_seconds",
         "delayed messages/first due",
@@ -268,7 +288,7 @@ METRICS: tuple[Metric, ...] = (
     counter("subscribes_refused", "subscriptions/refused", "Filters refused in SUBSCRIBE."),
     counter("wills_published", "wills/published", "Wills published."),
     counter("commits", "store/commits", "Blocks given to the store."),
-    counter("committed_bytes", "store/bytes", "Bytes of these blocks."),
+    counter("committed_bytes", "store/bytes", "Bytes of committed blocks."),
     counter("logged", "analytics/logged", "Messages that were logged."),
     counter(
         "not_logged",
@@ -290,7 +310,7 @@ METRICS: tuple[Metric, ...] = (
     counter("flapping_refused", "access/flapping refused", "Connections of clients that connected too often."),
     counter("throttled", "access/throttled", "Times that a connection was read later because of its rate."),
     counter("tls_handshakes", "tls/handshakes", "TLS handshakes completed."),
-    counter("tls_resumed", "tls/resumed", "Those that resumed an earlier session of the client."),
+    counter("tls_resumed", "tls/resumed", "TLS handshakes that resumed an earlier session of the client."),
     counter("tls_failures", "tls/failures", "TLS handshakes that failed."),
     counter("websocket_failures", "websocket/failures", "WebSocket handshakes refused and connections at fault."),
 )
@@ -322,9 +342,9 @@ TENANT_FIGURES = (
     ("connections", "gauge", "Connections of a tenant."),
     ("sessions", "gauge", "Its sessions, connected or not."),
     ("subscriptions", "gauge", "Its subscriptions."),
-    ("subscription_bytes", "gauge", "Bytes of memory that they take."),
+    ("subscription_bytes", "gauge", "Bytes of memory that subscriptions take."),
     ("retained", "gauge", "Its retained messages."),
-    ("retained_bytes", "gauge", "Bytes of memory that they take."),
+    ("retained_bytes", "gauge", "Bytes of memory that retained messages take."),
     ("delayed", "gauge", "Its delayed messages that wait at this node."),
     ("queued_bytes", "gauge", "Bytes of messages in its queues; in a cluster those of all nodes."),
     ("received", "counter", "PUBLISH packets from its clients."),

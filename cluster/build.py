@@ -241,7 +241,7 @@ def _link_steps(
 
 
 def _handlers(sessions: SessionParts, clock: ClusterClock, rpc: Rpc) -> dict[bytes, Callable[..., object]]:
-    """The functions for messages of other nodes, and of the functions in Redis, about sessions, wills, the clock and calls."""
+    """The functions for messages about sessions, wills, the clock and calls, of other nodes and of Redis."""
     claims, assignments = sessions.claims, sessions.assignments
     return {
         b"taken": sessions.takeover.taken,

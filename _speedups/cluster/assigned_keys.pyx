@@ -1,6 +1,6 @@
 """The keys of a shared subscription that Redis has bound to this node.
 
-Redis binds a key to the node that has messages of it, and assignments all that follow to this node, which keeps them in
+Redis binds a key to the node that has messages of it, and assigns all that follow to this node, which keeps them in
 order as a node alone does (`group_keys.pyx`). A key is *held*, and none of its messages given, while a persistent
 session that was a subscriber here may still have some: Redis is asked until it has none. When the last message is done,
 the node reports the key as idle; when it can't give its messages, it gives the key up (`close`).

@@ -1,8 +1,8 @@
 """A shared subscription in a cluster, as one node has it: its subscribers here, and the messages that are assigned to
 it.
 
-Redis has the messages of a group. It puts them into the queues of some persistent sessions by itself, and assignments
-the others to nodes that have announced room (`group_room.pyx`). The node gives a assigned message to one of its
+Redis has the messages of a group. It puts them into the queues of some persistent sessions by itself, and assigns
+the others to nodes that have announced room (`group_room.pyx`). The node gives an assigned message to one of its
 subscribers, as a node alone does (`_speedups/session/group.pyx`). An assignment ends with the acknowledgement of a
 clean session, or when the message is put into the queue of a persistent one; both in Redis. If the node dies, its
 assignments go back to their places. So a message of QoS 2 for a clean session is sent only when its assignment has
@@ -196,7 +196,7 @@ cdef class GroupAssignments(GroupBacking):
         return group.turn.schedule_send(group)
 
     cdef int take_keyed(self, Key key, uint64_t place, Message* message) except -1:
-        """Give a assigned message to a subscriber, or keep it at its key."""
+        """Give an assigned message to a subscriber, or keep it at its key."""
         cdef Group group = self.group
         if self.suspended or group.distributor.give_keyed(key, place, message, True) != GIVEN_TO_ONE:
             group.backlog.queue.count_message(1, message)
@@ -289,7 +289,7 @@ cdef class GroupAssignments(GroupBacking):
     # ---- the link to Redis ----
 
     def suspend(self):
-        """The link is lost, and assignments with it: give no messages with keys until `resume`."""
+        """The link is lost, and assigned messages with it: give no messages with keys until `resume`."""
         self.suspended = True
 
     def resume(self):

@@ -63,7 +63,7 @@ cdef class GroupRecords:
         return self.note()
 
     cdef int given(self, bytes group, uint64_t place, Session session) except -1:
-        """Record that a assigned message goes into the queue of a persistent session."""
+        """Record that an assigned message goes into the queue of a persistent session."""
         return self.move(b"given", group, place, session.client_id, session.session_id, 0)
 
     cdef int put(self, bytes group, uint64_t place, bytes heads, uint64_t number) except -1:
@@ -71,19 +71,19 @@ cdef class GroupRecords:
         return self.move(b"put", group, place, heads, number, 0)
 
     cdef int back(self, bytes group, uint64_t place) except -1:
-        """Record that this node has no use for a assigned message."""
+        """Record that this node has no use for an assigned message."""
         return self.move(b"back", group, place, b"", 0, 0)
 
     def give_back(self, bytes group not None, uint64_t place):
-        """Record that this node has no use for a assigned message."""
+        """Record that this node has no use for an assigned message."""
         self.back(group, place)
 
     cdef int failed(self, bytes group, uint64_t place, tuple failures) except -1:
-        """Record that a assigned message was sent without success: the node keeps it."""
+        """Record that an assigned message was sent without success: the node keeps it."""
         return self.move(b"failed", group, place, pack_failures(failures), 0, 0)
 
     cdef int dead(self, bytes group, uint64_t place) except -1:
-        """Record that a assigned message is done, in the block that has its dead letter."""
+        """Record that an assigned message is done, in the block that has its dead letter."""
         return self.move(b"dead", group, place, b"", 0, 0)
 
     cdef int refused(self, bytes group, uint64_t place, bytes client_id, uint64_t n, uint8_t code) except -1:
@@ -94,7 +94,7 @@ cdef class GroupRecords:
         return self.move(b"refused", group, place, client_id, n, code)
 
     cdef int end(self, bytes group, uint64_t place) except -1:
-        """Record that a assigned message is done."""
+        """Record that an assigned message is done."""
         self.done += [group, place]
         return self.note()
 

@@ -264,7 +264,7 @@ cdef class ClusterJournal(Journal):
 
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
                          uint64_t place, bytes heads, object subscriber) except -1:
-        """Record that a assigned message goes into the queue of a persistent session; `subscriber` counts it."""
+        """Record that an assigned message goes into the queue of a persistent session; `subscriber` counts it."""
         cdef uint64_t number
         number = self.new_place(m, flags, identifiers)
         self.of_groups[number] = (group, place, subscriber)

@@ -3,12 +3,13 @@ declared."""
 
 import json
 from argparse import Namespace
+from typing import Any
 
 from .. import logs
 from ..config.declared_group import OPTIONS, declared
 from ..config.kinds import Boolean
 from ..errors import UsageError
-from .http_api import PAGE, add_api_options, ask, ask_all, parse
+from .http_api import PAGE, add_api_options, ask, ask_all, parse, print_failures
 from .parser import Parser
 from .settings import metavar
 
@@ -74,12 +75,19 @@ def list_all(args: Namespace) -> None:
     if not items:
         print("there are no shared subscriptions")
         return
-    print(f"{'connected':>9} {'subscribers':>7} {'waiting':>9} {'unacknowledged':>14} {'given':>10}  group")
+    print(f"{'connected':>9} {'subscribers':>11} {'waiting':>9} {'unacknowledged':>14} {'given':>10}  group")
     for item in items:
         print(
-            f"{item['connected']:>9} {item['subscribers']:>7} {item['waiting']:>9} {item['unacknowledged']:>14} "
-            f"{item['given']:>10}  {logs.escaped(item['group'])}{' (declared)' if item['declared'] else ''}"
+            f"{item['connected']:>9} {item['subscribers']:>11} {item['waiting']:>9} {item['unacknowledged']:>14} "
+            f"{item['given']:>10}  {logs.escaped(item['group'])}{state_of(item)}"
         )
+
+
+def state_of(group: dict[str, Any]) -> str:
+    """Whether a group is declared, and paused, behind its name."""
+    if not group["declared"]:
+        return ""
+    return " (declared, paused)" if group["settings"]["paused"] else " (declared)"
 
 
 def show(args: Namespace) -> None:
@@ -99,6 +107,7 @@ def show(args: Namespace) -> None:
             f"  {logs.escaped(subscriber['client_id'])}: {state}, {kind}, QoS {subscriber['qos']}, "
             f"{subscriber['unacknowledged']} unacknowledged"
         )
+    print_failures(found["failures"])
     for message in found["oldest"]:
         print(f"  {message['place']}: {logs.escaped(message['topic'])}, {message['bytes']} bytes")
 

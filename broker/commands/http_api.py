@@ -1,6 +1,7 @@
 """Common to commands that use the HTTP API of a node: the flags, the request, its errors in one line."""
 
 import json
+import sys
 import urllib.request
 from argparse import Namespace, _ActionsContainer
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urlsplit
 
+from .. import logs
 from ..errors import FlockError, UsageError
 from .parser import Parser
 
@@ -47,14 +49,34 @@ def ask(
 
 
 def ask_all(args: Namespace, path: str) -> list[dict[str, Any]]:
-    """All items of a list, asked for page by page. Raises FlockError."""
+    """All items of a list, asked for page by page; a node that did not answer has a line on standard error.
+
+    Raises:
+        FlockError: no node had an item, and some did not answer.
+    """
     items: list[dict[str, Any]] = []
+    failures: dict[str, str] = {}
     after: str | None = ""
     while after is not None:
         page = ask(args, path, after=after, limit=PAGE)
         items += page["items"]
+        failures |= page.get("failures", {})
         after = page["next"]
+    if failures and not items:
+        raise FlockError("; ".join(failure_lines(failures)))
+    print_failures(failures)
     return items
+
+
+def failure_lines(failures: dict[str, str]) -> list[str]:
+    """A line for each node that did not answer."""
+    return [f"{logs.escaped(node)}: {why}" for node, why in failures.items()]
+
+
+def print_failures(failures: dict[str, str]) -> None:
+    """Name the nodes whose part is missing in a result, on standard error."""
+    for line in failure_lines(failures):
+        print(f"incomplete: {line}", file=sys.stderr)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from inspect import isawaitable
 from typing import Any, NamedTuple
 
 from .. import logs
+from ..errors import FlockError
 
 SECONDS = 2.0  # timeout of a call, unless the caller gives another
 
@@ -50,6 +51,8 @@ async def call(methods: RpcMethods, name: str, arguments: Arguments) -> RpcReply
     try:
         value = method(arguments)
         return RpcReply(await value if isawaitable(value) else value)
+    except FlockError as error:  # such as a Redis that is away
+        return RpcReply(None, str(error))
     except Exception:
         log.exception("internal error: a call from a node failed", method=name)
         return RpcReply(None, "the node failed to answer; see its log")

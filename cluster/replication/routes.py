@@ -10,7 +10,7 @@ from ..._speedups.codec.topics import is_shared
 from ...broker.core.subscription_options import MAXIMUM_QOS
 
 ONLY_PERSISTENT = 8  # as an option of the other node's subscription: Retain As Published
-EXACT_MEMBERS = 8  # numbers up to this one are announced exactly, greater ones as powers of two
+EXACT_SUBSCRIBERS = 8  # numbers up to this one are announced exactly, greater ones as powers of two
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ def code_of(count: int) -> int:
 
     So few joins of a large group change it.
     """
-    return count if count <= EXACT_MEMBERS else round(log2(count)) + 5
+    return count if count <= EXACT_SUBSCRIBERS else round(log2(count)) + 5
 
 
 def is_local(name: bytes) -> bool:

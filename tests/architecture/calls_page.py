@@ -53,7 +53,7 @@ def _call(name: str, call: Call) -> Iterator[str]:
 def _reply(kind: Kind) -> str:
     text = str(kind)
     handed_out = ", ".join(f"{name} {each}" for name, each in HANDED_OUT.items())
-    return text.replace(handed_out, "messages and keys for consumers")
+    return text.replace(handed_out, "messages and keys of groups")
 
 
 def _short(text: str) -> str:
@@ -69,7 +69,7 @@ def _shown(kind: Kind) -> str:
 
 def _parts() -> str:
     lines = ["", "## Parts of calls", ""]
-    lines += [_line("Messages and keys for consumers, in a reply:"), ""]
+    lines += [_line("Messages and keys of groups, in a reply:"), ""]
     lines += [_line(f"- `{name}`: {kind}") for name, kind in HANDED_OUT.items()]
     for name, kind in SHARED.items():
         fields = kind.fields if isinstance(kind, Fields) else {}

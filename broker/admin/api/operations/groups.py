@@ -10,7 +10,7 @@ from ....config.declared_group import OPTIONS, declared, paused
 from ....config.kinds import Boolean, Choice, Duration, Integer, Kind, Size
 from ...http.problems import Problem, missing, unfit
 from ..aggregate import call, failures, values
-from ..operation import AFTER, LIMIT, MAX_NAME, TENANT, Operation, Request, listed
+from ..operation import AFTER, FAILURES, LIMIT, MAX_NAME, TENANT, Operation, Request, listed
 from ..schema import Schema, array, boolean, integer, nullable, number, record, text
 
 GROUP = text("`$share/NAME/FILTER`", minLength=1, maxLength=MAX_NAME)
@@ -89,8 +89,11 @@ async def groups(request: Request) -> dict[str, Any]:
 
 async def group(request: Request) -> dict[str, Any]:
     """One group."""
-    answers = values(await call(request.node, "group", **request.arguments))
-    parts = [found for found in answers.values() if found is not None]
+    answers = await call(request.node, "group", **request.arguments)
+    parts = [found for found in values(answers).values() if found is not None]
+    failed = failures(answers)
+    if not parts and failed:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "; ".join(f"{node}: {why}" for node, why in failed.items()))
     if not parts:
         raise missing(NO_GROUP)
     subscribers: dict[str, dict[str, Any]] = {}
@@ -99,7 +102,12 @@ async def group(request: Request) -> dict[str, Any]:
             if subscriber["connected"] or subscriber["client_id"] not in subscribers:
                 subscribers[subscriber["client_id"]] = subscriber
     oldest = sorted((message for part in parts for message in part.pop("oldest")), key=itemgetter("place"))
-    return {**merged(parts), "sessions": [subscribers[name] for name in sorted(subscribers)], "oldest": oldest}
+    return {
+        **merged(parts),
+        "sessions": [subscribers[name] for name in sorted(subscribers)],
+        "oldest": oldest,
+        "failures": failed,
+    }
 
 
 async def purge(request: Request) -> dict[str, Any]:
@@ -185,11 +193,12 @@ OPERATIONS = (
                 **FIELDS,
                 "sessions": array(SUBSCRIBER),
                 "oldest": array(OLDEST, "of those that wait at nodes; a cluster keeps most in Redis"),
+                "failures": FAILURES,
             }
         ),
         arguments={"group": GROUP, "limit": LIMIT},
         required=("group",),
-        problems=(HTTPStatus.NOT_FOUND,),
+        problems=(HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE),
     ),
     Operation(
         "PUT",
