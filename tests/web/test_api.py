@@ -421,9 +421,15 @@ def test_without_redis(two: ClusterProcess) -> None:
     for method, path in (("GET", "/client"), ("DELETE", "/session")):
         reply = api.ask(method, path, client_id="c")
         assert reply.status == 503 and reply.json["detail"] == "Redis is away"
+    name = "$share/g/t"
+    reply = api.ask("GET", "/group", group=name)
+    assert reply.status == 503 and "Redis is away" in reply.json["detail"]
+    assert "Redis is away" in api.command("groups", status=1)
+    assert "internal error" not in two.log_text()
     two.redis.start()
     until(lambda: not api.get("/nodes")["failures"])
     assert api.ask("GET", "/client", client_id="c").status == 404
+    assert api.ask("GET", "/group", group=name).status == 404
 
 
 @one_store
