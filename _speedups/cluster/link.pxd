@@ -24,5 +24,5 @@ cdef class RedisConnection(OutgoingConnection):
     cdef int take(self, object item, bint is_push) except -1
     cdef int push(self, object channel, object payload) except -1
     cdef int defer(self, object item, bint is_push) except -1
-    cdef str elsewhere(self, object item, bint is_push)
+    cdef str unusable(self, object item, bint is_push)
     cdef int put_argument(self, object argument) except -1

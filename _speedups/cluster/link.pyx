@@ -19,6 +19,7 @@ from .resp import Incomplete, InvalidReply, ReplyError
 # Replies of a server of a Redis Cluster that does not have all keys of the slot, or may not change them. READONLY: of a
 # primary that became a replica; MASTERDOWN: of a replica without a primary.
 ELSEWHERE = ("MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN")
+NO_FUNCTION = "ERR Function not found"    # after FUNCTION FLUSH: the next connection loads the library
 
 
 class LinkLost(Exception):
@@ -190,7 +191,7 @@ cdef class RedisConnection(OutgoingConnection):
                     break
                 self.missing = 0
                 self.incoming.start = at - self.incoming.data
-                if self.in_slot and (why := self.elsewhere(item, is_push)):
+                if (why := self.unusable(item, is_push)):
                     self.close(why)
                 elif self.deferred is None:
                     self.take(item, is_push)
@@ -239,12 +240,15 @@ cdef class RedisConnection(OutgoingConnection):
             self.turn.report(error)
         return 0
 
-    cdef str elsewhere(self, object item, bint is_push):
-        """The reason why a reply or push shows that the keys are elsewhere, or will be; empty if it does not."""
+    cdef str unusable(self, object item, bint is_push):
+        """The reason of a reply or push to connect again: the keys are elsewhere, the functions are gone; or empty."""
         if isinstance(item, ReplyError):
             text = str(item)
-            return f"another primary has the keys, or will have them: {text}" if text.startswith(ELSEWHERE) else ""
-        if is_push and (<list>item)[0] == b"sunsubscribe":
+            if text.startswith(NO_FUNCTION):
+                return "Redis does not have the functions any more"
+            if self.in_slot and text.startswith(ELSEWHERE):
+                return f"another primary has the keys, or will have them: {text}"
+        if self.in_slot and is_push and (<list>item)[0] == b"sunsubscribe":
             return "the slot of the keys has moved to another primary"
         return ""
 

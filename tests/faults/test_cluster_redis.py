@@ -110,6 +110,19 @@ def test_clean_clients_come_in_without_redis(cluster: ClusterProcess) -> None:
             assert client.receive() is None
 
 
+def test_functions_that_were_flushed_are_loaded_again(start_cluster: StartCluster) -> None:
+    """FUNCTION FLUSH: a new connection loads them; without one no message would be acknowledged any more."""
+    cluster = start_cluster(CLUSTER_SETTINGS)
+    with SocketClient(cluster["b"].port, "s", clean_start=False) as subscriber:
+        subscriber.subscribe(("t", 1))
+        publisher = SocketClient(cluster["a"].port, "p")
+        cluster.redis.client().execute_command("FUNCTION", "FLUSH")
+        publisher.send(Publish("t", b"x", qos=1, packet_id=1))
+        assert isinstance(publisher.receive(), Puback)
+        received = subscriber.receive()
+        assert isinstance(received, Publish) and received.payload == b"x"
+
+
 def test_publishers_are_held_back_without_redis(start_cluster: StartCluster) -> None:
     """G9: memory is bounded however much they would send; all of it is taken when Redis is back."""
     cluster = start_cluster(
