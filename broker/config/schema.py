@@ -133,7 +133,7 @@ class LimitsConfig:
     )
     max_awaiting_release: int = option(
         65_535,
-        "QoS 2 messages from one session that wait for its PUBREL; their bytes count as max_queued_bytes do.",
+        "QoS 2 messages from one session that wait for its PUBREL; their bytes have a limit of max_queued_bytes, too.",
         Integer(1, 65_535),
         reloadable=True,
     )
@@ -157,7 +157,7 @@ class LimitsConfig:
     )
     max_keep_alive: float = option(
         0.0,
-        "Seconds; the limit for clients with a longer keep alive, or none. 0 = no limit.",
+        "Seconds; the longest keep alive: clients that ask for more, or for none, get this. 0 = no limit.",
         Duration(0, 65_535),
         reloadable=True,
     )
@@ -206,7 +206,10 @@ class LimitsConfig:
         reloadable=True,
     )
     max_delayed_bytes: int = option(
-        256 * MIB, "Bytes of the messages that wait so; above, they are refused.", Size(0, SIZE_MAX), reloadable=True
+        256 * MIB,
+        "Bytes of delayed messages that wait; above, further ones are refused.",
+        Size(0, SIZE_MAX),
+        reloadable=True,
     )
 
 
@@ -487,8 +490,8 @@ class ProxyConfig:
 
 @dataclass(frozen=True)
 class OtelConfig:
-    """The metrics of /metrics, sent to an OpenTelemetry collector (pip install 'flockmq[otel]'). The library reads
-    variables of its name, such as OTEL_METRIC_EXPORT_INTERVAL (milliseconds)."""
+    """The metrics of /metrics, sent to an OpenTelemetry collector (pip install 'flockmq[otel]'). OpenTelemetry's
+    library also reads its own variables, such as OTEL_METRIC_EXPORT_INTERVAL (milliseconds)."""
 
     endpoint: str = option(
         "",
@@ -600,7 +603,7 @@ class AuthConfig:
     )
     password_file: str = option(
         "",
-        "File of users and hashes of their passwords: `flockmq passwd FILE USER` writes it; Mosquitto's work, too.",
+        "File of users and password hashes: `flockmq passwd FILE USER` writes it; Mosquitto's files work, too.",
         FilePath(),
         reloadable=True,
         flag="--password-file",
@@ -621,7 +624,9 @@ class AuthConfig:
         FilePath(),
         reloadable=True,
     )
-    jwt_audience: str = option("", "Required `aud` of tokens; empty = they have none.", Text(), reloadable=True)
+    jwt_audience: str = option(
+        "", "Required `aud` of tokens; empty = tokens with an `aud` are refused.", Text(), reloadable=True
+    )
     jwt_issuer: str = option("", "Required `iss` of tokens; empty = any.", Text(), reloadable=True)
     jwt_username_claim: str = option("sub", "The claim of a token that names the user.", Text(), reloadable=True)
     close_on_password_change: bool = option(

@@ -13,9 +13,9 @@ PACKAGES = ("_speedups", "broker", "cluster", "loadtest")
 ENDINGS = (".py", ".pyx", ".pxd", ".lua")
 HEAD = """# The files
 
-For developers who look for the place of a thing: each file of the product, with its first sentence. Folders are in
-[modules.md](modules.md), in the order of the layers. `python -m tests.architecture.files_page` prints this page, and a
-test compares them.
+For developers who look for the place of a thing: each file of the product in Python, Cython and Lua, with its
+first sentence. Folders are in [modules.md](modules.md), in the order of the layers.
+`python -m tests.architecture.files_page` prints this page, and a test compares them.
 """
 
 
