@@ -206,7 +206,7 @@ cdef class GroupAssignments(GroupBacking):
         return group.turn.schedule_send(group)
 
     cdef int end_assignment(self, uint64_t place, Message* message) except -1:
-        """Give a message back to Redis, which may assignment it to this node again."""
+        """Give a message back to Redis, which may assign it to this node again."""
         self.group.backlog.queue.count_message(-1, message)
         self.records.back(self.group.client_id, place)
         self.places.discard(place)
