@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import logs
 from .drain import find
-from .http_api import add_api_options, ask, parse
+from .http_api import add_api_options, ask, failure_lines, parse
 from .output import size, table
 from .parser import Parser
 
@@ -48,8 +48,8 @@ def show(args: Namespace, found: dict[str, Any]) -> None:
         print(line)
         if args.explain or (item["full"] or 0) >= ALMOST_FULL:
             print(f"      {item['when_reached']}\n      {item['change']}")
-    for node, why in found["failures"].items():
-        print(f"{logs.escaped(node)}: {why}")
+    for line in failure_lines(found["failures"]):
+        print(line)
 
 
 def cells(item: dict[str, Any]) -> tuple[object, ...]:
