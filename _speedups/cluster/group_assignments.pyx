@@ -223,7 +223,7 @@ cdef class GroupAssignments(GroupBacking):
 
     cdef int has_sent(self) except -1:
         cdef Group group = self.group
-        if (group.backlog.queue.waits() and not group.rotation.ready_count
+        if (group.backlog.queue.waits() and not group.rotation.has_ready()
                 and (self.peers.items or not group.rotation.connected or group.settings.paused)):
             self.give_to_others()                 # else the subscribers here will have room before any other
         if not group.rotation.connected:

@@ -63,6 +63,7 @@ cdef class AnnouncedRoom:
         """
         cdef bint direct = self.is_direct(subscriber)
         cdef Session session = subscriber.session
+        self.group.rotation.set_direct(subscriber, direct)
         cdef uint32_t room = subscriber.whole_room() if direct and subscribes_to_one(session) else 0
         if room != subscriber.known.steady:
             subscriber.known.steady = room

@@ -86,7 +86,7 @@ cdef class Backlog:
         """Put a message behind all others, whatever the limits are; takes over the reference."""
         self.queue.add(place, message)
         self.trace("queued", message, "no subscriber has room")
-        if self.rotation.ready_count:             # they may not take this one: it must not hold up those behind it
+        if self.rotation.has_ready():             # they may not take this one: it must not hold up those behind it
             self.group.turn.schedule_send(self.group)
         return 0
 
@@ -114,7 +114,7 @@ cdef class Backlog:
             self.failures.forget(other)
             self.backing.record_failure(other)
         self.backing.record_queued(other, message)
-        if (self.queue.aside or self.keys is not None) and self.rotation.ready_count:    # they may take this one
+        if (self.queue.aside or self.keys is not None) and self.rotation.has_ready():    # they may take this one
             self.recall()
         return True
 

@@ -27,6 +27,7 @@ cdef class Distributor:
 
     cdef int give_new(self, uint64_t place, const Publication* publication, Message* message) except -1
     cdef bint give(self, uint64_t place, Message* message, bint recorded) except -1
+    cdef bint give_next(self, uint64_t place, Message* message, bint recorded, bytes excluded) except -1
     cdef int hand(self, GroupSubscriber subscriber, uint64_t place, Message* message, bint recorded) except -1
     cdef int give_waiting(self) except -1
     cdef int put_aside(self, Waiting taken) except -1

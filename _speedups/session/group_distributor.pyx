@@ -55,30 +55,39 @@ cdef class Distributor:
         return 0 if given else self.backlog.wait(place, message_hold(message), False)
 
     cdef bint give(self, uint64_t place, Message* message, bint recorded) except -1:
-        """Give the message to the next subscriber with room that may take it; False: there is none."""
-        cdef Rotation rotation = self.rotation
-        cdef uint32_t left = rotation.ready_count
-        cdef GroupSubscriber subscriber
+        """Give the message to the next subscriber with room that may take it; False: there is none.
+
+        A message that has failed goes to another subscriber than before, if one takes it.
+        """
         cdef Failures failures = self.backlog.failures
         cdef bytes last = None if failures.by_place is None else failures.last_client(place)
-        while left:
-            left -= 1
-            subscriber = <GroupSubscriber>rotation.first_ready
-            if last is not None and left and subscriber.session.client_id == last:
-                last = None                       # another one first
-                left += 1
-                rotation.first_ready = subscriber.after
-                continue
-            if not subscriber.room():
-                rotation.make_unready(subscriber)
-                continue
-            rotation.first_ready = subscriber.after
-            if not subscriber.may_take(message):
-                continue
-            self.hand(subscriber, place, message, recorded)
-            if not subscriber.room():
-                rotation.make_unready(subscriber)
+        if last is not None and self.give_next(place, message, recorded, last):
             return True
+        return self.give_next(place, message, recorded, None)
+
+    cdef bint give_next(self, uint64_t place, Message* message, bint recorded, bytes excluded) except -1:
+        """Give the message to the next subscriber with room that may take it, but not to the client `excluded`."""
+        cdef Rotation rotation = self.rotation
+        cdef GroupSubscriber subscriber
+        cdef uint32_t left
+        cdef int direct
+        for direct in range(2):
+            left = rotation.ready_count[direct]
+            while left and rotation.first_ready[direct] != NULL:
+                left -= 1
+                subscriber = <GroupSubscriber>rotation.first_ready[direct]
+                if not subscriber.room():
+                    rotation.make_unready(subscriber)
+                    continue
+                rotation.first_ready[direct] = subscriber.after
+                if excluded is not None and subscriber.session.client_id == excluded:
+                    continue
+                if not subscriber.may_take(message):
+                    continue
+                self.hand(subscriber, place, message, recorded)
+                if not subscriber.room():
+                    rotation.make_unready(subscriber)
+                return True
         return False
 
     cdef int hand(self, GroupSubscriber subscriber, uint64_t place, Message* message, bint recorded) except -1:
@@ -133,14 +142,14 @@ cdef class Distributor:
             self.backlog.publish_dead()
         if self.backlog.keys is not None:
             return self.send_all_keyed()
-        while self.rotation.ready_count and self.backlog.queue.waits():
+        while self.rotation.has_ready() and self.backlog.queue.waits():
             taken = self.backlog.queue.take_first()       # a hook may change the queue before the message is counted
             if taken.message.expires and taken.message.expires <= self.group.turn.clock:
                 self.backlog.expire(taken)
             elif self.give(taken.place, taken.message, True):
                 self.backlog.queue.count_message(-1, taken.message)
                 message_release(taken.message)
-            elif self.rotation.ready_count:
+            elif self.rotation.has_ready():
                 self.put_aside(taken)
             else:
                 self.backlog.queue.put_back(taken)
@@ -180,7 +189,7 @@ cdef class Distributor:
         if key is None or key.subscriber is None:
             if self.give(place, message, recorded):
                 return GIVEN_TO_ONE
-            return NOT_TAKEN if self.rotation.ready_count else NO_ROOM
+            return NOT_TAKEN if self.rotation.has_ready() else NO_ROOM
         subscriber = key.subscriber
         if not subscriber.ready:
             return NO_ROOM
@@ -246,7 +255,7 @@ cdef class Distributor:
                         break
                     self.send_keyed(key, queue.take_parked(key))
                     keys.offer(key)
-            if not self.rotation.ready_count:
+            if not self.rotation.has_ready():
                 return 0
             key = keys.next_free()
             if key is not None and not (queue.waits() and queue.first().place < key.parked[0][0]):

@@ -12,11 +12,13 @@ from .message cimport Publication
 cdef class Rotation:
     cdef list connected            # subscribers with a connection, in the order of their connections ...
     cdef Py_ssize_t turn_of        # ... and the next of them to get a message of QoS 0
-    cdef void* first_ready         # a ring of Subscribers with room; NULL = none has ...
-    cdef uint32_t ready_count      # ... and their number
+    cdef void* first_ready[2]      # rings of Subscribers with room, by `direct`; NULL = none has ...
+    cdef uint32_t ready_count[2]   # ... and their numbers
 
     cdef int connect(self, GroupSubscriber subscriber) except -1
     cdef int disconnect(self, GroupSubscriber subscriber) except -1
     cdef GroupSubscriber choose(self, GroupSettings settings, const Publication* publication)
     cdef bint make_ready(self, GroupSubscriber subscriber) noexcept
     cdef int make_unready(self, GroupSubscriber subscriber) noexcept
+    cdef bint has_ready(self) noexcept
+    cdef int set_direct(self, GroupSubscriber subscriber, bint direct) noexcept

@@ -1,7 +1,9 @@
 """The subscribers of a shared subscription in turn.
 
 A message of QoS 0 goes to the next subscriber that is connected (`choose`). For others there is a ring of the
-subscribers that have room, so that a group with many subscribers that are busy finds one that is not at once.
+subscribers that have room, so that a group with many subscribers that are busy finds one that is not at once. A second
+ring has the subscribers that Redis gives messages by itself (`direct`): they get the node's messages only if no other
+subscriber takes them, since Redis counts them apart from the node.
 """
 
 cimport cython
@@ -80,11 +82,11 @@ cdef class Rotation:
         if subscriber.ready:
             return False
         subscriber.ready = True
-        self.ready_count += 1
-        if self.first_ready == NULL:
-            self.first_ready = subscriber.before = subscriber.after = <void*>subscriber
+        self.ready_count[subscriber.direct] += 1
+        if self.first_ready[subscriber.direct] == NULL:
+            self.first_ready[subscriber.direct] = subscriber.before = subscriber.after = <void*>subscriber
         else:
-            first = <GroupSubscriber>self.first_ready
+            first = <GroupSubscriber>self.first_ready[subscriber.direct]
             last = <GroupSubscriber>first.before
             subscriber.before, subscriber.after = <void*>last, <void*>first
             last.after = first.before = <void*>subscriber
@@ -95,13 +97,27 @@ cdef class Rotation:
         if not subscriber.ready:
             return 0
         subscriber.ready = False
-        self.ready_count -= 1
+        self.ready_count[subscriber.direct] -= 1
         if subscriber.after == <void*>subscriber:
-            self.first_ready = NULL
+            self.first_ready[subscriber.direct] = NULL
         else:
             (<GroupSubscriber>subscriber.before).after = subscriber.after
             (<GroupSubscriber>subscriber.after).before = subscriber.before
-            if self.first_ready == <void*>subscriber:
-                self.first_ready = subscriber.after
+            if self.first_ready[subscriber.direct] == <void*>subscriber:
+                self.first_ready[subscriber.direct] = subscriber.after
         subscriber.before = subscriber.after = NULL
+        return 0
+
+    cdef bint has_ready(self) noexcept:
+        """Whether a subscriber has room, as far as is known."""
+        return self.first_ready[False] != NULL or self.first_ready[True] != NULL
+
+    cdef int set_direct(self, GroupSubscriber subscriber, bint direct) noexcept:
+        """Redis gives the subscriber messages by itself, or no more."""
+        cdef bint ready = subscriber.ready
+        if subscriber.direct != direct:
+            self.make_unready(subscriber)
+            subscriber.direct = direct
+            if ready:
+                self.make_ready(subscriber)
         return 0

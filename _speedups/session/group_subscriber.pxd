@@ -27,6 +27,7 @@ cdef struct KnownRoom:
 cdef class GroupSubscriber(SharedSubscription):
     cdef readonly Session session
     cdef bint listed               # in Rotation.connected
+    cdef bint direct               # Redis puts messages of the group into the session's queue by itself
     cdef KnownRoom known
     cdef void* before              # Subscribers of the ring of those with room ...
     cdef void* after               # ... not owned

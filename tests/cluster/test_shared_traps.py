@@ -8,6 +8,7 @@ Others are in `test_shared_subscriptions.py` (here S) and in `tests/faults/test_
 | an unacknowledged message is lost | S `test_what_a_subscriber_has_not_acknowledged_goes_to_another_node` |
 | QoS 2 is lost, or doubled | K; S `test_a_persistent_subscriber_that_stays_away_loses_messages` |
 | turns are counted per publisher: skew | `test_many_publishers_of_one_message_make_no_skew` |
+| subscribers with a persistent session get more, or less | `test_clean_and_persistent_sessions_get_the_same_share` |
 | only subscribers at the publisher's node are served | S `test_subscribers_at_all_nodes_take_turns` |
 | a node that returns gets nothing for its subscribers | `test_a_node_that_returns_has_subscribers_again` |
 | a node that died is selected again and again | `test_a_node_that_died_is_selected_no_more` |
@@ -70,6 +71,24 @@ def test_many_publishers_of_one_message_make_no_skew(cluster: ClusterProcess, qo
         return sum(len(worker.seen) for worker in workers) == 30
 
     until(all_there)
+    assert [len(worker.seen) for worker in workers] == [10, 10, 10]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_clean_and_persistent_sessions_get_the_same_share(cluster: ClusterProcess, qos: int) -> None:
+    """A node gives assigned messages to its clean sessions: its persistent ones get theirs from Redis."""
+    workers = [Worker(cluster[name].port, f"clean-{name}", qos) for name in "ab"]
+    workers.append(Worker(cluster["b"].port, "persistent", qos, persistent=True))
+    cluster.settle()
+    for worker in workers:
+        worker.look()
+    with SocketClient(cluster["a"].port, "p", level=5) as publisher:
+        for number in range(1, 31):
+            publish(publisher, b"%d" % number, qos=qos)
+            until(lambda: sum(len(worker.look().seen) for worker in workers) == number)  # noqa: B023
+            for worker in workers:
+                worker.answer()
+                worker.look().answer()
     assert [len(worker.seen) for worker in workers] == [10, 10, 10]
 
 

@@ -9,7 +9,6 @@ from flockmq.loadtest.prove import checker
 from tests.faults.client import FaultClient
 from tests.faults.failure import failure
 from tests.faults.load import SETTINGS, Load
-from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterNode, ClusterProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.logs import logged_rows
@@ -74,7 +73,7 @@ class ClusterLoad(Load):
         self.cluster.start()
         prefix = self.cluster.prefix
         with self.cluster.redis.client() as client:
-            until(
+            self.until(
                 lambda: (
                     client.hlen(f"{prefix}nodes") == len(self.cluster.nodes)
                     and not client.exists(f"{prefix}dead")

@@ -13,7 +13,6 @@ from flockmq._speedups.codec.packets import Publish
 from flockmq.loadtest.prove import checker
 from tests.faults.cluster_load import LEASE, meanwhile
 from tests.faults.load import SETTINGS, Load
-from tests.harness.broker_process import until
 from tests.harness.cluster_process import new_seed
 from tests.harness.socket_client import SocketClient
 from tests.harness.workers_process import WorkersProcess
@@ -36,7 +35,7 @@ class WorkersLoad(Load):
     def settle(self) -> None:
         """Wills of dead workers have been published; all workers have what the others have accepted."""
         with redis.Redis(unix_socket_path=str(self.workers.redis_directory / "redis.sock")) as client:
-            until(
+            self.until(
                 lambda: (
                     client.hlen("mq:nodes") == self.workers.workers
                     and not client.exists("mq:dead")
