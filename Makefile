@@ -32,7 +32,7 @@ install: $(VENV)/.installed-$(EXTRAS)
 
 $(VENV)/.installed: $(SOURCES) | $(PY)
 	@$(PIP) setuptools wheel cython
-	@echo "building FlockMQ (a minute the first time)"
+	@echo "building FlockMQ (one to five minutes the first time)"
 	@$(QUIET) $(TRANSLATED) $(PIP) --no-build-isolation -e .
 	@touch $@
 

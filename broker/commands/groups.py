@@ -98,10 +98,10 @@ def show(args: Namespace) -> None:
         return
     print(f"{logs.escaped(found['group'])}: {found['waiting']} messages wait ({found['waiting_bytes']} bytes)")
     if found["declared"]:
-        settings = ", ".join(f"{name} {json.dumps(value)}" for name, value in found["settings"].items() if value != "")
-        print(f"  declared: {logs.escaped(settings)}")
+        print(f"  declared with {settings_of(found, own=True) or 'no settings'}")
+        print(f"  from [shared]: {settings_of(found, own=False)}")
     for subscriber in found["sessions"]:
-        state = "connected" if subscriber["connected"] else "away"
+        state = f"connected to {logs.escaped(subscriber['node'])}" if subscriber["connected"] else "away"
         kind = "persistent" if subscriber["persistent"] else "clean"
         print(
             f"  {logs.escaped(subscriber['client_id'])}: {state}, {kind}, QoS {subscriber['qos']}, "
@@ -112,10 +112,19 @@ def show(args: Namespace) -> None:
         print(f"  {message['place']}: {logs.escaped(message['topic'])}, {message['bytes']} bytes")
 
 
+def settings_of(group: dict[str, Any], *, own: bool) -> str:
+    """The settings that a declared group has by its declaration, or those that it has from the configuration."""
+    return ", ".join(
+        f"{name} {logs.escaped(json.dumps(value))}"
+        for name, value in group["settings"].items()
+        if (name in group["own"]) == own and value != ""
+    )
+
+
 def purge(args: Namespace) -> None:
     """Drop the messages that wait."""
     dropped = ask(args, "/group/messages", method="DELETE", group=args.group)["dropped"]
-    print(json.dumps({"dropped": dropped}) if args.json else f"{dropped} messages dropped")
+    print(json.dumps({"dropped": dropped}) if args.json else f"messages dropped: {dropped}")
 
 
 def add(args: Namespace) -> None:
@@ -139,4 +148,4 @@ def drain(args: Namespace) -> None:
 def remove(args: Namespace) -> None:
     """Declare a group no more."""
     dropped = ask(args, "/group", method="DELETE", group=args.group)["dropped"]
-    print(json.dumps({"dropped": dropped}) if args.json else f"removed, {dropped} messages dropped")
+    print(json.dumps({"dropped": dropped}) if args.json else f"removed; messages dropped: {dropped}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..._speedups.codec.topics import split_shared, validate_topic_filter
-from .kinds import Boolean, Choice, Duration, Integer, Kind, Size, Text
+from .kinds import Boolean, Choice, Duration, Integer, Kind, Size, Text, not_one
 
 LEVEL = 5  # of the protocol, whose rules the topic filter keeps to
 MAX_NAME = 65_535  # bytes
@@ -90,7 +90,7 @@ def declared(name: object, options: Mapping[str, object], *, is_text: bool = Fal
     found: dict[str, object] = {}
     for option, raw in options.items():
         if option not in OPTIONS:
-            raise ValueError(f"settings of a group ({', '.join(OPTIONS)}), not {option!r}")
+            raise not_one("settings of a group", option, OPTIONS)
         kind, _ = OPTIONS[option]
         try:
             found[option] = kind.read(raw, is_text=is_text)

@@ -3,14 +3,13 @@
 A wrong value raises `ConfigError` with one line: key, value, place, and the expected value.
 """
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, fields
 from typing import Any, NamedTuple, cast
 
 from ..errors import ConfigError
-from .kinds import Addresses, Kind, Networks, PythonObjects, Texts, TopicFilters
+from .kinds import Addresses, Kind, Networks, PythonObjects, Texts, TopicFilters, nearest
 from .schema import PER_LISTENER, Config
 
 PREFIX = "FLOCKMQ_"
@@ -117,7 +116,7 @@ def unknown(kind: str, name: str, origin: str, known: Mapping[str, Key], prefix:
 
 
 def _nearest_variable(name: str, known: Iterable[str]) -> str:
-    near = _nearest(name.removeprefix(PREFIX), [full.removeprefix(PREFIX) for full in known])
+    near = nearest(name.removeprefix(PREFIX), [full.removeprefix(PREFIX) for full in known])
     return PREFIX + near if near else ""
 
 
@@ -126,15 +125,11 @@ def _nearest_key(name: str, known: Iterable[str], sections: set[str]) -> str:
     section, _, own = name.rpartition(".")
     right = next((full for full in known if full.rpartition(".")[2] == own), "")  # in the wrong section, or in none
     if section in sections:
-        near = _nearest(own, [full.rpartition(".")[2] for full in known if full.startswith(f"{section}.")])
+        near = nearest(own, [full.rpartition(".")[2] for full in known if full.startswith(f"{section}.")])
         return f"{section}.{near}" if near else right
-    near = _nearest(section or own, sections)
+    near = nearest(section or own, sections)
     if section and f"{near}.{own}" in known:
         return f"{near}.{own}"
     if near:
         return f"[{near}]"
-    return right or _nearest(own, [full for full in known if "." not in full])
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    return next(iter(difflib.get_close_matches(name, names, 1, 0.7)), "")
+    return right or nearest(own, [full for full in known if "." not in full])

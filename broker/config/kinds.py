@@ -8,7 +8,9 @@ import json
 import math
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
+from difflib import get_close_matches
 from ipaddress import ip_network
 
 from ..._speedups.codec.topics import InvalidTopic, validate_topic_filter
@@ -40,7 +42,20 @@ SIZE_UNITS = {
     "mib": 1 << 20,
     "gib": 1 << 30,
 }
-DURATION_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+DURATION_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604_800.0}
+
+
+def not_one(kind: str, name: str, known: Collection[str]) -> ValueError:
+    """The error for a key that a table can't have; its text completes "expected ..."."""
+    near = nearest(name, known)
+    if near:
+        return ValueError(f"{kind}, not {name!r}: did you mean {near}?")
+    return ValueError(f"{kind} ({', '.join(known)}), not {name!r}")
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """The name that is most like this one; empty: none is."""
+    return next(iter(get_close_matches(name, known, 1, 0.7)), "")
 
 
 class Kind:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from ..._speedups.codec.topics import InvalidTopic, is_shared, validate_topic_filter, validate_topic_name
 from .broker_url import PORTS, SECURE, WEB
-from .kinds import Boolean, Choice, Duration, FilePath, Integer, Kind, Size, Text, Texts, texts
+from .kinds import Boolean, Choice, Duration, FilePath, Integer, Kind, Size, Text, Texts, not_one, texts
 from .listen_url import split_address
 
 DIRECTIONS = ("out", "in", "both")
@@ -239,7 +239,7 @@ def link(name: str, options: Mapping[str, object]) -> LinkConfig:
     found: dict[str, Any] = {}
     for option, raw in options.items():
         if option not in OPTIONS:
-            raise ValueError(f"settings of a link ({', '.join(OPTIONS)}), not {option!r} in links.{name}")
+            raise not_one(f"settings of a link in links.{name}", option, OPTIONS)
         kind, _ = OPTIONS[option]
         try:
             found[option] = kind.read(raw, is_text=False)

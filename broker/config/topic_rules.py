@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from ..._speedups.codec.topics import InvalidTopic, is_shared, split_shared, validate_topic_filter
-from .kinds import Boolean, Choice, Integer, Kind, Text
+from .kinds import Boolean, Choice, Integer, Kind, Text, not_one
 
 LEVEL = 5  # of the protocol, whose rules the topic filters keep to
 MAX_LEVELS = 65_536  # of a filter; `limits.max_topic_levels` limits clients
@@ -58,7 +58,7 @@ class RuleTables(Kind):
             raise ValueError
         for name in table:
             if name not in self.kinds:
-                raise ValueError(f"keys of a rule ({', '.join(self.kinds)}), not {name!r}")
+                raise not_one("keys of a rule", name, self.kinds)
         values = {name: self._value(name, raw) for name, raw in table.items()}
         try:
             rule = self.made(**values)

@@ -136,13 +136,13 @@ def show(session: dict[str, Any], *, as_json: bool) -> None:
         ("user", session["user"] or "none: it was made without authentication"),
         ("connected", whereabouts(session)),
         ("protocol", session["protocol"]),
-        ("epoch", f"{session['epoch']}, made at {session['made_at_epoch']}"),
+        ("epoch", f"{session['epoch']}; the session exists since epoch {session['made_at_epoch']}"),
         ("queue", queue(session)),
-        ("in flight", f"up to {session['may_be_sent']}, PUBREC came for {session['pubrec_received']}"),
+        ("in flight", f"up to {session['may_be_sent']}, PUBREC received for {session['pubrec_received']}"),
         ("QoS 2 received", f"{len(session['awaiting_pubrel'])} await PUBREL"),
     ]
     if session["waits_for"]:
-        rows.append(("taken over from", f"{', '.join(session['waits_for'])}, not yet let go"))
+        rows.append(("taken over from", f"{', '.join(session['waits_for'])}, not released yet"))
     if session["fights"]:
         rows.append(("fights", f"{session['fights']}: several clients seem to use this client id"))
     rows.append(("subscriptions", str(len(session["subscriptions"]))))

@@ -180,7 +180,14 @@ def test_show_offline(redis_server: RedisProcess, tell: Callable[..., Told]) -> 
     assert session["subscriptions"] == {"a/#": 1, "b": 2}
     told = tell("session", "show", "pump")
     assert told.status == 0
-    for words in ("no, since", "numbers 10 to 12", "1 await PUBREL", "id7, not yet let go", "a/#  QoS 1", "4: several"):
+    for words in (
+        "no, since",
+        "numbers 10 to 12",
+        "1 await PUBREL",
+        "id7, not released yet",
+        "a/#  QoS 1",
+        "4: several",
+    ):
         assert words in told.out
 
 

@@ -250,11 +250,12 @@ def test_shared_subscriptions(start_broker: StartBroker) -> None:
     assert (found["waiting"], found["waiting_bytes"], found["unacknowledged"]) == (3, 3 * (6 + 5), 0)
     one = api.get("/group", group=jobs)
     assert [subscriber["client_id"] for subscriber in one["sessions"]] == ["away"]
+    assert one["sessions"][0]["node"] is None
     assert one["oldest"][0] == {"place": 1, "topic": "jobs/0", "bytes": 5}
     assert "away: away, persistent, QoS 1, 0 unacknowledged" in command("show", jobs)
     assert jobs in command()
     assert api.ask("GET", "/group", group="$share/no/such").status == 404
-    assert command("purge", jobs) == "3 messages dropped\n"
+    assert command("purge", jobs) == "messages dropped: 3\n"
     assert api.get("/group", group=jobs)["waiting"] == 0
     broker.restart()
     assert HttpClient(broker).get("/group", group=jobs)["waiting"] == 0
@@ -283,9 +284,9 @@ def test_declared_groups(start_broker: StartBroker) -> None:
     command = partial(api.command, "groups")
     assert api.get("/group", group=jobs)["waiting"] == 2
     assert f"{jobs} (declared)" in command()
-    assert '  declared: window 9, max_queued_messages 100000, max_queued_bytes 2048, when_full "drop-new"' in command(
-        "show", jobs
-    )
+    shown = command("show", jobs)
+    assert '  declared with max_queued_bytes 2048, when_full "drop-new", expiry 3600, last_value true\n' in shown
+    assert "  from [shared]: window 9, max_queued_messages 100000, " in shown
     assert api.ask("PUT", "/group", {}, group=jobs).status == 204
     assert api.get("/group", group=jobs)["settings"]["last_value"] is False
     assert api.ask("PUT", "/group", {"window": 0}, group=jobs).status == 400
@@ -298,7 +299,7 @@ def test_declared_groups(start_broker: StartBroker) -> None:
     assert api.get("/group", group=jobs)["settings"]["paused"] is True
     assert command("resume", jobs) == "resumed\n"
     assert api.ask("PUT", "/group/paused", {"paused": True}, group="$share/no/such").status == 404
-    assert command("remove", jobs) == "removed, 2 messages dropped\n"
+    assert command("remove", jobs) == "removed; messages dropped: 2\n"
     assert api.ask("DELETE", "/group", group=jobs).status == 404
     assert [item["group"] for item in api.get("/groups")["items"]] == [logs]
 

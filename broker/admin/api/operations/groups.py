@@ -50,6 +50,7 @@ FIELDS = {
 SUBSCRIBER = record(
     {
         "client_id": text(),
+        "node": nullable(text("that has its connection")),
         "connected": boolean(),
         "persistent": boolean("whether its session outlives its connection"),
         "qos": integer("granted"),
@@ -90,17 +91,19 @@ async def groups(request: Request) -> dict[str, Any]:
 async def group(request: Request) -> dict[str, Any]:
     """One group."""
     answers = await call(request.node, "group", **request.arguments)
-    parts = [found for found in values(answers).values() if found is not None]
+    by_node = {node: found for node, found in values(answers).items() if found is not None}
+    parts = list(by_node.values())
     failed = failures(answers)
     if not parts and failed:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "; ".join(f"{node}: {why}" for node, why in failed.items()))
     if not parts:
         raise missing(NO_GROUP)
     subscribers: dict[str, dict[str, Any]] = {}
-    for part in parts:
+    for node, part in by_node.items():
         for subscriber in part.pop("sessions"):
             if subscriber["connected"] or subscriber["client_id"] not in subscribers:
-                subscribers[subscriber["client_id"]] = subscriber
+                found = {**subscriber, "node": node if subscriber["connected"] else None}
+                subscribers[subscriber["client_id"]] = found
     oldest = sorted((message for part in parts for message in part.pop("oldest")), key=itemgetter("place"))
     return {
         **merged(parts),
