@@ -50,6 +50,10 @@ from .mosquitto_directives import (
     word,
 )
 
+NO_SIZE = (
+    "limits.max_packet_size is 2 MiB by default; Mosquitto before 2.1 accepts packets of any size if max_packet_size does "
+    "not limit them"
+)
 MARK = "\ufeff"  # that editors of Windows write at the begin
 
 
@@ -435,7 +439,9 @@ class Translation:
         self._take_maximum_qos(listeners)
         default = min(listeners, key=lambda listener: len(listener.values))  # the others inherit what it has
         yield f"listen = {json.dumps([default.url])}"
-        values = {**self.values, **default.values}
+        values = {**self.values, **default.values, "mqtt.long_client_ids": True}  # as Mosquitto, also at MQTT 3.1
+        if "limits.max_packet_size" not in values:
+            self.notes.append(NO_SIZE)
         if not self._persistent:
             values["store.url"] = "memory"  # as Mosquitto without persistence
         yield from _sections(values)

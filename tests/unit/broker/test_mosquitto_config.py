@@ -34,7 +34,8 @@ def imported(tmp_path: Path, text: str, *accepted: str) -> tuple[Config, str]:
 
 
 def test_an_empty_file_is_the_default_of_mosquitto(tmp_path: Path) -> None:
-    config, _ = imported(tmp_path, "# nothing\n")
+    config, text = imported(tmp_path, "# nothing\n")
+    assert config.mqtt.long_client_ids and "# limits.max_packet_size is 2 MiB" in text
     assert config.listen == ("localhost:1883",) and config.store.url == "memory"
 
 
