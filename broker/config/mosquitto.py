@@ -51,8 +51,8 @@ from .mosquitto_directives import (
 )
 
 NO_SIZE = (
-    "limits.max_packet_size is 2 MiB by default; Mosquitto before 2.1 accepts packets of any size if max_packet_size does "
-    "not limit them"
+    "limits.max_packet_size is 2 MiB by default; Mosquitto before 2.1 accepts packets of any size if max_packet_size "
+    "does not limit them"
 )
 MARK = "\ufeff"  # that editors of Windows write at the begin
 
