@@ -273,8 +273,12 @@ class Run:
     @property
     def _early(self) -> int:
         """Nanoseconds by which something that is due may be early."""
-        steps = any(step.kind == "step_clock" and "redis" in step.arguments for step in self.plan.steps)
-        return timed.EARLY_AFTER_STEP if steps else timed.EARLY
+        return timed.EARLY_AFTER_STEP if self._steps_clock else timed.EARLY
+
+    @property
+    def _steps_clock(self) -> bool:
+        """Whether the plan has a step of Redis' wall clock."""
+        return any(step.kind == "step_clock" and "redis" in step.arguments for step in self.plan.steps)
 
     @property
     def _expired(self) -> set[str]:
@@ -342,7 +346,8 @@ class Run:
         excuses = Excuses(self.history, self.history.times, self.losses, self.plan.replicas, ends, deaths, backs)
         judged = [roles[role] for role in ("visitor", "worker", "helper")]
         found = checker.judge(excuses, *judged, roles["guest"] | roles["latecomer"], retained)
-        if not self.losses:
+        # A second end of Redis may fence all nodes. Then none lives, and deadlines follow the wall clock (CLUSTER.md).
+        if not self.losses and not (self._steps_clock and len(deaths) > 1):
             found += self._late_or_early(roles["subscriber"])
         listeners, members = sorted(roles["subscriber"]), sorted(roles["worker"] | roles["helper"])
         dropped = sum(node.dropped for node in self.nodes.values())
