@@ -231,7 +231,7 @@ def _hint(reason: str) -> str:
     if reason.startswith("MOVED"):
         return "serve it there, or bring it back with `flockmq migrate FROM TO`"
     if reason.startswith("ARRIVING"):
-        return "repeat `flockmq migrate FROM TO` as it was"
+        return "repeat `flockmq migrate` or `flockmq restore` as it was"
     if reason.startswith(("WRONGPASS", "NOAUTH", "ERR AUTH", "invalid username-password", "Authentication required")):
         return "check user and password in the URL"
     if "cluster support disabled" in reason:

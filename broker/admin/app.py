@@ -1,11 +1,14 @@
 """The HTTP application of a node: health, metrics, API, web page, and MQTT for the console of the page."""
 
+import asyncio
+
 from aiohttp import web
 
 from ..rpc.node_view import NodeView
 from . import page_files
 from .api.api import Api, errors_as_problems
 from .api.figures_stream import FiguresStream
+from .api.operations.backup import UNDER_WAY
 from .api.operations.events import FIGURES, STREAMS
 from .console_socket import ConsoleSocket
 from .exporters import health
@@ -27,7 +30,7 @@ def make_server(node: NodeView) -> HttpServer:
     authorization = AdminAuthorization(Tokens(config.tokens_file), lambda: node.broker.data_plane.log_limiter)
     clients = [from_clients(config.trusted_proxies)] if config.trusted_proxies else []
     app = web.Application(middlewares=[errors_as_problems, in_time, *clients], client_max_size=MAX_BODY)
-    app[FIGURES], app[STREAMS] = FiguresStream(node), {}
+    app[FIGURES], app[STREAMS], app[UNDER_WAY] = FiguresStream(node), {}, asyncio.Lock()
     app.add_routes(health.routes(node, authorization))
     app.add_routes(Api(node, authorization, node.version, tokens=bool(config.tokens_file)).routes())
     app.add_routes(page_files.routes(authorization))

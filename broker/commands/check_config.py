@@ -1,8 +1,8 @@
 """`flockmq check-config`: the effective configuration, and the origin of each value."""
 
 from ..auth import listener_exposure
-from ..config.keys import KEYS, TABLES, Key
 from ..config.load import Loaded, trace
+from ..config.toml_text import to_toml
 from .parser import Parser
 from .settings import add_settings, overrides
 
@@ -24,25 +24,4 @@ def run(arguments: list[str]) -> int:
 
 def render(loaded: Loaded) -> str:
     """The configuration as TOML, each line with its origin as comment."""
-    lines: list[str] = []
-
-    def add(key: Key, value: object, origin: str) -> None:
-        setting = f"{key.field.name} = {key.kind.write(value)}"
-        lines.append(f"{setting:<40} # {origin}")
-
-    section = ""
-    for key in KEYS.values():
-        if key.section != section:
-            section = key.section
-            lines += ["", f"[{section}]"]
-        add(key, key.of(loaded.config), loaded.origins[key.name])
-    for name, table in loaded.config.tables:
-        section = ""
-        lines += ["", f"[{TABLES}{name}]"]
-        for key_name, value in sorted(table, key=lambda each: "." in each[0]):
-            key = KEYS[key_name]
-            if key.section != section:
-                section = key.section
-                lines += ["", f"[{TABLES}{name}.{section}]"]
-            add(key, value, loaded.origins[f"{TABLES}{name}.{key_name}"])
-    return "\n".join(lines) + "\n"
+    return to_toml(loaded.config, loaded.origins.__getitem__)

@@ -9,6 +9,8 @@ the log. So an entry of the log and the records of its turn are kept both, or no
 
 `broker/storage/sqlite_file.py` has the file: its layout, and the reasons to refuse one. `log_files.py` has the log.
 
+The same thread copies the database (`copy`), in parts between transactions.
+
 An error that may pass, such as a full disk, is retried. Any other exception ends the thread: `failure` has the reason,
 and the node ends.
 """
@@ -18,13 +20,15 @@ import queue
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..._speedups.log.journal import Block
 from ..._speedups.log.message_log import MessageLog
 from .. import logs
-from ..errors import StoreFailure
+from ..errors import StoreError, StoreFailure
 from . import sqlite_file
 from .confirmed_note import ConfirmedNote
 from .log_files import LogEntry, LogFiles
@@ -49,9 +53,21 @@ PASSING = frozenset(  # errors of SQLite that the same write may not meet again
 log = logs.get("flockmq.store")
 
 
+@dataclass(frozen=True)
+class Copy:
+    """A request for a copy of the database."""
+
+    path: Path  # of the new file
+    done: Callable[[Exception | None], object]  # called on the loop's thread with the error, if there was one
+
+
 # A block of a turn, perhaps with an entry of the log of messages; such an entry alone; a position, before which blocks
-# are dropped; None: the end.
-Work = bytes | Block | tuple[bytes, bytes] | int | None
+# are dropped; a copy; None: the end.
+Work = bytes | Block | tuple[bytes, bytes] | int | Copy | None
+
+
+class CopyEnded(Exception):
+    """The store was closed during a copy, or has failed: the cause is its error."""
 
 
 class SqliteStore(LogStore):
@@ -79,6 +95,8 @@ class SqliteStore(LogStore):
         self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
+        self._ended = False  # the thread has stored the last block, or can't store one
+        self._copies: deque[Copy] = deque()
         self._log_at = 0.0  # when an error is logged again; 0 = there is none
 
     # ---- opening ----
@@ -163,6 +181,13 @@ class SqliteStore(LogStore):
     def forget_before(self, position: int) -> None:
         self._work.put(position)
 
+    @property
+    def file(self) -> Path:
+        return self.path
+
+    def copy(self, path: Path, done: Callable[[Exception | None], object]) -> None:
+        self._work.put(Copy(path, done))
+
     def close(self) -> None:
         if self._thread is not None:
             self._closing.set()
@@ -190,41 +215,77 @@ class SqliteStore(LogStore):
             log.exception("store failed: nothing more is stored or acknowledged, and the node ends", path=self.path)
 
     def _write(self) -> None:
-        """Until `close`: one transaction for all blocks in the queue."""
+        """Until `close`: store the blocks in the queue, and make copies."""
+        while not self._ended:
+            self._store([self._work.get(), *self._waiting()])
+            while self._copies:
+                self._copy(self._copies.popleft())
+
+    def _waiting(self) -> list[Work]:
+        """Take all items out of the queue."""
         items: list[Work] = []
-        while None not in items:
-            items = [self._work.get()]
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    items.append(self._work.get_nowait())
-            entries = [_entry(item) for item in items if isinstance(item, tuple | Block)]
-            blocks = [
-                item.records if isinstance(item, Block) else item for item in items if isinstance(item, bytes | Block)
-            ]
-            stored = [block for block in blocks if block]
-            forget = max((item for item in items if isinstance(item, int)), default=0)
-            is_emptied = forget >= self._written + len(stored)
-            if is_emptied:
-                self._note.write(0)  # an empty table has no positions
-            is_waited_for = bool(blocks or forget)
-            if not (
-                self._until_done(self._append, entries, is_waited_for)
-                and self._until_done(self._commit, stored, forget)
-            ):
-                if blocks:
-                    self.failure = StoreFailure(
-                        f"the store {self.path} was closed with {len(blocks)} blocks that could not be written",
-                        "messages in them were not acknowledged; make room, or mend the disk",
-                    )
-                log.error("store closed with blocks that could not be written", blocks=len(blocks))
-                return
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                if entries:
-                    self._call(self._logged, entries)
-                if blocks:
-                    self._call(self._confirm, len(blocks))
-            if stored and not is_emptied:
-                self._note.write(self._written - 1)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                items.append(self._work.get_nowait())
+        return items
+
+    def _copy(self, copy: Copy) -> None:
+        """Make a copy. An error of the new file ends the copy; an error of the store ends the thread."""
+        failure: Exception | None = None
+        try:
+            self._go_on()
+            sqlite_file.copy(self._database, copy.path, self._go_on)
+        except CopyEnded as end:
+            if end.__cause__ is not None:
+                raise end.__cause__ from None
+            failure = StoreError("the node stops")
+        except (sqlite3.Error, OSError) as error:
+            failure = error
+        with contextlib.suppress(RuntimeError):
+            self._call(copy.done, failure)
+
+    def _go_on(self) -> None:
+        """Between two parts of a copy: store the blocks in the queue. Raises CopyEnded."""
+        try:
+            if items := self._waiting():
+                self._store(items)
+        except Exception as error:
+            raise CopyEnded from error
+        if self._ended:
+            raise CopyEnded
+
+    def _store(self, items: list[Work]) -> None:
+        """Store all blocks among the items, in one transaction."""
+        self._ended |= None in items
+        self._copies += [item for item in items if isinstance(item, Copy)]
+        entries = [_entry(item) for item in items if isinstance(item, tuple | Block)]
+        blocks = [
+            item.records if isinstance(item, Block) else item for item in items if isinstance(item, bytes | Block)
+        ]
+        stored = [block for block in blocks if block]
+        forget = max((item for item in items if isinstance(item, int)), default=0)
+        is_emptied = forget >= self._written + len(stored)
+        if is_emptied:
+            self._note.write(0)  # an empty table has no positions
+        is_waited_for = bool(blocks or forget)
+        if not (
+            self._until_done(self._append, entries, is_waited_for) and self._until_done(self._commit, stored, forget)
+        ):
+            if blocks:
+                self.failure = StoreFailure(
+                    f"the store {self.path} was closed with {len(blocks)} blocks that could not be written",
+                    "messages in them were not acknowledged; make room, or mend the disk",
+                )
+            log.error("store closed with blocks that could not be written", blocks=len(blocks))
+            self._ended = True
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            if entries:
+                self._call(self._logged, entries)
+            if blocks:
+                self._call(self._confirm, len(blocks))
+        if stored and not is_emptied:
+            self._note.write(self._written - 1)
 
     def _until_done(self, step: Callable[..., None], *arguments: object) -> bool:
         """Repeat a step until it succeeds; False: the store is closed instead."""

@@ -13,7 +13,7 @@ import os
 import secrets
 import sqlite3
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ APPLICATION_ID = 0x464C4D51  # "FLMQ"
 LAYOUT = 1  # of the tables; each block has its own
 MOVED = -1  # in place of the layout: the state was moved to another place
 ARRIVING = -2  # likewise: a migration to this file has not ended
+COPIED_PAGES = 256  # of 4 KiB, between which a node stores blocks
 WAL_BYTES = 32 * 1024 * 1024  # size of the -wal file after a checkpoint
 BUSY_SECONDS = 2.0  # to wait for a process that is about to close the file
 CHECK_PATH = "check the path and its permissions"
@@ -74,7 +75,6 @@ def create(path: Path) -> None:
         database = sqlite3.connect(fresh, isolation_level=None)
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         database.execute(f"PRAGMA user_version = {LAYOUT}")
-        database.execute("PRAGMA page_size = 8192")
         database.execute(
             "CREATE TABLE block (position INTEGER PRIMARY KEY, checksum INTEGER NOT NULL, records BLOB NOT NULL)"
         )
@@ -153,6 +153,31 @@ def blocks(database: sqlite3.Connection, path: Path) -> Iterator[tuple[int, byte
 def insert(database: sqlite3.Connection, position: int, block: bytes) -> None:
     """Add a block."""
     database.execute("INSERT INTO block VALUES (?, ?, ?)", (position, zlib.crc32(block), block))
+
+
+def copy(database: sqlite3.Connection, path: Path, between: Callable[[], object]) -> None:
+    """Copy a store to a new file, which only its owner may read.
+
+    Args:
+        database: of `connect`. The blocks that it stores while the copy is made are in the copy, too.
+        path: of the new file.
+        between: called between two parts of the copy; not after twice the pages of the store, so that the copy of a
+            store that grows as fast comes to an end.
+
+    Raises:
+        sqlite3.Error, OSError: the new file can't be written.
+    """
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    (pages,) = database.execute("PRAGMA page_count").fetchone()
+    pauses = iter(range(2 * pages // COPIED_PAGES + 1))
+
+    def progress(status: int, remaining: int, total: int) -> None:
+        if next(pauses, None) is not None:
+            between()
+
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as target:
+        target.execute("PRAGMA synchronous = OFF")
+        database.backup(target, pages=COPIED_PAGES, progress=progress)
 
 
 # ---- the log of messages ----

@@ -7,6 +7,7 @@ durable as the store promises. Acknowledgements are sent after that and not befo
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from ..._speedups.log.message_log import MessageLog
 from ..errors import StoreFailure
@@ -53,6 +54,20 @@ class Store(ABC):
     @abstractmethod
     def forget_before(self, position: int) -> None:
         """Drop the blocks before this position: later ones repeat their content. Takes effect after earlier commits."""
+
+    @property
+    def file(self) -> Path | None:
+        """The file that has the state, which `copy` copies; None: there is none at this node."""
+        return None
+
+    def copy(self, path: Path, done: Callable[[Exception | None], object]) -> None:
+        """Copy `file` to a new file, as it is when the copy ends. Blocks are stored at the same time.
+
+        Args:
+            path: of the new file.
+            done: called on the loop's thread with the error, if there was one.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def close(self) -> None:

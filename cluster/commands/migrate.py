@@ -3,6 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...broker.commands.parser import Parser
 from ...broker.config.load import load
@@ -11,6 +12,10 @@ from ...broker.config.schema import Config
 from ...broker.errors import FlockError, UsageError
 from ..migration.endpoints import MOSQUITTO, SQLITE, MosquittoFile, Place, SqlitePlace, is_mosquitto, is_sqlite
 from ..migration.migration import migrate, restore
+
+if TYPE_CHECKING:
+    from ..migration.redis_place import RedisPlace
+    from ..redis.clients import RedisAddress
 
 EXAMPLES = """\
   flockmq migrate sqlite:flockmq.db redis://10.0.0.5:6379       # from one node to a cluster
@@ -101,13 +106,25 @@ def place(text: str, config: Config) -> Place:
     """The place of this name. Raises UsageError."""
     if is_sqlite(text):
         return SqlitePlace(Path(text.removeprefix(SQLITE)), config)
+    return redis_place(text, config)
+
+
+def redis_place(text: str, config: Config) -> "RedisPlace":
+    """The place in Redis at this URL. Raises UsageError."""
+    address = redis_address(text, config)
+    from ..migration.redis_place import RedisPlace
+
+    return RedisPlace(address, config, warn)
+
+
+def redis_address(text: str, config: Config) -> "RedisAddress":
+    """The address of Redis at this URL. Raises UsageError."""
     try:
-        from ..migration.redis_place import RedisPlace
         from ..redis.clients import RedisAddress
     except ModuleNotFoundError as error:
         raise UsageError(f"the library {error.name} is missing", "pip install 'flockmq[cluster]'") from error
     try:
-        return RedisPlace(RedisAddress.parse(text, config.cluster.prefix), config, warn)
+        return RedisAddress.parse(text, config.cluster.prefix)
     except ValueError as error:
         raise UsageError(f"{masked(text)} names no place: expected sqlite:PATH, or {error}") from error
 

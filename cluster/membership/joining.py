@@ -110,7 +110,7 @@ class Joining:
         if layout not in (ARRIVING, MOVED):
             return f"LAYOUT the cluster has layout {written.decode(errors='replace')}, and this version layout {LAYOUT}"
         place, options = await self._link.ask("HMGET", self._link.keys.migration, "place", "options")
-        what = "MOVED its state was moved to" if layout == MOVED else "ARRIVING a migration has not ended, from"
+        what = "MOVED its state was moved to" if layout == MOVED else "ARRIVING a move of state has not ended, from"
         return f"{what} {(place or b'').decode()}{(options or b'').decode()}"
 
     async def _bury(self, former_id: bytes) -> list[tuple[int, bytes]]:

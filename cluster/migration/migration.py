@@ -17,6 +17,7 @@ from ...broker.errors import FlockError
 from .endpoints import Mark, Place, Source, Stage
 
 NOTHING = "nothing to move"
+BACKUP = "the backup "  # in the mark of a restore, before the path of the file
 
 
 def migrate(source: Source, target: Place, warn: Callable[[str], object]) -> str:
@@ -83,7 +84,12 @@ def check_target(source: Source, target: Place) -> None:
 
 
 def unfinished(place: Source) -> FlockError:
-    """A migration to this place was interrupted."""
+    """A migration or a restore to this place was interrupted."""
+    if place.mark.place.startswith(BACKUP):
+        return FlockError(
+            f"a restore of {place.mark.place} to {place.name} has not ended",
+            "repeat it as it was, or delete the keys",
+        )
     return FlockError(
         f"a migration from {place.mark.place} to {place.name} has not ended",
         f"`flockmq migrate {place.mark.place} {place.name}{place.mark.options}` completes it; or move the file away, "

@@ -34,14 +34,14 @@ class RedisPlace(Place):
         self._address = address
         self._config = config
         self._warn = warn
-        self._keys = address.keys
+        self.keys = address.keys
         self.name = str(address)
         self.options = "" if address.prefix == "mq:" else f" --prefix {address.prefix}"
 
     @contextlib.contextmanager
     def opened(self, *, create: bool) -> Iterator[bool]:
         try:
-            with self._address.client(TIMEOUT) as self._client:
+            with self._address.client(TIMEOUT) as self.client:
                 self._check_layout()
                 self._check_nodes()
                 self._position = self._read_position()
@@ -50,10 +50,10 @@ class RedisPlace(Place):
             raise FlockError(f"can't use Redis at {self.name}: {error}") from error
 
     def _check_layout(self) -> None:
-        keys = self._keys
-        written = self._client.get(keys.layout) or b"%d" % LAYOUT
+        keys = self.keys
+        written = self.client.get(keys.layout) or b"%d" % LAYOUT
         layout = int(written) if written.isdigit() else 0
-        noted = {name.decode(): value.decode() for name, value in self._client.hgetall(keys.migration).items()}
+        noted = {name.decode(): value.decode() for name, value in self.client.hgetall(keys.migration).items()}
         stage = {ARRIVING: Stage.ARRIVING, MOVED: Stage.MOVED}.get(layout, Stage.OWN)
         if stage == Stage.OWN and layout != LAYOUT:
             raise FlockError(
@@ -66,59 +66,68 @@ class RedisPlace(Place):
     def _check_nodes(self) -> None:
         """Wait until it is certain that no node lives: no heartbeat for a lease, or the process is gone."""
         end = time.monotonic() + self._config.cluster.lease
-        first = self._client.hgetall(self._keys.nodes)
+        first = self.client.hgetall(self.keys.nodes)
         counts = first
         while waiting := [node for node in counts if not self._is_gone(node)]:
             grown = [node for node in waiting if counts[node] != first.get(node)]
             if grown:
-                name = (self._client.hget(self._keys.node(grown[0]), "name") or grown[0]).decode()
+                name = (self.client.hget(self.keys.node(grown[0]), "name") or grown[0]).decode()
                 raise FlockError(f"the node {name} uses Redis at {self.name}", "stop all nodes of the cluster first")
             if time.monotonic() > end:
                 return
             time.sleep(PAUSE)
-            counts = self._client.hgetall(self._keys.nodes)
+            counts = self.client.hgetall(self.keys.nodes)
 
     def _is_gone(self, node: bytes) -> bool:
-        return is_gone(self._client.hget(self._keys.node(node), "process") or b"")
+        return is_gone(self.client.hget(self.keys.node(node), "process") or b"")
 
     def _read_position(self) -> list[object]:
         """Keys that grow or change whenever a node lives."""
-        keys = self._keys
-        nodes = self._client.hgetall(keys.nodes)
-        commits = [self._client.hget(keys.node(node), "seq") for node in nodes]
-        return [*self._client.mget(keys.layout, keys.epoch, keys.change), nodes, commits]
+        keys = self.keys
+        nodes = self.client.hgetall(keys.nodes)
+        commits = [self.client.hget(keys.node(node), "seq") for node in nodes]
+        return [*self.client.mget(keys.layout, keys.epoch, keys.change), nodes, commits]
 
     def read(self) -> State:
-        return RedisState(self._client, self._keys, self._config)
+        return RedisState(self.client, self.keys, self._config)
 
     @property
     def has_state(self) -> bool:
-        return not self.read().is_empty or bool(self._client.exists(self._keys.nodes))
+        return not self.read().is_empty or bool(self.client.exists(self.keys.nodes))
 
     def write(self, state: State, mark: Mark) -> Moved:
+        writer = KeyWriter(self.client, self.keys, self._config, state)
+        self.fill(mark, writer.write)
+        return writer.moved
+
+    def fill(self, mark: Mark, write: Callable[[], object]) -> None:
+        """Set the mark, then replace all state; returns when it is durable.
+
+        Args:
+            mark: by which nodes do not use the place.
+            write: writes the state.
+        """
         self.set_mark(mark)
         self._clear()
-        writer = KeyWriter(self._client, self._keys, self._config, state)
-        writer.write()
+        write()
         self._position = self._read_position()
-        for warning in make_durable(self._client, self._config.cluster.replicas, in_slot=bool(self._keys.tag)):
+        for warning in make_durable(self.client, self._config.cluster.replicas, in_slot=bool(self.keys.tag)):
             self._warn(warning)
-        return writer.moved
 
     def _clear(self) -> None:
         """Delete the earlier state: it was moved away, or is a part of a migration."""
         found = []
-        for key in self._client.scan_iter(self._keys.prefix + b"*", count=ENTRIES):
-            if self._keys.is_state(key):
+        for key in self.client.scan_iter(self.keys.prefix + b"*", count=ENTRIES):
+            if self.keys.is_state(key):
                 found.append(key)
             if len(found) >= AT_ONCE:
-                self._client.unlink(*found)
+                self.client.unlink(*found)
                 found.clear()
         if found:
-            self._client.unlink(*found)
+            self.client.unlink(*found)
 
     def set_mark(self, mark: Mark) -> None:
-        keys = self._keys
+        keys = self.keys
         layout = {Stage.ARRIVING: ARRIVING, Stage.MOVED: MOVED, Stage.OWN: LAYOUT}[mark.stage]
         noted: dict[Any, Any] = {"id": mark.id, "place": mark.place, "options": mark.options}
 
@@ -140,8 +149,8 @@ class RedisPlace(Place):
                     pipe.rename(aside, key)
 
         nodes = [key for pair in self._nodes_aside() for key in pair]
-        present = {key for key in nodes if self._client.exists(key)}
-        self._client.transaction(change, keys.layout, keys.epoch, keys.change, *nodes)
+        present = {key for key in nodes if self.client.exists(key)}
+        self.client.transaction(change, keys.layout, keys.epoch, keys.change, *nodes)
         self._position = self._read_position()
 
     def _nodes_aside(self) -> list[tuple[bytes, bytes]]:
@@ -149,19 +158,19 @@ class RedisPlace(Place):
 
         Redis refuses every step of a node that is no member. So one that only slept can't change state that was moved.
         """
-        keys = self._keys
+        keys = self.keys
         aside = keys.prefix + b"moved:"
-        nodes: set[Any] = {*self._client.hkeys(keys.nodes), *self._client.hkeys(aside + b"nodes")}
+        nodes: set[Any] = {*self.client.hkeys(keys.nodes), *self.client.hkeys(aside + b"nodes")}
         return [(keys.nodes, aside + b"nodes"), *((keys.node(node), aside + b"node:" + node) for node in sorted(nodes))]
 
     def losses(self) -> list[str]:
-        users = self._client.hlen(self._keys.users)
+        users = self.client.hlen(self.keys.users)
         found = []
         if users:
             found.append(
                 f"the users of auth.redis stay in Redis ({users}), a node alone has none: write those that it needs "
                 "into a password file with `flockmq passwd`, and their rules into an ACL file"
             )
-        if self._client.exists(self._keys.analytics_logs):
+        if self.client.exists(self.keys.analytics_logs):
             found.append("the log of messages for analytics stays in Redis")
         return found

@@ -77,6 +77,11 @@ class Keys:
         name = key[len(self.prefix) :]
         return name in STATE_NAMES or name.startswith(STATE_KINDS)
 
+    def is_kept(self, key: bytes) -> bool:
+        """Whether a key that begins with the prefix is in a backup: state, users, logs of messages and their jobs."""
+        name = key[len(self.prefix) :]
+        return self.is_state(key) or name in (b"users", b"left") or name.startswith(b"analytics:")
+
     @property
     def slot(self) -> int:
         """The hash slot of all keys, in a Redis Cluster."""

@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from flockmq.broker import cli, node
@@ -57,6 +58,13 @@ class KillingStore(Store):
 
     def open(self) -> Iterator[bytes]:
         return self.store.open()
+
+    @property
+    def file(self) -> Path | None:
+        return self.store.file
+
+    def copy(self, path: Path, done: Callable[[Exception | None], object]) -> None:
+        self.store.copy(path, done)
 
     def start(self, confirm: Callable[[int], None], call: Callable[..., object]) -> None:
         def watched(function: Callable[..., object], *arguments: object) -> None:

@@ -22,7 +22,7 @@ from flockmq.broker.storage.memory import MemoryStore
 from flockmq.broker.storage.sqlite import SqliteStore
 from flockmq.broker.storage.store import Store
 from tests.harness.deadline import DEADLINE
-from tests.storage.store_suite import Opener, StoreSuite, opened, some_blocks
+from tests.storage.store_suite import Loop, Opener, StoreSuite, opened, some_blocks
 
 # Each store is one line: its name, and how to open it with its state in a directory.
 STORES: dict[str, Callable[[Path], Store]] = {
@@ -598,3 +598,105 @@ def test_kill_in_the_middle_of_commits_leaves_all_confirmed_blocks(tmp_path: Pat
         store.close()
         assert len(found) >= confirmed > 0
         assert found == [number.to_bytes(4, "big") * (1 + number % 500) for number in range(len(found))]
+
+
+# ---- copies ----
+
+
+class Copied:
+    """The end of a copy."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self.errors: list[Exception | None] = []
+
+    def wait(self) -> Exception | None:
+        while not self.errors:
+            self._loop.step()
+        return self.errors[0]
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy has many parts."""
+    monkeypatch.setattr(sqlite_file, "COPIED_PAGES", 1)
+
+
+def content(path: Path) -> list[bytes]:
+    store = SqliteStore(path)
+    try:
+        return list(store.open())
+    finally:
+        store.close()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_copy_has_the_blocks_that_are_stored_meanwhile(path: Path, tmp_path: Path) -> None:
+    store = SqliteStore(path)
+    loop, blocks = opened(store)
+    copied = Copied(loop)
+    store.copy(tmp_path / "copy.db", copied.errors.append)
+    while not copied.errors:
+        blocks.append(len(blocks).to_bytes(4, "big") * 300)
+        store.commit(blocks[-1])
+        while loop.confirmed < len(blocks) - 40 and not copied.errors:
+            loop.step()
+    assert copied.errors == [None]
+    count = len(blocks)
+    store.forget_before(5)  # the copy is another file
+    store.commit(b"later")
+    store.close()
+    found = content(tmp_path / "copy.db")
+    assert found == blocks[: len(found)]
+    assert 40 < len(found) <= count
+    assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o600
+    assert content(path) == [*blocks[4:], b"later"]
+
+
+@pytest.mark.parametrize("there", ["store.db", "missing/copy.db"])
+def test_a_copy_that_can_not_be_written_leaves_the_store_as_it_is(path: Path, there: str) -> None:
+    store = SqliteStore(path)
+    loop, blocks = opened(store)
+    copied = Copied(loop)
+    store.copy(path.parent / there, copied.errors.append)
+    assert isinstance(copied.wait(), OSError)
+    store.commit(b"later")
+    loop.wait_for(1)
+    store.close()
+    assert store.failure is None
+    assert content(path) == [*blocks, b"later"]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_store_that_is_closed_ends_its_copies(path: Path, tmp_path: Path) -> None:
+    fill(path, some_blocks(400, seed=2))
+    store = SqliteStore(path)
+    loop, blocks = opened(store)
+    first, second = Copied(loop), Copied(loop)
+    store.copy(tmp_path / "1.db", first.errors.append)
+    store.copy(tmp_path / "2.db", second.errors.append)
+    store.commit(b"later")
+    store.close()
+    assert [str(copied.wait()) for copied in (first, second)] == ["the node stops"] * 2
+    assert store.failure is None
+    assert content(path) == [*blocks, b"later"]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_store_that_fails_during_a_copy_has_failed(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(path)
+    opened(store)
+    failing = threading.Event()
+
+    def insert(*arguments: object) -> None:
+        failing.set()
+        raise sqlite3.DatabaseError("this page is damaged")
+
+    monkeypatch.setattr(sqlite_file, "insert", insert)
+    store.copy(tmp_path / "copy.db", lambda error: None)
+    store.commit(b"x")
+    assert failing.wait(DEADLINE)
+    store.close()
+    assert store.failure is not None and "this page is damaged" in str(store.failure)

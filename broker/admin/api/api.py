@@ -20,6 +20,7 @@ from . import tenant_scope
 from .openapi import description
 from .operation import ROOT, Operation, Request
 from .operations import (
+    backup,
     bans,
     clients,
     delayed,
@@ -52,6 +53,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *bans.OPERATIONS,
     *settings.OPERATIONS,
     *events.OPERATIONS,
+    *backup.OPERATIONS,
 )
 ANSWER_SECONDS = 20.0  # timeout of an operation: requests that wait for a disk must not use up all connections
 MAX_SHOWN = 200  # characters of a path in an error

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ..http import problems
-from .operation import ROOT, Operation
+from .operation import EVENTS, ROOT, Operation
 from .schema import integer, record, text
 
 ALWAYS = (
@@ -70,7 +70,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
 
 def _answer(operation: Operation) -> dict[str, Any]:
     if operation.stream:
-        return {"description": "server-sent events, each JSON", "content": {"text/event-stream": {}}}
+        described = "server-sent events, each JSON" if operation.stream == EVENTS else "the file"
+        return {"description": described, "content": {operation.stream: {}}}
     if operation.answer is None:
         return {"description": "done"}
     return {"description": "the answer", "content": {"application/json": {"schema": operation.answer}}}

@@ -13,7 +13,7 @@ from ....rpc.node_view import NodeView
 from ....tracing import check, follow
 from ...http.problems import Problem, unfit
 from ..figures_stream import FiguresStream
-from ..operation import MAX_NAME, Operation, Request
+from ..operation import EVENTS, MAX_NAME, Operation, Request
 from ..schema import text
 from ..tenant_scope import step_shown
 
@@ -71,7 +71,7 @@ async def _stream(request: Request, events: AsyncGenerator[str]) -> web.StreamRe
 
 
 async def _send(request: Request, events: AsyncGenerator[str]) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+    response = web.StreamResponse(headers={"Content-Type": EVENTS, "Cache-Control": "no-store"})
     await response.prepare(request.raw)
     with suppress(ConnectionError, TimeoutError):
         async with aclosing(events) as found:
@@ -82,7 +82,7 @@ async def _send(request: Request, events: AsyncGenerator[str]) -> web.StreamResp
 
 
 OPERATIONS = (
-    Operation("GET", "/events", "events", "The figures of all nodes, each second.", events, stream=True),
+    Operation("GET", "/events", "events", "The figures of all nodes, each second.", events, stream=EVENTS),
     Operation(
         "GET",
         "/trace",
@@ -93,7 +93,7 @@ OPERATIONS = (
             "client": text("a client identifier of a publisher or receiver", minLength=1, maxLength=MAX_NAME),
             "topic": text("a topic filter; with a client too, both must match", minLength=1, maxLength=MAX_NAME),
         },
-        stream=True,
+        stream=EVENTS,
         problems=(HTTPStatus.UNPROCESSABLE_ENTITY,),
     ),
 )

@@ -1,0 +1,20 @@
+"""`flockmq COMMAND` as a process."""
+
+import subprocess
+import sys
+
+from tests.harness.broker_process import environment
+from tests.harness.deadline import DEADLINE
+
+
+def flockmq(*arguments: object, status: int = 0) -> str:
+    """Run the command; its output, or its errors if it is to end with another status than 0."""
+    done = subprocess.run(
+        [sys.executable, "-m", "flockmq.broker.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        env=environment(),
+    )
+    assert done.returncode == status, f"status {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stderr if status else done.stdout
