@@ -9,7 +9,7 @@ from flockmq.cluster.peers import wire
 from flockmq.cluster.peers.members import Members
 from flockmq.cluster.redis.store import RedisStore
 from flockmq.cluster.replication.barrier import Barrier
-from flockmq.cluster.sessions.delayed_messages import DelayedMessages
+from flockmq.cluster.sessions.delayed_messages import RedisDelayed
 from flockmq.cluster.sessions.takeover import TakeOver
 from flockmq.cluster.sessions.wills import Wills
 from flockmq.cluster.state import State
@@ -234,9 +234,9 @@ def not_noted(flow: Any) -> Any:
 
 
 def only_first(take: Any) -> Any:
-    """Of DelayedMessages: a node that is not the first one takes none, also when the first one has died."""
+    """Of RedisDelayed: a node that is not the first one takes none, also when the first one has died."""
 
-    def taken(self: DelayedMessages, late: int) -> None:
+    def taken(self: RedisDelayed, late: int) -> None:
         if getattr(self, "_started_first_of_mutation", None) is None:
             self._started_first_of_mutation = self._is_first()  # type: ignore[attr-defined]
         if self._started_first_of_mutation:  # type: ignore[attr-defined]

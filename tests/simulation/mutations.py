@@ -15,7 +15,7 @@ from flockmq.cluster.replication.barrier import Barrier
 from flockmq.cluster.replication.snapshot import SnapshotReader
 from flockmq.cluster.sessions.assignments import Assignments
 from flockmq.cluster.sessions.claim_reconciliation import ClaimReconciliation
-from flockmq.cluster.sessions.delayed_messages import DelayedMessages
+from flockmq.cluster.sessions.delayed_messages import RedisDelayed
 from flockmq.cluster.sessions.loading import Loading
 from flockmq.cluster.sessions.takeover import TakeOver
 from flockmq.cluster.sessions.unconfirmed_messages import UnconfirmedMessages
@@ -502,7 +502,7 @@ ALL = (
         "delayed messages not taken",
         "G1",
         "only the node that is the first one at the start of the cluster publishes delayed messages",
-        methods=((DelayedMessages, "_take", broken.only_first),),
+        methods=((RedisDelayed, "_take", broken.only_first),),
     ),
     Mutation(
         "session does not expire",

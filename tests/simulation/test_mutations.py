@@ -2,6 +2,9 @@
 
 import pytest
 
+from flockmq.cluster.redis.connector import function_library
+from tests.simulation.mutation import Mutation
+from tests.simulation.mutations import ALL
 from tests.simulation.process import simulate
 
 MAX_SEEDS = 500  # seeds for each in the long form
@@ -14,6 +17,15 @@ MAX_SEEDS_OF_FEW = 60
 def test_mutation_is_found(name: str) -> None:
     found = simulate("--seeds", f"1..{MAX_SEEDS_OF_FEW}", "--mutation", name)
     assert found.failing, f"{name} was not found in {found.seeds} seeds"
+
+
+@pytest.mark.parametrize("mutation", ALL, ids=lambda mutation: mutation.name)
+def test_mutation_is_of_this_product(mutation: Mutation) -> None:
+    """The texts of the library, and the methods, that it replaces are there."""
+    if mutation.lua:
+        assert mutation.change(function_library()) != function_library()
+    with mutation.applied():
+        assert mutation.lua or mutation.methods
 
 
 def test_ended_connections_count() -> None:
