@@ -229,7 +229,7 @@ def sentinel(start_redis: StartRedis, tmp_path: Path) -> Iterator[tuple[RedisPro
     directory.mkdir()
     (directory / "redis.conf").write_text(
         f"requirepass guard\nsentinel monitor fleet 127.0.0.1 {master.port} 1\nsentinel auth-pass fleet sesame\n"
-        "sentinel down-after-milliseconds fleet 500\nsentinel failover-timeout fleet 2000\n"
+        "sentinel down-after-milliseconds fleet 3000\nsentinel failover-timeout fleet 6000\n"
     )
     process = RedisProcess(directory, [], {"password": "guard"}, sentinel=True).start()
     yield process, master, replica
