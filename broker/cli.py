@@ -34,6 +34,7 @@ COMMANDS = {
     "groups": "shared subscriptions: their subscribers, and the messages that wait",
     "delayed": "delayed messages that wait: list and cancel",
     "limits": "how full each limit of a broker is, and what happens when it is reached",
+    "doctor": "the health of a running broker: what may fail next, and its remedy",
     "links": "links to other brokers: their state, and the messages that wait",
     "bench": "measure a broker: speed, and loss of messages",
     "prove": "kill, stop and cut off a broker under load, and judge what its clients saw",

@@ -112,6 +112,15 @@ class ClusterLife(NodeLife):
 
     async def _inspect_redis(self) -> None:
         """Log warnings about the durability of Redis."""
+        try:
+            warnings = await self.durability_warnings()
+        except NotNow as error:  # for information only
+            log.warning("durability of Redis is unknown", reason=error)
+        else:
+            for warning in warnings:
+                log.warning(warning)
+
+    async def durability_warnings(self) -> list[str]:
         client = self._ties.address.async_client()
         try:
             found = await inspect(
@@ -120,14 +129,12 @@ class ClusterLife(NodeLife):
                 self._ties.config.limits.max_packet_size,
                 in_slot=bool(self._link.keys.tag),
             )
-        except Exception as error:  # for information only
-            log.warning("durability of Redis is unknown", reason=error)
-        else:
-            self._durability = found.sentence
-            for warning in found.warnings:
-                log.warning(warning)
+        except Exception as error:
+            raise NotNow(str(error)) from error
         finally:
             await client.aclose()
+        self._durability = found.sentence
+        return list(found.warnings)
 
     def configure(self, config: Config) -> None:
         self._ties.configure(config)

@@ -84,6 +84,14 @@ class NodeLife(ABC):
     def describe(self) -> str:
         """Where state is stored, as a sentence for the operator."""
 
+    async def durability_warnings(self) -> list[str]:
+        """Settings of the store that endanger acknowledged messages, with the remedy, in sentences.
+
+        Raises:
+            NotNow: the store does not reply.
+        """
+        return []
+
     @abstractmethod
     def ready(self) -> tuple[bool, str]:
         """Whether the node accepts new clients, and the reason."""

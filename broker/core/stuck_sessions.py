@@ -110,5 +110,14 @@ class StuckSessions:
             "waiting": waiting,
         }
 
+    def longest(self) -> dict[str, Any] | None:
+        """The message that others have waited behind for the longest time, with its client; None: there is none."""
+        holds = sorted((hold.since, client_id) for client_id, hold in self._holds.items() if hold.is_stuck)
+        for _, client_id in holds:
+            session = self._sessions.get(client_id)
+            if session is not None and (found := self.described(session)) is not None:
+                return {"client_id": logs.as_text(client_id), **found}
+        return None
+
     def _seconds(self, hold: HoldUp) -> int:
         return int((self._turn.tick - hold.since) / TICKS_PER_SECOND)

@@ -3,7 +3,7 @@
 from functools import partial
 
 from ..core.calls import RpcMethods
-from . import clients, groups, limits, node, tenants
+from . import clients, doctor, groups, limits, node, tenants
 from .node_view import NodeView
 
 
@@ -24,6 +24,7 @@ def methods(view: NodeView) -> RpcMethods:
         "groups": partial(groups.find, data_plane, coordinator.groups),
         "group": partial(groups.one, data_plane, coordinator.groups),
         "limits": partial(limits.find, view),
+        "doctor": partial(doctor.find, view),
         "links": lambda arguments: view.links.described(),
         "kick": partial(clients.kick, data_plane),
         "wills": partial(clients.wills, coordinator.wills),

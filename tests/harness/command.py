@@ -8,7 +8,7 @@ from tests.harness.deadline import DEADLINE
 
 
 def flockmq(*arguments: object, status: int = 0) -> str:
-    """Run the command; its output, or its errors if it is to end with another status than 0."""
+    """Run the command; its output, and its errors behind it if it is to end with another status than 0."""
     done = subprocess.run(
         [sys.executable, "-m", "flockmq.broker.cli", *map(str, arguments)],
         capture_output=True,
@@ -17,4 +17,4 @@ def flockmq(*arguments: object, status: int = 0) -> str:
         env=environment(),
     )
     assert done.returncode == status, f"status {done.returncode}\n{done.stdout}{done.stderr}"
-    return done.stderr if status else done.stdout
+    return done.stdout + (done.stderr if status else "")

@@ -3,14 +3,13 @@
 import http.client
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from tests.harness.broker_process import BrokerProcess, environment
+from tests.harness.broker_process import BrokerProcess
+from tests.harness.command import flockmq
 from tests.harness.deadline import DEADLINE
 
 
@@ -61,15 +60,7 @@ class HttpClient:
 
     def command(self, *arguments: str, status: int = 0) -> str:
         """The output of `flockmq ARGUMENTS --url ...`; its errors, if it is to end with another status than 0."""
-        done = subprocess.run(
-            [sys.executable, "-m", "flockmq.broker.cli", *arguments, "--url", self.url],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-            env=environment(),
-        )
-        assert done.returncode == status, done.stderr
-        return done.stderr if status else done.stdout
+        return flockmq(*arguments, "--url", self.url, status=status)
 
     def get(self, path: str, **query: object) -> Any:
         """The answer to a GET, which must be well."""

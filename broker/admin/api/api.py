@@ -24,6 +24,7 @@ from .operations import (
     bans,
     clients,
     delayed,
+    doctor,
     events,
     groups,
     limits,
@@ -53,6 +54,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *bans.OPERATIONS,
     *settings.OPERATIONS,
     *events.OPERATIONS,
+    *doctor.OPERATIONS,
     *backup.OPERATIONS,
 )
 ANSWER_SECONDS = 20.0  # timeout of an operation: requests that wait for a disk must not use up all connections

@@ -1,0 +1,32 @@
+"""The health of this node."""
+
+import asyncio
+from typing import Any
+
+from ..core.calls import Arguments
+from ..doctor import Examined, examine
+from ..errors import NotNow
+from ..limits import LIMITS
+from .limits import measure
+from .node import figures
+from .node_view import NodeView
+
+
+async def find(view: NodeView, arguments: Arguments) -> list[dict[str, Any]]:
+    """The results of all checks, the worst first."""
+    broker, measured = view.broker, await measure(view)
+    try:
+        warnings = await broker.coordinator.life.durability_warnings()
+    except NotNow as error:
+        warnings = [f"the durability of Redis is unknown: {error}"]
+    examined = Examined(
+        config=view.config,
+        version=view.version,
+        keeps=broker.coordinator.life.describe(),
+        ready=broker.ready(),
+        warnings=warnings,
+        uses=[row.read(measured) for row in LIMITS],
+        figures=figures(view, arguments),
+        oldest=broker.data_plane.stuck_sessions.longest(),
+    )
+    return [result._asdict() for result in await asyncio.to_thread(examine, examined)]
