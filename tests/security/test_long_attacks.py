@@ -21,7 +21,7 @@ from tests.harness.socket_client import SocketClient
 pytestmark = pytest.mark.soak
 COUNT = int(os.environ.get("FLOCKMQ_TEST_MALFORMED", "1000000"))
 MIB = 1 << 20
-STARVED = 20  # times the latency: other work of the machine makes several of it, a client that waits its turn in vain more
+STARVED = 20  # times the latency: other work of the machine makes several of it, a client that is starved far more
 
 
 @pytest.fixture
