@@ -1,14 +1,18 @@
 """Builds the compiled modules: every `.pyx` file is one extension module. Metadata is in pyproject.toml.
 
-All packages are installed below `flockmq`, whose own modules stand in `broker/public`.
+All packages are installed below `flockmq`, whose own modules stand in `broker/public`. A wheel and an sdist have the
+commit that they were made of, in a file.
 """
 
 import os
+import subprocess
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 DIRECTIVES = {
     "language_level": 3,
@@ -62,6 +66,38 @@ class BuildExt(build_ext):
         super().run()
 
 
+COMMIT = "commit.txt"  # of an sdist, and of the package `flockmq.broker`
+
+
+def write_commit(folder: Path) -> None:
+    """Write the commit of the sources into a folder; none if they are in no repository."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        known = Path(COMMIT).read_text()  # these are the sources of an sdist
+    except FileNotFoundError:
+        found = subprocess.run(command, capture_output=True, text=True, check=False) if Path(".git").exists() else None
+        known = found.stdout.strip() if found is not None else ""
+    if known:
+        (folder / COMMIT).write_text(known)
+
+
+class BuildPy(build_py):
+    """Also writes the commit, into a wheel."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            write_commit(Path(self.build_lib, "flockmq", "broker"))
+
+
+class Sdist(sdist):
+    """Also writes the commit."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        write_commit(Path(base_dir))
+
+
 PACKAGES = find_packages(include=[f"{folder}*" for folder in FOLDERS], exclude=["broker.public"])
 
 setup(
@@ -77,5 +113,5 @@ setup(
         for package in ("_speedups", "loadtest")
         for path in sorted(Path(package).rglob("*.pyx"))
     ],
-    cmdclass={"build_ext": BuildExt},
+    cmdclass={"build_ext": BuildExt, "build_py": BuildPy, "sdist": Sdist},
 )

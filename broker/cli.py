@@ -9,7 +9,7 @@ from importlib import import_module
 from keyword import iskeyword
 
 from .errors import ConfigError, FlockError, UsageError, fail
-from .version import version
+from .version import commit, version
 
 COMMANDS = {
     "serve": "start a node (the default command)",
@@ -109,7 +109,7 @@ def run(arguments: list[str]) -> int:
         print(HELP.format(commands=commands), end="")
         return 0
     if first in ("--version", "version"):
-        print(f"flockmq {version()}")
+        print(f"flockmq {version()}" + (f" (commit {commit()})" if commit() else ""))
         return 0
     if first.startswith("-"):
         arguments = ["serve", *arguments]

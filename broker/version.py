@@ -1,6 +1,7 @@
 """The version of FlockMQ, once for all that show it."""
 
 from functools import cache
+from pathlib import Path
 
 
 @cache  # a heartbeat opens no file: there may be no descriptor left
@@ -12,3 +13,11 @@ def version() -> str:
         return metadata.version("flockmq")
     except metadata.PackageNotFoundError:
         return "(not installed)"
+
+
+def commit() -> str:
+    """The commit that the package was built of; empty: it is not known, as in a folder of sources."""
+    try:
+        return Path(__file__).with_name("commit.txt").read_text("ascii").strip()
+    except OSError:
+        return ""

@@ -7,6 +7,7 @@ five in place of three, a stop, and a start with the kept data.
 import re
 import resource
 import shutil
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -148,8 +149,7 @@ def check_image(engine: Engine) -> None:
     """The image can't compile or install, and is not root. Alone it is a broker; its size is printed."""
     run = ["run", "--rm", "--entrypoint", "sh", "flockmq", "-c"]
     assert engine.docker(*run, "command -v gcc pip; id -u").split() == ["10001"]
-    closed = engine.docker("run", "--detach", "flockmq").strip()
-    until(lambda: engine.inspect(closed)[0]["State"]["ExitCode"] == 2, "it wants to know who may connect")
+    check_first_start(engine)
     publish = ["--publish", f"{engine.address}:1884:1883", "--env", "FLOCKMQ_AUTH_ALLOW_ANONYMOUS=true"]
     alone = engine.docker("run", "--detach", *publish, "flockmq").strip()
     until(lambda: health(engine.inspect(alone)[0]) == "healthy", "a node alone is healthy")
@@ -159,6 +159,31 @@ def check_image(engine: Engine) -> None:
     assert engine.inspect(alone)[0]["State"]["ExitCode"] == 0
     layers = engine.docker("history", "--format", "{{.CreatedBy}}|{{.Size}}", "flockmq")
     print("the image's own layer:", re.findall(r"COPY.*\|(.*)", layers))
+
+
+def check_first_start(engine: Engine) -> None:
+    """`docker run -p 1883:1883 flockmq` makes a user and a token, which no log has, and keeps them."""
+    publish = ["--publish", f"{engine.address}:1884:1883", "--publish", f"{engine.address}:8081:8080"]
+    first = engine.docker("run", "--detach", "--read-only", *publish, "flockmq").strip()
+    until(lambda: health(engine.inspect(first)[0]) == "healthy", "the first start is healthy")
+    password, token = engine.docker("exec", first, "cat", "first-password", "first-token").split()
+    assert engine.docker("exec", first, "stat", "--format", "%a", "first-password", "passwords").split() == ["600"] * 2
+    log = engine.log(first)
+    assert "cat first-password first-token" in log and password not in log and token not in log
+    with SocketClient(1884, "stranger", host=engine.address) as stranger:
+        assert stranger.connack is not None and stranger.connack.reason_code in (4, 5)
+    login = {"username": "flockmq", "password": password.encode(), "host": engine.address, "clean_start": False}
+    with SocketClient(1884, "kept", **login) as client:
+        assert client.subscribe(("#", 2)) == [2]
+    url = f"http://{engine.address}:8081/api/v1/nodes"
+    with urllib.request.urlopen(urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})) as reply:
+        assert reply.status == 200
+    engine.docker("restart", first)
+    until(lambda: health(engine.inspect(first)[0]) == "healthy", "the second start is healthy")
+    with SocketClient(1884, "kept", **login) as client:
+        assert client.connack is not None and client.connack.session_present
+    engine.docker("stop", first)
+    assert engine.inspect(first)[0]["State"]["ExitCode"] == 0
 
 
 def check_containers(story: Story) -> None:

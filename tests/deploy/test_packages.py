@@ -39,6 +39,7 @@ def test_make_dist(tmp_path: Path) -> None:
         shutil.copytree(ROOT / name, tree / name, ignore=BUILT)
     for name in BESIDE:
         shutil.copy(ROOT / name, tree / name)
+    (tree / "commit.txt").write_text("0123456789ab")  # the copy has no repository
     command = [sys.executable, "-m", "build", "--no-isolation"]
     subprocess.run(command, cwd=tree, env=quick_compiler(tmp_path), check=True, capture_output=True)
     (sdist,) = (tree / "dist").glob("*.tar.gz")
@@ -120,6 +121,7 @@ def serve_from(wheel: Path, tmp_path: Path) -> None:
     try:
         said = until(lambda: re.search(r"is ready +listen=mqtt://127\.0\.0\.1:(\d+)", log.read_text()), "is ready")
         port = said[1]
+        assert run("flockmq", "--version").stdout == "flockmq 0.1.0 (commit 0123456789ab)\n"
         run("flockmq", "pub", "-p", port, "-t", "a/b", "-m", "hello", "-q", "1", "-r")
         assert run("flockmq", "sub", "-p", port, "-t", "a/#", "-v", "-C", "1").stdout == "a/b hello\n"
         assert "none lost" in run("flockmq", "bench", "--host", f"127.0.0.1:{port}", "--count", "100").stdout

@@ -28,7 +28,8 @@ FIRST = 3  # rounds before the round that later ones are compared with
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[BrokerProcess]:
-    node = BrokerProcess(tmp_path, settings={"mqtt.topic_alias_maximum": 250}).start()
+    aliases = {"mqtt.topic_alias_maximum": 250, "flockmq.broker.handlers.connack.TOPIC_ALIASES": 250}
+    node = BrokerProcess(tmp_path, settings=aliases).start()
     yield node
     status = node.stop()
     node.check()
