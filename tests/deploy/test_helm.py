@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,19 @@ import yaml
 
 from flockmq.broker.auth.password_file import read_users
 from flockmq.cluster.life import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
-from tests.conftest import StartBroker
-from tests.deploy.helm.chart import CHART, VALUES, Object, Objects, compare, recorded, recording, render, values_of
+from tests.conftest import StartBalanced, StartBroker
+from tests.deploy.helm.chart import (
+    CHART,
+    HERE,
+    VALUES,
+    Object,
+    Objects,
+    compare,
+    recorded,
+    recording,
+    render,
+    values_of,
+)
 from tests.harness.broker_process import environment
 from tests.harness.deadline import DEADLINE
 
@@ -353,3 +365,38 @@ def test_helm_test_judges_a_broker(
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE)
     assert (done.returncode == 0) is passes, done.stdout + done.stderr
     assert ("passed" in done.stdout) is passes
+
+
+def load(port: int, directory: Path, env: dict[str, str]) -> "subprocess.Popen[str]":
+    """Start the load of the rolling upgrade, for some seconds."""
+    env = env | {"HOST": "127.0.0.1", "PORT": str(port), "USERNAME": "flockmq", "PASSWORD": PASSWORD}
+    env |= {"SECONDS_OF_LOAD": "8", "SECONDS_MORE": "2", "TMPDIR": str(directory)}
+    return subprocess.Popen(["sh", HERE / "rolling.sh"], env=env, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_rolling_restart_under_the_load_of_the_workflow(start_balanced: StartBalanced, tmp_path: Path) -> None:
+    """The workflow does this in kind; here nodes behind HAProxy restart."""
+    env = commands(tmp_path)
+    balanced = start_balanced({"auth.password_file": str(make_first_user(tmp_path, env))})
+    process = load(balanced.port, tmp_path, env)
+    for node in balanced.cluster.nodes:
+        node.restart()
+        time.sleep(1)
+    said, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, said
+    published = re.match(r"published (\d+), missing 0, ended connections \d+$", said)
+    assert published and int(published[1]) > 3, said
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+def test_the_load_of_the_workflow_finds_a_lost_message(start_broker: StartBroker, tmp_path: Path) -> None:
+    """A publisher is told that message 2 is published, and it is not."""
+    env = commands(tmp_path)
+    broker = start_broker({"auth.password_file": str(make_first_user(tmp_path, env))})
+    command = tmp_path / "bin" / "flockmq"
+    command.write_text(command.read_text().replace("exec", 'case "$*" in *"-m 2 "*) exit ;; esac\nexec'))
+    process = load(broker.port, tmp_path, env)
+    said, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode != 0
+    assert "missing 1," in said
+    assert said.splitlines()[1:] == ["2"]

@@ -4,6 +4,7 @@
 #
 #   HOST, PORT, USERNAME, PASSWORD   the broker
 #   SECONDS_OF_LOAD                  how long to publish
+#   SECONDS_MORE                     how long the subscriber has for the last messages
 #
 # A publication or subscription that a stopping node ends is repeated: duplicates are allowed, losses are not.
 set -eu
@@ -30,7 +31,7 @@ while [ "$(date +%s)" -lt "$end" ]; do
         sleep 0.25
     done
 done
-sleep 10 # the subscriber gets the last ones
+sleep "$SECONDS_MORE"
 touch "$work/done"
 wait
 seq "$number" | sort >"$work/sent"
