@@ -28,12 +28,14 @@ from tests.deploy.helm.chart import (
     VALUES,
     Object,
     Objects,
+    by_name,
     compare,
     recorded,
     recording,
     render,
     values_of,
 )
+from tests.deploy.helm.kubernetes_api import KubernetesApi
 from tests.harness.broker_process import environment
 from tests.harness.deadline import DEADLINE
 
@@ -321,6 +323,32 @@ def test_generated_secrets_are_long_and_agree() -> None:
     assert len(redis["password"]) == 48
     assert len(base64.b64decode(first["Secret", "flockmq-user"]["data"]["password"])) == 24
     assert first != second
+
+
+def planned(api: KubernetesApi) -> Objects:
+    """The Secrets that an installation into a cluster would have; it is not done."""
+    with helm_python.Config(kubeconfig_content=api.kubeconfig(), namespace="flockmq") as config:
+        release = config.install(CHART, "flockmq", dry_run="server")
+    return {key: one for key, one in by_name(yaml.safe_load_all(release["manifest"])).items() if key[0] == "Secret"}
+
+
+def test_secrets_that_a_cluster_has_are_kept() -> None:
+    """As an upgrade finds them: new ones would lock nodes out of Redis, and clients out of nodes."""
+    kept = render({})
+    owner = {"meta.helm.sh/release-name": "flockmq", "meta.helm.sh/release-namespace": "flockmq"}
+    for name in ("flockmq-redis", "flockmq-user"):
+        kept["Secret", name]["metadata"]["annotations"] = owner
+    api = KubernetesApi({name: one for (kind, name), one in kept.items() if kind == "Secret"})
+    empty = KubernetesApi({})
+    try:
+        found, new = planned(api), planned(empty)
+    finally:
+        api.close()
+        empty.close()
+    assert found.keys() == new.keys() == {("Secret", "flockmq-redis"), ("Secret", "flockmq-user")}
+    for key, one in found.items():
+        assert one["data"] == kept[key]["data"]
+        assert one["data"] != new[key]["data"]
 
 
 def commands(tmp_path: Path) -> dict[str, str]:
