@@ -25,6 +25,7 @@ help:
 	@echo "              and a cluster (ONLY=cluster, about 25), Spark on its log of messages (ONLY=analytics, 3), and"
 	@echo "              the cost of a message while connections, subscriptions and nodes grow (ONLY=growth, 10)"
 	@echo "make soak     the long forms: fuzzing, sanitizers, faults, memory; SECONDS=$(SECONDS) each; a record in deploy/docs/records"
+	@echo "make release-check  tests of what is published that take too long for each change"
 	@echo "make dist     an sdist and a wheel in dist/"
 	@echo "make clean    remove what was built"
 
@@ -83,7 +84,7 @@ test: $(VENV)/.installed-test
 	$(call beside,fuzz,nice $(PY) tests/fuzz/fuzz_packets.py --seconds 10 && \
 	    nice $(PY) tests/fuzz/fuzz_connection.py --seconds 20 && nice $(PY) tests/fuzz/fuzz_websocket.py --seconds 5 && \
 	    nice $(PY) tests/fuzz/fuzz_nodes.py --seconds 5) \
-	$(PYTEST) -n 5 --dist loadgroup --no-loadscope-reorder -m 'not soak' || touch build/tests.failed; \
+	$(PYTEST) -n 5 --dist loadgroup --no-loadscope-reorder -m 'not soak and not release' || touch build/tests.failed; \
 	$(ended)
 
 tidy: | $(PY)
@@ -98,6 +99,9 @@ bench: $(VENV)/.installed-test
 soak: $(VENV)/.installed-test
 	$(PY) tests/soak.py --seconds $(SECONDS)
 
+release-check: $(VENV)/.installed-test
+	@$(PYTEST) -m release
+
 dist: install
 	@$(PIP) build
 	$(PY) -m build --no-isolation
@@ -107,4 +111,4 @@ clean:
 	find _speedups loadtest \( -name '*.so' -o -name '*.c' \) -delete
 
 .DEFAULT_GOAL := help
-.PHONY: help install run check test tidy bench soak dist clean
+.PHONY: help install run check test tidy bench soak release-check dist clean

@@ -109,7 +109,7 @@ def test_keys_of_documents(path: Path) -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_targets_of_make(path: Path) -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
     text = path.read_text("utf-8")
-    named = set(re.findall(r"`make ([a-z]+)", text)) | set(re.findall(r"^\$ .*\bmake ([a-z]+)", text, re.M))
+    named = set(re.findall(r"`make ([a-z-]+)", text)) | set(re.findall(r"^\$ .*\bmake ([a-z-]+)", text, re.M))
     assert named <= targets

@@ -121,15 +121,20 @@ def _pack(root: Path, tar: Path) -> None:
     half.rename(tar)
 
 
-def wheels() -> Path:
-    """A directory of packages that a build installs, for the images' Python, in the versions that the project names."""
-    place = CACHE / f"wheels-{digest(WHEELS, PYTHON, (ROOT / 'constraints.txt').read_text())}"
+def wheels(*more: str) -> Path:
+    """A directory of packages that a build installs, for the images' Python, in the versions that the project names.
+
+    Args:
+        more: names beside WHEELS.
+    """
+    names = [*WHEELS, *more]
+    place = CACHE / f"wheels-{digest(names, PYTHON, (ROOT / 'constraints.txt').read_text())}"
     if not place.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         half = CACHE / f"wheels-{os.getpid()}"
         options = ["--no-deps", "--only-binary", ":all:", "--python-version", PYTHON]
         options += ["--constraint", str(ROOT / "constraints.txt")]
-        run(sys.executable, "-m", "pip", "download", "--quiet", "--dest", half, *options, *WHEELS, "packaging")
+        run(sys.executable, "-m", "pip", "download", "--quiet", "--dest", half, *options, *names, "packaging")
         try:
             half.rename(place)
         except OSError:  # another checkout has made it first

@@ -34,11 +34,13 @@ class SupervisorServer:
     Args:
         token: of the add-on.
         slug: of the add-on.
+        host: where it listens.
     """
 
-    def __init__(self, token: str, slug: str) -> None:
+    def __init__(self, token: str, slug: str, host: str = "127.0.0.1") -> None:
         self._token = token
         self._slug = slug
+        self._host = host
         self.users: dict[str, str] = {}  # of Home Assistant, with their passwords
         self.works = True  # whether Home Assistant answers
         self.asked: list[str] = []  # user names
@@ -69,7 +71,7 @@ class SupervisorServer:
         app.router.add_post("/discovery", answers(self._discover))
         self._runner = web.AppRunner(app)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        await web.TCPSite(self._runner, self._host, 0).start()
         host, port = self._runner.addresses[0]
         self.url = f"http://{host}:{port}"
 
