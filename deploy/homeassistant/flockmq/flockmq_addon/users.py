@@ -7,10 +7,10 @@ prove it anew after each start of the add-on.
 import json
 import re
 import secrets
-from pathlib import Path
 
 from flockmq.broker.auth.password_file import USERNAME, read_users
 from flockmq.broker.auth.passwords import StoredHash, hash_password, parse_hash
+from flockmq.broker.files import replace_file
 
 from .errors import AddonError
 from .options import Login
@@ -26,7 +26,7 @@ def system_passwords(places: Places) -> dict[str, str]:
     """The passwords of the users that the add-on makes; generated at the first start."""
     path = places.data / "system_users.json"
     if not path.exists():
-        write_private(path, json.dumps({name: secrets.token_urlsafe(48) for name in SYSTEM}))
+        replace_file(path, json.dumps({name: secrets.token_urlsafe(48) for name in SYSTEM}))
     passwords: dict[str, str] = json.loads(path.read_text())
     return passwords
 
@@ -46,7 +46,7 @@ def write_users(places: Places, system: dict[str, str], logins: tuple[Login, ...
         users[login.username] = (
             given_hash(login) if login.is_hashed else hash_of(login.password, old.get(login.username))
         )
-    write_private(path, "".join(f"{name}:{stored.text}\n" for name, stored in users.items()))
+    replace_file(path, "".join(f"{name}:{stored.text}\n" for name, stored in users.items()))
 
 
 def hash_of(password: str, old: StoredHash | None) -> StoredHash:
@@ -63,12 +63,3 @@ def given_hash(login: Login) -> StoredHash:
         return parse_hash(text)
     except ValueError as error:
         raise AddonError(f"logins: the hash of {login.username!r}: {error}") from None
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read; completely, or not at all."""
-    new = path.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    new.touch(0o600)
-    new.write_text(text)
-    new.replace(path)
