@@ -34,7 +34,7 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "browser": ("web/test_page.py", "web/test_page_tenants.py", "analytics/test_report.py"),
 }
 # Files that begin next, since their tests share brokers and take long together.
-LONG = ("protocol/test_conversations.py",)
+LONG = ("protocol/test_conversations.py", "deploy/test_homeassistant.py", "deploy/test_helm.py")
 # Files whose tests are spread over the workers, the longest first.
 SPREAD = (
     "faults/test_cluster_kill.py",
