@@ -26,6 +26,7 @@ help:
 	@echo "              the cost of a message while connections, subscriptions and nodes grow (ONLY=growth, 10)"
 	@echo "make soak     the long forms: fuzzing, sanitizers, faults, memory; SECONDS=$(SECONDS) each; a record in deploy/docs/records"
 	@echo "make release-check  tests of what is published that take too long for each change"
+	@echo "make docs     the documentation as a site, in build/site"
 	@echo "make dist     an sdist and a wheel in dist/"
 	@echo "make clean    remove what was built"
 
@@ -102,6 +103,13 @@ soak: $(VENV)/.installed-test
 release-check: $(VENV)/.installed-test
 	@$(PYTEST) -m release
 
+# REF is the branch or tag to which links to sources lead.
+docs: $(VENV)/.installed-docs $(VENV)/.installed-$(EXTRAS)
+	@$(PY) deploy/site/pages.py build/docs $(or $(REF),main)
+	@$(VENV)/bin/zensical build --strict --config-file build/docs/zensical.toml
+	@rm -rf build/site && mv build/docs/site build/site
+	@echo "$(PY) -m http.server --directory build/site 8000 shows it"
+
 dist: install
 	@$(PIP) build
 	$(PY) -m build --no-isolation
@@ -111,4 +119,4 @@ clean:
 	find _speedups loadtest \( -name '*.so' -o -name '*.c' \) -delete
 
 .DEFAULT_GOAL := help
-.PHONY: help install run check test tidy bench soak release-check dist clean
+.PHONY: help install run check test tidy bench soak release-check docs dist clean

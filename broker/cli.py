@@ -9,7 +9,7 @@ from importlib import import_module
 from keyword import iskeyword
 
 from .errors import ConfigError, FlockError, UsageError, fail
-from .version import commit, version
+from .version import DOCUMENTATION, commit, version
 
 COMMANDS = {
     "serve": "start a node (the default command)",
@@ -73,6 +73,8 @@ examples:
   flockmq sample-config > flockmq.toml         start a configuration file
   flockmq serve --config flockmq.toml          and use it
   flockmq cluster status --redis redis://host  list the nodes
+
+documentation: {documentation}
 """
 
 
@@ -106,7 +108,7 @@ def run(arguments: list[str]) -> int:
     if first in ("-h", "--help", "help"):
         width = max(map(len, COMMANDS))
         commands = "\n".join(f"  {name:{width}}  {text}" for name, text in COMMANDS.items())
-        print(HELP.format(commands=commands), end="")
+        print(HELP.format(commands=commands, documentation=DOCUMENTATION), end="")
         return 0
     if first in ("--version", "version"):
         print(f"flockmq {version()}" + (f" (commit {commit()})" if commit() else ""))

@@ -1,7 +1,9 @@
-"""The version of FlockMQ, once for all that show it."""
+"""The version and the address of the documentation, once for all that show them."""
 
 from functools import cache
 from pathlib import Path
+
+DOCUMENTATION = "https://flockmq.github.io/flockmq"  # as in pyproject.toml
 
 
 @cache  # a heartbeat opens no file: there may be no descriptor left

@@ -1,4 +1,7 @@
-"""The web page: the files of `page/` and the files of uPlot, read once, by name. Other names are not found."""
+"""The web page: the files of `page/` and the files of uPlot, read once, by name. Other names are not found.
+
+`$DOCUMENTATION` in index.html is the address of the documentation.
+"""
 
 import gzip
 import hashlib
@@ -10,6 +13,7 @@ from typing import NamedTuple
 
 from aiohttp import web
 
+from ..version import DOCUMENTATION
 from .http.authorization import AdminAuthorization
 
 KINDS = {
@@ -39,6 +43,8 @@ def read() -> dict[str, File]:
         kind = KINDS.get(entry.name[entry.name.rfind(".") :])
         if kind is not None and entry.is_file():
             data = entry.read_bytes()
+            if entry.name == INDEX:
+                data = data.replace(b"$DOCUMENTATION", DOCUMENTATION.encode())
             packed = gzip.compress(data, mtime=0) if len(data) >= WORTH_PACKING else b""
             found[entry.name] = File(kind, f'"{hashlib.sha256(data).hexdigest()[:20]}"', data, packed)
     return found

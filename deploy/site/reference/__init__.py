@@ -1,0 +1,1 @@
+"""Reference pages, printed from the tables that the product itself runs by."""
