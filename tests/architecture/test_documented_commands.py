@@ -50,7 +50,7 @@ def shell_lines(text: str) -> Iterator[str]:
 
 def calls(line: str) -> Iterator[list[str]]:
     """The arguments of each `flockmq` in a shell's command line."""
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer = shlex.shlex(re.sub(r"\s\d(?=>)", " ", line), posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words: list[str] | None = None
     for word in [*lexer, ";"]:
