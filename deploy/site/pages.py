@@ -24,6 +24,9 @@ PRINTED = {
     "reference/openapi.json": api.document,
     "reference/reason-codes.md": reason_codes.page,
 }
+# The site of a release asks the server for the list of versions, in the form that mike has: publish.py writes it.
+VERSIONS = '\n[project.extra.version]\nprovider = "mike"\n'
+BRANCH = "main"
 WITHOUT_EDIT = "---\nwithout_edit: true\n---\n"  # a page whose text is not in deploy/docs
 
 
@@ -33,8 +36,9 @@ def write(directory: Path, ref: str) -> None:
     pages = directory / "pages"
     shutil.copytree(places.ROOT / places.DOCS, pages)
     shutil.copytree(HERE / "theme", directory / "theme")
-    shutil.copy(HERE / CONFIG, directory)
-    config = tomllib.loads((HERE / CONFIG).read_text("utf-8"))["project"]
+    text = (HERE / CONFIG).read_text("utf-8")
+    (directory / CONFIG).write_text(text if ref == BRANCH else text + VERSIONS, "utf-8")
+    config = tomllib.loads(text)["project"]
     for page, source in places.OUTSIDE.items():
         (pages / page).write_text(WITHOUT_EDIT + (places.ROOT / source).read_text("utf-8"), "utf-8")
     for path in pages.rglob("*.md"):
@@ -60,4 +64,4 @@ def named(entries: list[dict[str, Any]]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]), *(sys.argv[2:] or ["main"]))
+    write(Path(sys.argv[1]), *(sys.argv[2:] or [BRANCH]))

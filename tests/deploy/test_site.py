@@ -37,7 +37,7 @@ def build(directory: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("docs")
-    pages.write(directory, "main")
+    pages.write(directory, "v1.2.3")
     done = build(directory)
     assert done.returncode == 0, done.stdout + done.stderr
     return directory / "site"
@@ -160,6 +160,12 @@ def test_the_address_is_the_same_everywhere() -> None:
 
 
 # ---- versions ----
+
+
+def test_a_version_links_to_its_sources_and_lists_the_others(site: Path) -> None:
+    text = html(site, "ACCESS")
+    assert f"{CONFIG['repo_url']}/blob/v1.2.3/deploy/flockmq.toml" in text
+    assert re.search(r'"version":\s*\{[^}]*"provider":\s*"mike"', text)
 
 
 def test_each_minor_version_has_a_folder_and_the_newest_one_is_the_latest(tmp_path: Path) -> None:

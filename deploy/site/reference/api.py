@@ -48,7 +48,7 @@ def _lines(found: Json) -> Iterator[str]:
 
 
 def _operation(each: Json) -> Iterator[str]:
-    yield from (f"{escaped(each['summary'])}. Role: `{each['x-role']}`.", "")
+    yield from (f"{escaped(each['summary'])} Role: `{each['x-role']}`.", "")
     if parameters := each.get("parameters"):
         rows = [_property(p["name"], p["schema"], p["required"], p["in"]) for p in parameters]
         yield from table(("argument", "in", "kind", "meaning"), rows)

@@ -28,8 +28,8 @@ def _lines() -> Iterator[str]:
     yield from table(
         ("command", ""), [row(f"[{code(name)}](#{name})", escaped(text)) for name, text in COMMANDS.items()]
     )
-    for name, text in COMMANDS.items():
-        yield from (f"## {name}", "", f"{escaped(text)}.", "", *_help(name))
+    for name in COMMANDS:
+        yield from (f"## {name}", "", *_help(name))
         for part in ANALYTICS if name == "analytics" else ():
             yield from (f"### analytics {part}", "", *_help(name, part))
 

@@ -1,5 +1,6 @@
 """The page of configuration keys, from the schema."""
 
+import re
 from collections.abc import Iterator
 
 from flockmq.broker.config.keys import KEYS, LISTENER_KEYS, SECTIONS, Key
@@ -34,7 +35,8 @@ def _lines() -> Iterator[str]:
 
 
 def _key(key: Key) -> Iterator[str]:
-    yield from (f"### {key.name}", "", escaped(key.help), "")
+    help_text = re.sub(r"deploy/docs/(\w+)\.md", r"[\1](../\1.md)", escaped(key.help))
+    yield from (f"### {key.name}", "", help_text, "")
     if not key.kind.is_table:
         yield f"- default: {code(key.kind.write(key.field.default))}"
     yield f"- value: {escaped(key.kind.expected)}"
