@@ -59,6 +59,7 @@ SPREAD = (
     "clients/test_paho.py",
     "clients/test_command_lines.py",
     "protocol/test_memory.py",
+    "deploy/test_tutorials.py",
 )
 
 

@@ -23,7 +23,7 @@ LOG = """\
 ## In the log
 
 The sentences by reason code, as the log has them; `...` stands for a value. A client of MQTT 5.0 gets the sentence as
-the reason string, except where it would help an attacker: an unknown user, a wrong password, a ban.
+the reason string, except in a CONNACK with 0x86, 0x87 or 0x8A, where it would help an attacker.
 """
 # In the words of this broker: when a node sends the code, or what it makes of it.
 MEANINGS = {
@@ -44,7 +44,7 @@ MEANINGS = {
     ReasonCode.BAD_USERNAME_OR_PASSWORD: "Wrong user, password, token or proof.",
     ReasonCode.NOT_AUTHORIZED: "No credentials where some are needed, or a right that the user has not.",
     ReasonCode.SERVER_UNAVAILABLE: "The node can't serve: Redis or the source of users is away, or it is drained.",
-    ReasonCode.SERVER_BUSY: "Too many clients wait to be authenticated. Try again later.",
+    ReasonCode.SERVER_BUSY: "Too many clients wait to be authenticated, or the source of users is away. Try again.",
     ReasonCode.BANNED: "The client, its user or its address is banned.",
     ReasonCode.SERVER_SHUTTING_DOWN: "The node stops, or it can't keep the session. Connect again, to another node.",
     ReasonCode.BAD_AUTHENTICATION_METHOD: "A method of authentication that this listener has not.",
@@ -67,7 +67,7 @@ MEANINGS = {
     ReasonCode.SERVER_MOVED: "The broker has moved for good: connect to the server of the property.",
     ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: "Not sent by FlockMQ.",
     ReasonCode.CONNECTION_RATE_EXCEEDED: "The address or the user connects too often, or with wrong credentials.",
-    ReasonCode.MAXIMUM_CONNECT_TIME: "The credentials have expired: a token's `exp`, or a certificate's end.",
+    ReasonCode.MAXIMUM_CONNECT_TIME: "The credentials have expired: a token, for example, at its `exp`.",
     ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED: "Not sent by FlockMQ.",
     ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: "Not sent by FlockMQ.",
 }
