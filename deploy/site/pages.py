@@ -57,7 +57,7 @@ def without_place(pages: Path, nav: list[dict[str, Any]]) -> list[str]:
 
 
 def named(entries: list[dict[str, Any]]) -> Iterator[str]:
-    """The pages of the navigation, those of its sections too."""
+    """The pages of the navigation and of its sections."""
     for entry in entries:
         for target in entry.values():
             yield from (target,) if isinstance(target, str) else named(target)

@@ -36,7 +36,7 @@ def test_a_document_has_steps() -> None:
 
 
 def test_a_wrong_output_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.harness.transcript.SECONDS", 1.0)
+    monkeypatch.setattr("tests.harness.transcript.DEADLINE", 1.0)
     session = Session(tmp_path, "")
     session.run(Step("echo 1 and 2", ["1 ... 2"]))
     with pytest.raises(AssertionError, match="no more"):

@@ -13,12 +13,12 @@ from queue import Empty, Queue
 from typing import NamedTuple
 
 from tests.harness.broker_process import until
+from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PORT = re.compile(r"\b(?:18[89]\d|8883|8884|6379|8080|8081)\b")
 SERVER = re.compile(r"(flockmq serve|redis-server|mosquitto -c)\b.*&\)?$", re.DOTALL)
-SECONDS = 400.0  # for a command and its output
 END = "end of command"
 
 
@@ -43,7 +43,7 @@ class Session:
 
     Args:
         directory: to work in.
-        path: directories with programs, before those of the system.
+        path: directories with programs, before the directories of the system.
     """
 
     def __init__(self, directory: Path, path: str) -> None:
@@ -73,7 +73,7 @@ class Session:
         wanted = [self._pattern(line) for line in step.output]
         while wanted or not status:
             try:
-                line = self._lines.get(timeout=SECONDS)
+                line = self._lines.get(timeout=DEADLINE)
             except Empty:
                 raise AssertionError(f"$ {step.command}\n{chr(10).join(seen)}\nno more; expected {wanted}") from None
             seen.append(line)
@@ -85,7 +85,7 @@ class Session:
         assert status == "0" or is_refused, f"$ {step.command}\n{chr(10).join(seen)}"
         if SERVER.search(step.command):
             ports = self._ports_of(command)
-            until(lambda: all(map(is_open, ports)), f"a server listens on {ports}: {step.command}", SECONDS)
+            until(lambda: all(map(is_open, ports)), f"a server listens on {ports}: {step.command}")
 
     def close(self) -> None:
         """End the shell, and what it has started."""
@@ -124,7 +124,7 @@ class Session:
 def is_open(port: int) -> bool:
     """Whether a server listens at a port of this machine."""
     try:
-        socket.create_connection(("127.0.0.1", port), SECONDS).close()
+        socket.create_connection(("127.0.0.1", port), DEADLINE).close()
     except OSError:
         return False
     return True

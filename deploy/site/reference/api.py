@@ -70,7 +70,7 @@ def _answer(responses: Json) -> Iterator[str]:
 
 
 def _record(schema: Json) -> list[str]:
-    """The properties of an object, those of objects within it too."""
+    """The properties of an object, and of objects within it."""
     return table(("property", "kind", "meaning"), list(_properties(schema, "")))
 
 
@@ -78,8 +78,7 @@ def _properties(schema: Json, prefix: str) -> Iterator[str]:
     for name, of in schema.get("properties", {}).items():
         optional = "" if name in schema.get("required", ()) else "optional"
         yield row(code(prefix + name), ", ".join(filter(None, (_kind(of), optional))), _meaning(of))
-        inner = of.get("items", of) if isinstance(of.get("items", of), dict) else of
-        yield from _properties(inner, f"{prefix}{name}{'[]' if 'items' in of else ''}.")
+        yield from _properties(of.get("items", of), f"{prefix}{name}{'[]' if 'items' in of else ''}.")
     if values := schema.get("additionalProperties"):
         yield from _properties(values, f"{prefix}NAME.")
 
