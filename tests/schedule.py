@@ -31,7 +31,12 @@ HEAVY: dict[str, tuple[str, ...]] = {
         "analytics/test_job.py",
         "loadtest/test_compare_spark.py",
     ),
-    "browser": ("web/test_page.py", "web/test_page_tenants.py", "analytics/test_report.py"),
+    "browser": (
+        "web/test_page.py",
+        "web/test_page_tenants.py",
+        "web/test_documentation.py",
+        "analytics/test_report.py",
+    ),
 }
 # Files that begin next, since their tests share brokers and take long together.
 LONG = ("protocol/test_conversations.py", "deploy/test_homeassistant.py", "deploy/test_helm.py")

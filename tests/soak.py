@@ -27,7 +27,7 @@ PARTS = {
     "random kills": f"{PYTEST} {KILLS}",
     "faults": f"{PYTEST} --ignore {KILLS.replace(' ', ' --ignore ')} tests/faults tests/storage",
     "simulation": f"{PYTEST} tests/simulation",
-    "Spark and load": f"{PYTEST} tests/analytics tests/loadtest",
+    "Spark and load": f"{PYTEST} tests/analytics tests/loadtest tests/deploy/test_tutorials.py",
     "memory": f"{PYTEST} tests/protocol",
     "malformed packets": f"{PYTEST} tests/security",
     **{f"fuzz {name}": f"tests/fuzz/fuzz_{name}.py --seconds {{seconds}} --keep" for name in FUZZERS},

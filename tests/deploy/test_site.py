@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -17,8 +16,8 @@ from flockmq.broker.config.keys import KEYS
 from flockmq.broker.metrics import METRICS
 from flockmq.broker.version import DOCUMENTATION
 from tests.harness.broker_process import ROOT
+from tests.harness.documentation import SITE, build_documentation, build_strictly
 
-SITE = ROOT / "deploy" / "site"
 CONFIG = tomllib.loads((SITE / "zensical.toml").read_text("utf-8"))["project"]
 sys.path.append(str(SITE))
 
@@ -28,19 +27,9 @@ import publish  # noqa: E402
 from reference import reason_codes  # noqa: E402
 
 
-def build(directory: Path) -> subprocess.CompletedProcess[str]:
-    """Build what stands in a directory, strictly."""
-    command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(directory / "zensical.toml")]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("docs")
-    pages.write(directory, "v1.2.3")
-    done = build(directory)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return directory / "site"
+    return build_documentation(tmp_path_factory.mktemp("docs"), "v1.2.3")
 
 
 def html(site: Path, page: str) -> str:
@@ -93,7 +82,7 @@ def test_a_dead_link_fails_the_build(link: str, tmp_path: Path) -> None:
     (tmp_path / "pages" / "here.md").write_text(f"# Here\n\n[there]({link})\n")
     settings = '[project]\nsite_name = "s"\ndocs_dir = "pages"\nvalidation = true\nnav = ["here.md"]\n'
     (tmp_path / "zensical.toml").write_text(settings)
-    done = build(tmp_path)
+    done = build_strictly(tmp_path)
     assert done.returncode != 0
     assert "does not exist" in done.stdout + done.stderr
 
