@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import venv
 import zipfile
 from email.parser import Parser
 from pathlib import Path
@@ -46,7 +45,7 @@ def test_make_dist(tmp_path: Path) -> None:
     (wheel,) = (tree / "dist").glob("*.whl")
     check_sdist(sdist)
     check_wheel(wheel)
-    serve_from(wheel, tmp_path)
+    assert serve_from([str(wheel)], tmp_path) == "flockmq 0.1.0 (commit 0123456789ab)\n"
     check_foreign_names(tmp_path)
 
 
@@ -99,10 +98,19 @@ def check_sdist(sdist: Path) -> None:
     assert not [name for name in names if name.endswith((".c", ".so", ".db"))]
 
 
-def serve_from(wheel: Path, tmp_path: Path) -> None:
-    """Install it into an empty environment where nothing can be compiled; serve, publish, subscribe, measure."""
+def serve_from(what: list[str], tmp_path: Path, python: str = sys.executable) -> str:
+    """Install it into an empty environment where nothing can be compiled; serve, publish, subscribe, measure.
+
+    Args:
+        what: arguments of `pip install`.
+        tmp_path: for the environment.
+        python: of the environment.
+
+    Returns:
+        The output of `flockmq --version`.
+    """
     place = tmp_path / "venv"
-    venv.create(place, with_pip=True)
+    subprocess.run([python, "-m", "venv", place], check=True)
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("FLOCKMQ_", "PYTHON"))}
     variables |= {"PATH": str(place / "bin"), "CC": "/nonexistent", "CXX": "/nonexistent"}
 
@@ -112,7 +120,7 @@ def serve_from(wheel: Path, tmp_path: Path) -> None:
             words, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=DEADLINE, check=check
         )
 
-    run("pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), str(wheel))
+    run("pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), *what)
     log = tmp_path / "log"
     with log.open("w") as stream:
         node = subprocess.Popen(
@@ -121,7 +129,6 @@ def serve_from(wheel: Path, tmp_path: Path) -> None:
     try:
         said = until(lambda: re.search(r"is ready +listen=mqtt://127\.0\.0\.1:(\d+)", log.read_text()), "is ready")
         port = said[1]
-        assert run("flockmq", "--version").stdout == "flockmq 0.1.0 (commit 0123456789ab)\n"
         run("flockmq", "pub", "-p", port, "-t", "a/b", "-m", "hello", "-q", "1", "-r")
         assert run("flockmq", "sub", "-p", port, "-t", "a/#", "-v", "-C", "1").stdout == "a/b hello\n"
         assert "none lost" in run("flockmq", "bench", "--host", f"127.0.0.1:{port}", "--count", "100").stdout
@@ -132,6 +139,7 @@ def serve_from(wheel: Path, tmp_path: Path) -> None:
     refused = run("flockmq", "serve", "--redis", "redis://127.0.0.1", check=False)
     assert refused.returncode == 2
     assert "pip install 'flockmq[cluster]'" in refused.stderr
+    return run("flockmq", "--version").stdout
 
 
 def check_foreign_names(tmp_path: Path) -> None:
