@@ -75,6 +75,8 @@ def pieces(args: Namespace, config: Config) -> Iterator[bytes]:
         head = node_backup.head_of(version(), config.cluster.node_name or host_name())
         path = Path(source.removeprefix(SQLITE)).absolute()
         return node_backup.of_stopped(path, config, head, with_log=not args.no_log)
+    if args.no_log:
+        raise UsageError("a snapshot of Redis has the logs of messages", "`flockmq restore --no-log` leaves them out")
     return of_cluster(args, source, config)
 
 
