@@ -133,7 +133,16 @@ def disk(node: Examined) -> Results:
     kind, _, path = node.config.store.url.partition(":")
     if kind != "sqlite" or node.config.cluster.redis:
         return
-    free, size = shutil.disk_usage(Path(path).absolute().parent).free, Path(path).stat().st_size
+    try:
+        free, size = shutil.disk_usage(Path(path).absolute().parent).free, Path(path).stat().st_size
+    except OSError as error:
+        yield Result(
+            "disk",
+            "bad",
+            f"the store {path} can't be found: {error.strerror}; its state is lost when the node ends",
+            "move it back before the node ends, or restore a backup: `flockmq restore`",
+        )
+        return
     if free < max(MIN_FREE_DISK, 2 * size):
         yield Result(
             "disk",

@@ -29,7 +29,10 @@ PLACE = "-backup-"  # in the name of the folder of a copy, after the name of the
 
 @contextmanager
 def _folder(store: Path) -> Iterator[Path]:
-    """A folder beside the store for a copy, which is removed at the end."""
+    """A folder beside the store for a copy: removed at the end, or by the next backup if the node was killed."""
+    for left in store.parent.iterdir():
+        if left.name.startswith(f"{store.name}{PLACE}"):
+            shutil.rmtree(left, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{store.name}{PLACE}", dir=store.parent))
     try:
         yield folder

@@ -99,6 +99,7 @@ def test_a_running_node(tmp_path: Path) -> None:
     running = BrokerProcess(tmp_path, "sqlite", {**HTTP, "analytics.topics": "q"}).start()
     subscribe(running.port)
     backup, place = tmp_path / "b.tar", tmp_path / "restored"
+    (tmp_path / f"{STORE}-backup-left").mkdir()  # by a node that was killed
     with Publisher(running.port) as publisher:
         until(lambda: publisher.acknowledged > 200)
         before = publisher.acknowledged

@@ -29,9 +29,7 @@ LARGEST = 12 << 20  # bytes of a wheel
 def interpreter(version: str) -> str | None:
     """A Python of this version that has its headers, on this machine."""
     found = [shutil.which(f"python{version}"), *sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))]
-    script = (
-        "import sys, sysconfig as s, os; print(os.path.exists(s.get_path('include') + '/Python.h'), sys.version)"
-    )
+    script = "import sys, sysconfig as s, os; print(os.path.exists(s.get_path('include') + '/Python.h'), sys.version)"
     for path in filter(None, found):
         done = subprocess.run([path, "-c", script], capture_output=True, text=True, check=False)
         if done.returncode == 0 and done.stdout.startswith(f"True {version}."):

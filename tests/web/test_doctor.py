@@ -151,6 +151,13 @@ def test_a_disk_with_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert full.severity == "bad" and "stops all acknowledgements" in full.finding
 
 
+def test_a_store_that_was_removed() -> None:
+    from flockmq.broker.config.load import load
+
+    (gone,) = doctor.disk(examined(config=load({"store.url": "sqlite:/nonexistent/x.db"}, {})))
+    assert gone.severity == "bad" and "can't be found" in gone.finding
+
+
 def test_few_descriptors() -> None:
     script = "from tests.web.test_doctor import *; print([r.severity for r in doctor.descriptors(examined())])"
     command = ["sh", "-c", f'ulimit -n 1000; exec {sys.executable} -c "{script}"']
