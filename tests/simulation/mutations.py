@@ -526,7 +526,7 @@ ALL = (
         "expiry by the wall clock",
         "I8",
         "sessions that expire as the nodes are configured do so by Redis' wall clock",
-        lua=(("ended, time = 0, now(prefix)\n", "ended, time = 0, wall() / 1000\n"),),
+        lua=(("ended, time = 0, now(prefix)\n", "ended, time = 0, tonumber(redis.call('TIME')[1])\n"),),
     ),
     Mutation(
         "clock goes back",

@@ -339,7 +339,12 @@ class RedisServer:
         if problem := call.problem(arguments[2 + count :]):
             raise RuntimeError(f"a node calls {arguments[0].decode()} with wrong arguments: {problem}")
         self.on_calling(arguments[0], self.keys)
-        reply = self._library.call(arguments[0], arguments[2 : 2 + count], arguments[2 + count :])
+        try:
+            reply = self._library.call(arguments[0], arguments[2 : 2 + count], arguments[2 + count :])
+        except RedisError as error:
+            if str(error).startswith('ERR [string "'):  # Lua's own error: no node may cause one
+                raise RuntimeError(f"{arguments[0].decode()} has failed: {error}") from error
+            raise
         if self._library.failure:
             raise RuntimeError(f"the model of Redis has failed: {self._library.failure}")
         if problem := call.reply.problem(reply):
