@@ -114,6 +114,7 @@ class Habits:
     delay: int = 0  # Will Delay Interval in seconds; above 0 its wills are judged by timed.py
     early: int = 0  # nanoseconds by which its session may expire early
     gives_up: bool = True  # it ends a connection without a CONNACK after a while
+    largest: int = 0  # Maximum Packet Size in bytes; 0: none
 
 
 class SimulatedClient(RecordedClient):
@@ -145,6 +146,7 @@ class SimulatedClient(RecordedClient):
         self._wills = habits.wills
         self._delay = habits.delay
         self._early = habits.early
+        self._largest = habits.largest
         self._gives_up = habits.gives_up
         self.node = ""  # of its last connection
         self._troubles_before = 0  # of that node, when the connection began
@@ -234,6 +236,8 @@ class SimulatedClient(RecordedClient):
         )
         if self.level == 5 and (self._starts_anew or not self.clean):
             packet.properties = {"session_expiry_interval": self.expiry}
+        if self.level == 5 and self._largest:
+            packet.properties["maximum_packet_size"] = self._largest
         if self._will is not None:
             packet.will_topic, packet.will_payload, packet.will_qos = "will", self._will, 2
             if self.level == 5:

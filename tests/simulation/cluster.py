@@ -46,6 +46,7 @@ HELD = 5 * NS  # the same while a node may hold keys: it asks about them every 4
 PATIENCE = 60 * NS  # for that
 PROMPT = NS  # from CONNECT to CONNACK, take-over included, as long as nothing is broken
 GROUP = "$share/team/t/#"
+LARGEST = 1 << 20  # bytes of a packet: of workers of level 5, whose node gives them messages of the group (groups.md)
 FILTERS: dict[str, tuple[str, ...]] = {
     "subscriber": ("t/#", "will", "d/#"),
     "latecomer": ("t/#",),
@@ -300,6 +301,7 @@ class Run:
             delay=client.delay,
             early=self._early,
             gives_up=not client.is_patient,
+            largest=LARGEST if client.role == "worker" else 0,
         )
         return SimulatedClient(
             client.name,

@@ -26,6 +26,11 @@ def _worker(number: int, node: str) -> ClientPlan:
     return ClientPlan(f"worker {number}", "worker", 4, node=node)
 
 
+def _limited_worker(number: int, node: str) -> ClientPlan:
+    """Its node gives it messages, not Redis, since it has a Maximum Packet Size."""
+    return ClientPlan(f"worker {number}", "worker", 5, node=node)
+
+
 def _helper(number: int, node: str) -> ClientPlan:
     return ClientPlan(f"helper {number}", "helper", 4, clean=True, qos=1, node=node)
 
@@ -161,7 +166,7 @@ MEETINGS = {
     },
     # The link of a node is reset when assigned messages are in blocks that Redis refuses: it has no memory left.
     "ended assignments": _plan(
-        [_publisher(0, "n1"), _publisher(1, "n2"), _helper(0, "n0"), _worker(0, "n0"), _helper(1, "n0")],
+        [_publisher(0, "n1"), _publisher(1, "n2"), _helper(0, "n0"), _limited_worker(0, "n0"), _helper(1, "n0")],
         Step(1990, "slow", ("helper 0", 20, 300)),
         *(Step(2000 + i, "publish", (f"publisher {i % 2}", "t/0", 2, 2)) for i in range(30)),
         Step(2005, "at_command", ("n1", "flockmq_commit", 8, "refuse", "memory", 800)),

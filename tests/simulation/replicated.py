@@ -9,6 +9,7 @@ from typing import Any
 from flockmq._speedups.codec.topics import is_shared
 from flockmq._speedups.session.subscriber import SessionKind
 from flockmq.broker.core.subscription_options import MAXIMUM_QOS
+from flockmq.broker.rpc.clients import UNLIMITED
 from flockmq.cluster.life import ClusterLife
 from flockmq.cluster.replication.routes import options_of
 
@@ -120,7 +121,9 @@ def _of_claims(node: ClusterLife, keys: Keys, ordered: bool) -> Iterator[str]:
         yield f"has wills of no connection: {others}"
     for claim in node.sessions.claims:
         for name, options in filters.subscriptions_of(claim.session) if claim.session is not None else ():
-            is_direct = claim.persistent and not ordered and options & MAXIMUM_QOS
+            owner = claim.session.owner
+            is_limited = owner is not None and claim.session.level == 5 and owner.maximum_packet_size != UNLIMITED
+            is_direct = claim.persistent and not ordered and options & MAXIMUM_QOS and not is_limited
             taker = b"c:" + claim.client_id if is_direct else own
             rotation = keys.get(b"mq:gr:" + name)
             if is_shared(name) and (rotation is None or taker not in rotation.scores):
