@@ -152,14 +152,17 @@ def private_redis(config: Config) -> Iterator[PrivateRedis]:
         yield redis
 
 
+def server_path() -> str | None:
+    """The path of the Redis or Valkey server of this machine; None: none is installed."""
+    return next(filter(None, map(shutil.which, SERVERS)), None)
+
+
 def _server() -> str:
     """The path of the server that is installed."""
     if find_spec("redis") is None:
         raise UsageError("workers need the package redis", "pip install 'flockmq[cluster]'")
-    for server in SERVERS:
-        path = shutil.which(server)
-        if path is not None:
-            return path
+    if (path := server_path()) is not None:
+        return path
     raise UsageError(
         "workers need a Redis for their shared state, and neither redis-server nor valkey-server is installed",
         "apt install redis-server (or valkey), or name a Redis with --redis redis://HOST:PORT",

@@ -34,7 +34,7 @@ def run(arguments: list[str]) -> int:
         if found["cluster"]:
             show("the nodes together", found["cluster"])
         for node, results in sorted(found["nodes"].items(), key=lambda item: worst(item[1])):
-            show(f"node {found['names'].get(node, node)} ({node})", results)
+            show(f"node {found['names'][node]} ({node})", results)
         print_failures(found["failures"])
     results = [found["cluster"], *found["nodes"].values()]
     return int(bool(found["failures"]) or any(result["severity"] == "bad" for part in results for result in part))

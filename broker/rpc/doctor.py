@@ -12,8 +12,8 @@ from .node import figures
 from .node_view import NodeView
 
 
-async def find(view: NodeView, arguments: Arguments) -> list[dict[str, Any]]:
-    """The results of all checks, the worst first."""
+async def find(view: NodeView, arguments: Arguments) -> dict[str, Any]:
+    """Name and version of the node, and the results of all checks, the worst first."""
     broker, measured = view.broker, await measure(view)
     try:
         warnings = await broker.coordinator.life.durability_warnings()
@@ -29,4 +29,5 @@ async def find(view: NodeView, arguments: Arguments) -> list[dict[str, Any]]:
         figures=figures(view, arguments),
         oldest=broker.data_plane.stuck_sessions.longest(),
     )
-    return [result._asdict() for result in await asyncio.to_thread(examine, examined)]
+    results = [result._asdict() for result in await asyncio.to_thread(examine, examined)]
+    return {"name": view.name, "version": view.version, "results": results}

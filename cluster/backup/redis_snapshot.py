@@ -6,7 +6,6 @@ To read one needs a server on this machine, which loads it.
 """
 
 import asyncio
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -20,7 +19,7 @@ import redis
 
 from ...broker.backup.archive import SNAPSHOT, Archive
 from ...broker.errors import FlockError
-from ...broker.private_redis import SERVERS
+from ...broker.private_redis import SOCKET, server_path
 from ...broker.supervised_process import end_with_parent
 from ..redis.clients import TIMEOUT, RedisAddress
 
@@ -28,7 +27,6 @@ SILENCE = 60.0  # seconds that Redis may be silent; while it prepares the snapsh
 CHUNK = 1 << 20  # bytes
 MARK = 40  # bytes behind a snapshot whose length Redis does not know before
 PAUSE = 0.02  # seconds between attempts
-SOCKET = "redis.sock"
 
 
 def snapshot(address: RedisAddress) -> Iterator[bytes]:
@@ -114,7 +112,7 @@ def loaded(archive: Archive) -> Iterator[redis.Redis]:
     Raises:
         FlockError: no server is installed, or it can't load the snapshot.
     """
-    server = next(filter(None, map(shutil.which, SERVERS)), None)
+    server = server_path()
     if server is None:
         raise FlockError(
             f"the snapshot in {archive.path} is read by a redis-server, and none is installed",

@@ -9,7 +9,6 @@ from ...broker.backup.archive import CHUNK, NODE, Archive, write
 from ...broker.commands.http_api import DEFAULT, response
 from ...broker.commands.output import size
 from ...broker.commands.parser import Parser
-from ...broker.config.load import load
 from ...broker.config.schema import Config
 from ...broker.errors import UsageError
 from ...broker.listeners.bind import host_name
@@ -17,7 +16,7 @@ from ...broker.version import version
 from ..migration.endpoints import SQLITE, SqlitePlace, is_sqlite
 from ..migration.sqlite_state import RecordWriter
 from ..migration.state import Moved, State
-from .migrate import redis_address
+from .migrate import add_options, redis_address, settings
 
 SILENCE = 600.0  # seconds until the first byte: the node copies its store before
 
@@ -46,13 +45,12 @@ def run(arguments: list[str]) -> int:
     )
     group = parser.add_argument_group("options")
     group.add_argument("--token-file", metavar="FILE", type=Path, help="file with a token of `flockmq token`, for HTTP")
-    group.add_argument("--prefix", metavar="PREFIX", help="of the keys in Redis [cluster.prefix, mq:]")
-    group.add_argument("--config", metavar="FILE", help="configuration file of the node or cluster")
+    add_options(group)
     group.add_argument("--no-log", action="store_true", help="without the log of messages")
     group.add_argument("--verify", action="store_true", help="check a backup, and count what is in it")
     parser.add_general_help(group)
     args = parser.parse(arguments)
-    config = load({} if args.prefix is None else {"cluster.prefix": args.prefix}, file=args.config)
+    config = settings(args)
     if args.verify:
         if args.source is not None:
             raise UsageError("--verify takes a backup alone")

@@ -60,7 +60,7 @@ def run(arguments: list[str]) -> int:
 
 
 def add_options(group: argparse._ArgumentGroup) -> None:
-    """The flags of both commands."""
+    """The flags of the commands that move, copy or restore state."""
     group.add_argument("--prefix", metavar="PREFIX", help="of the keys in Redis [cluster.prefix, mq:]")
     group.add_argument("--config", metavar="FILE", help="the nodes' configuration file, for their expiry and lease")
 

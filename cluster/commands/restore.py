@@ -5,11 +5,10 @@ from pathlib import Path
 from ...broker.backup import node_backup
 from ...broker.backup.archive import CLUSTER, NODE, Archive
 from ...broker.commands.parser import Parser
-from ...broker.config.load import load
 from ...broker.config.redis_url import masked
 from ...broker.errors import UsageError
 from ..migration.endpoints import SQLITE, is_sqlite
-from .migrate import redis_place
+from .migrate import add_options, redis_place, settings
 
 EXAMPLES = """\
   flockmq restore flockmq.tar sqlite:/var/lib/flockmq/flockmq.db     # of a node
@@ -26,12 +25,11 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("file", metavar="FILE", type=Path, help="a backup of `flockmq backup`")
     parser.add_argument("target", metavar="TO", help="sqlite:PATH for a node, the URL of Redis for a cluster")
     group = parser.add_argument_group("options")
-    group.add_argument("--prefix", metavar="PREFIX", help="of the keys in Redis [cluster.prefix, mq:]")
-    group.add_argument("--config", metavar="FILE", help="configuration file of the nodes")
+    add_options(group)
     group.add_argument("--no-log", action="store_true", help="without the log of messages")
     parser.add_general_help(group)
     args = parser.parse(arguments)
-    config = load({} if args.prefix is None else {"cluster.prefix": args.prefix}, file=args.config)
+    config = settings(args)
     archive = Archive(args.file)
     kind = NODE if is_sqlite(args.target) else CLUSTER
     if kind != archive.head.kind:

@@ -12,10 +12,14 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from tests.deploy.engine import Engine
+import pytest
+
+from tests.deploy.engine import Engine, NoEngine, why_not
 from tests.harness.broker_process import ROOT
 from tests.harness.kept import KEPT
 
@@ -72,6 +76,24 @@ LEFT_OUT = [
 
 class NotPossible(Exception):
     """The parts of an image can't be had here."""
+
+
+@contextmanager
+def engine_with_images() -> Iterator[Engine]:
+    """An engine with the base images `base` and `build`; a test without its parts is skipped, with the reason."""
+    reason = why_not() or ("" if shutil.which("debootstrap") else "not installed: debootstrap")
+    if reason:
+        pytest.skip(reason)
+    engine = Engine()
+    try:
+        engine.start()
+        for kind, tar in root_file_systems().items():
+            engine.docker("import", tar, f"flockmq-test/{kind}:1")
+        yield engine
+    except (NoEngine, NotPossible) as missing:
+        pytest.skip(str(missing))
+    finally:
+        engine.close()
 
 
 def run(*command: str | Path, **more: object) -> None:

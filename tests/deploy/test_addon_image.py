@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.debian_images import (
-    NotPossible,
     WheelServer,
+    engine_with_images,
     give_compiled,
-    root_file_systems,
     wheels,
 )
-from tests.deploy.engine import Engine, NoEngine, why_not
+from tests.deploy.engine import Engine
 from tests.deploy.homeassistant.addon_process import ADDON, DEFAULTS
 from tests.deploy.homeassistant.supervisor_server import SupervisorServer
 from tests.harness.broker_process import ROOT, until
@@ -31,20 +30,9 @@ HEALTH = "import urllib.request as it; print(it.urlopen('http://127.0.0.1:8080/h
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    """An engine with Debian's base images; or a word why there is none."""
-    reason = why_not() or ("" if shutil.which("debootstrap") else "not installed: debootstrap")
-    if reason:
-        pytest.skip(reason)
-    engine = Engine()
-    try:
-        engine.start()
-        for kind, tar in root_file_systems().items():
-            engine.docker("import", tar, f"flockmq-test/{kind}:1")
+    """An engine with Debian's base images."""
+    with engine_with_images() as engine:
         yield engine
-    except (NoEngine, NotPossible) as reason:
-        pytest.skip(str(reason))
-    finally:
-        engine.close()
 
 
 def build(engine: Engine, packages: Path, *command: str | Path, **arguments: str) -> None:

@@ -6,7 +6,6 @@ five in place of three, a stop, and a start with the kept data.
 
 import re
 import resource
-import shutil
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -15,14 +14,13 @@ import pytest
 
 from flockmq._speedups.codec.packets import Publish
 from tests.deploy.debian_images import (
-    NotPossible,
     WheelServer,
+    engine_with_images,
     give_compiled,
     keep_compiled,
-    root_file_systems,
     wheels,
 )
-from tests.deploy.engine import Engine, NoEngine, why_not
+from tests.deploy.engine import Engine
 from tests.deploy.exchange import exchange
 from tests.deploy.newcomers import Newcomers
 from tests.harness.broker_process import until
@@ -35,26 +33,15 @@ SERVICES = ("credentials", "redis", "node", "haproxy")
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    """An engine with base images and a source of packages; or a word why there is none."""
-    reason = why_not() or ("" if shutil.which("debootstrap") else "not installed: debootstrap")
-    if reason:
-        pytest.skip(reason)
-    engine = Engine()
-    server = None
-    try:
-        engine.start()
-        for kind, tar in root_file_systems().items():
-            engine.docker("import", tar, f"flockmq-test/{kind}:1")
+    """An engine with base images and a source of packages."""
+    with engine_with_images() as engine:
         give_compiled(engine, "flockmq-test/build:1", "flockmq-test/compiler:1")
         server = WheelServer(wheels(), engine.gateway)
-        engine.set(**variables(engine, server))
-        yield engine
-    except (NoEngine, NotPossible) as reason:
-        pytest.skip(str(reason))
-    finally:
-        if server is not None:
+        try:
+            engine.set(**variables(engine, server))
+            yield engine
+        finally:
             server.close()
-        engine.close()
 
 
 def variables(engine: Engine, server: WheelServer) -> dict[str, str]:

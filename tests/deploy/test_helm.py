@@ -418,7 +418,7 @@ def test_a_rolling_restart_under_the_load_of_the_workflow(start_balanced: StartB
 
 @pytest.mark.parametrize("store", ["memory"], indirect=True)
 def test_the_load_of_the_workflow_finds_a_lost_message(start_broker: StartBroker, tmp_path: Path) -> None:
-    """A publisher is told that message 2 is published, and it is not."""
+    """A publisher gets an acknowledgement of message 2, which nobody gets."""
     env = commands(tmp_path)
     broker = start_broker({"auth.password_file": str(make_first_user(tmp_path, env))})
     command = tmp_path / "bin" / "flockmq"

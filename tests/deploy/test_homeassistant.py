@@ -78,7 +78,7 @@ def retained(addon: AddonProcess, topic_filter: str, *options: str) -> str:
 
 
 def is_refused(done: "subprocess.CompletedProcess[str]") -> bool:
-    """Whether a client was told that its credentials are wrong, or missing."""
+    """Whether the node has refused the credentials of a client: wrong ones, or none."""
     found = re.search(r"not authori[sz]ed|bad user ?name or password", done.stderr, re.IGNORECASE)
     return done.returncode != 0 and found is not None
 

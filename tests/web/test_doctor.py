@@ -14,6 +14,8 @@ import pytest
 from flockmq._speedups.codec.packets import Publish
 from flockmq.broker import doctor
 from flockmq.broker.admin.http.tokens import add
+from flockmq.broker.config.load import load
+from flockmq.broker.config.schema import Config
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import until
 from tests.harness.socket_client import SocketClient
@@ -123,8 +125,6 @@ def test_a_node_that_does_not_answer(start_cluster: StartCluster) -> None:
 
 def examined(**fields: Any) -> doctor.Examined:
     """A node that is well, but for some fields."""
-    from flockmq.broker.config.schema import Config
-
     well = {
         "config": Config(),
         "version": "0.1.0",
@@ -139,8 +139,6 @@ def examined(**fields: Any) -> doctor.Examined:
 
 
 def test_a_disk_with_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flockmq.broker.config.load import load
-
     sqlite3.connect(tmp_path / "x.db").close()
     node = examined(config=load({"store.url": f"sqlite:{tmp_path / 'x.db'}"}, {}))
     assert [result.severity for result in doctor.disk(node)] == ["ok"]
@@ -152,8 +150,6 @@ def test_a_disk_with_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_store_that_was_removed() -> None:
-    from flockmq.broker.config.load import load
-
     (gone,) = doctor.disk(examined(config=load({"store.url": "sqlite:/nonexistent/x.db"}, {})))
     assert gone.severity == "bad" and "can't be found" in gone.finding
 

@@ -21,12 +21,11 @@ RESULT = record(
 async def doctor(request: Request) -> dict[str, Any]:
     """The results of the checks of each node, and of one over all."""
     answers = await call(request.node, "doctor")
-    named = values(await call(request.node, "node"))
     found = values(answers)
     return {
-        "nodes": found,
-        "names": {node: named[node]["name"] for node in found if node in named},
-        "cluster": list(compared({node: described["version"] for node, described in named.items()})),
+        "nodes": {node: examined["results"] for node, examined in found.items()},
+        "names": {node: examined["name"] for node, examined in found.items()},
+        "cluster": compared({node: examined["version"] for node, examined in found.items()}),
         "configuration": to_toml(request.node.config, changed=True),
         "failures": failures(answers),
     }

@@ -23,7 +23,7 @@ from .places import Places
 from .supervisor import Config, Supervisor
 from .users import ADDONS, HOME_ASSISTANT, system_passwords, write_users
 
-MQTT_PORT = 1883  # in the container, whatever the port of the machine is
+MQTT_PORT = 1883  # in the container, the machine may publish it at another one
 log = logging.getLogger(__name__)
 
 
@@ -103,7 +103,7 @@ async def announce(
             "password": passwords[user],
         }
 
-    await quietly(supervisor.discover(broker(HOME_ASSISTANT)), "Home Assistant has been told about the broker")
+    await quietly(supervisor.discover(broker(HOME_ASSISTANT)), "Home Assistant knows the broker")
     await quietly(supervisor.provide(broker(ADDONS)), "other add-ons get the broker as the service mqtt")
 
 

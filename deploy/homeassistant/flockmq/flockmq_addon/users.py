@@ -1,7 +1,7 @@
 """The node's password file: Home Assistant itself, other add-ons, and local users.
 
 A line is written again only if the password has changed: with a new hash of the same password, clients would have to
-prove it anew after each start of the add-on.
+prove it once more after each start of the add-on.
 """
 
 import json
