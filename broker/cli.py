@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from keyword import iskeyword
 
-from .errors import ConfigError, FlockError, UsageError, fail
+from .errors import ConfigError, FlockError, UsageError, fail, nearest
 from .version import DOCUMENTATION, commit, version
 
 COMMANDS = {
@@ -116,10 +116,8 @@ def run(arguments: list[str]) -> int:
     if first.startswith("-"):
         arguments = ["serve", *arguments]
     elif first not in COMMANDS:
-        from difflib import get_close_matches
-
-        near = get_close_matches(first, COMMANDS, 1)
-        hint = f"did you mean {near[0]}?" if near else "`flockmq --help` lists the commands"
+        near = nearest(first, COMMANDS)
+        hint = f"did you mean {near}?" if near else "`flockmq --help` lists the commands"
         raise UsageError(f"unknown command {first!r}", hint)
     name, *rest = arguments or ["serve"]
     package = ELSEWHERE.get(name, "broker")

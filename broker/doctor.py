@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from .audit import audit
 from .config.schema import Config
+from .coordination.coordinator import Risk
 from .limits import LIMITS, Use
 
 SEVERITIES = ("bad", "weak", "note", "ok")
@@ -51,7 +52,7 @@ class Examined(NamedTuple):
     version: str
     keeps: str  # where state is stored, in a sentence
     ready: tuple[bool, str]
-    warnings: Sequence[str]  # about the durability of the store; each with its remedy
+    risks: Sequence[Risk]  # about the durability of the store
     uses: Sequence[Use]  # of LIMITS
     figures: dict[str, float]  # of METRICS
     oldest: dict[str, Any] | None  # the unacknowledged message that others have waited behind for the longest time
@@ -85,12 +86,11 @@ def readiness(node: Examined) -> Results:
 
 
 def durability(node: Examined) -> Results:
-    for warning in node.warnings:
-        finding, _, remedy = warning.rpartition("; ") if "; " in warning else (warning, "", "")
-        yield Result("store", "weak", finding, remedy)
+    for risk in node.risks:
+        yield Result("store", "weak", *risk)
     if node.config.store.url == "memory" and not node.config.cluster.redis:
         yield Result("store", "note", node.keeps, "name a file: --store sqlite:PATH")
-    elif not node.warnings:
+    elif not node.risks:
         yield Result("store", "ok", node.keeps)
 
 

@@ -18,6 +18,8 @@ ends one connection, never a command or a node.
 
 import os
 import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class FlockError(Exception):
@@ -85,6 +87,11 @@ def fail(error: FlockError, status: int) -> int:
     line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(error))
     print(f"flockmq: error: {line}", file=sys.stderr)
     return status
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that was probably meant, for a hint; empty: there is none."""
+    return next(iter(get_close_matches(name, list(known), 1, 0.7)), "")
 
 
 def reason_of(error: Exception) -> str:

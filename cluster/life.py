@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import re
 import time
+from collections.abc import Sequence
 
 from .._speedups.protocol import close_reasons
 from ..broker import logs
 from ..broker.config.schema import Config
-from ..broker.coordination.coordinator import NodeLife
+from ..broker.coordination.coordinator import NodeLife, Risk
 from ..broker.core.data_plane import DataPlane
 from ..broker.errors import NotNow, StoreError, reason_of
 from ..broker.streams.message_log import MessageLog
@@ -113,14 +114,14 @@ class ClusterLife(NodeLife):
     async def _inspect_redis(self) -> None:
         """Log warnings about the durability of Redis."""
         try:
-            warnings = await self.durability_warnings()
+            risks = await self.risks()
         except NotNow as error:  # for information only
             log.warning("durability of Redis is unknown", reason=error)
         else:
-            for warning in warnings:
-                log.warning(warning)
+            for risk in risks:
+                log.warning(str(risk))
 
-    async def durability_warnings(self) -> list[str]:
+    async def risks(self) -> Sequence[Risk]:
         client = self._ties.address.async_client()
         try:
             found = await inspect(
@@ -134,7 +135,7 @@ class ClusterLife(NodeLife):
         finally:
             await client.aclose()
         self._durability = found.sentence
-        return list(found.warnings)
+        return found.risks
 
     def configure(self, config: Config) -> None:
         self._ties.configure(config)

@@ -2,10 +2,9 @@
 
 import argparse
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import NoReturn
 
-from ..errors import UsageError
+from ..errors import UsageError, nearest
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,8 +25,8 @@ class Parser(argparse.ArgumentParser):
         """The parsed command line; an unknown flag is reported with the nearest one. Raises UsageError."""
         args, unknown = self.parse_known_args(arguments)
         if unknown:
-            near = get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, 1)
-            hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` explains"
+            near = nearest(unknown[0].partition("=")[0], self._option_string_actions)
+            hint = f"did you mean {near}?" if near else f"`{self.prog} --help` explains"
             raise UsageError(f"unknown argument {unknown[0]!r}", hint)
         return args
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, fields
 from typing import Any, NamedTuple, cast
 
-from ..errors import ConfigError
-from .kinds import Addresses, Kind, Networks, PythonObjects, Texts, TopicFilters, nearest
+from ..errors import ConfigError, nearest
+from .kinds import Addresses, Kind, Networks, PythonObjects, Texts, TopicFilters
 from .schema import PER_LISTENER, Config
 
 PREFIX = "FLOCKMQ_"

@@ -10,10 +10,10 @@ import os
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from difflib import get_close_matches
 from ipaddress import ip_network
 
 from ..._speedups.codec.topics import InvalidTopic, validate_topic_filter
+from ..errors import nearest
 from .listen_url import EXPECTED as LISTEN_EXPECTED
 from .listen_url import ListenUrl, hosts_and_port
 from .listen_url import split_address as split_address
@@ -51,11 +51,6 @@ def not_one(kind: str, name: str, known: Collection[str]) -> ValueError:
     if near:
         return ValueError(f"{kind}, not {name!r}: did you mean {near}?")
     return ValueError(f"{kind} ({', '.join(known)}), not {name!r}")
-
-
-def nearest(name: str, known: Collection[str]) -> str:
-    """The name that is most like this one; empty: none is."""
-    return next(iter(get_close_matches(name, known, 1, 0.7)), "")
 
 
 class Kind:

@@ -6,7 +6,7 @@ A caller gets the part that it needs.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..._speedups.codec.packets import Connect
@@ -48,6 +48,16 @@ class RedisUse(NamedTuple):
     max_memory: int | None  # bytes; None: there is no limit, or the user may not ask for it
 
 
+class Risk(NamedTuple):
+    """A setting of the store that endangers acknowledged messages."""
+
+    finding: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.finding}: {self.remedy}" if self.remedy else self.finding
+
+
 class NodeLife(ABC):
     """Start, periodic work and end of the state of a node."""
 
@@ -84,8 +94,8 @@ class NodeLife(ABC):
     def describe(self) -> str:
         """Where state is stored, as a sentence for the operator."""
 
-    async def durability_warnings(self) -> list[str]:
-        """Settings of the store that endanger acknowledged messages, with the remedy, in sentences.
+    async def risks(self) -> Sequence[Risk]:
+        """Settings of the store that endanger acknowledged messages.
 
         Raises:
             NotNow: the store does not reply.

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from ..coordination.coordinator import Risk
 from ..core.calls import Arguments
 from ..doctor import Examined, examine
 from ..errors import NotNow
@@ -16,15 +17,15 @@ async def find(view: NodeView, arguments: Arguments) -> dict[str, Any]:
     """Name and version of the node, and the results of all checks, the worst first."""
     broker, measured = view.broker, await measure(view)
     try:
-        warnings = await broker.coordinator.life.durability_warnings()
+        risks = await broker.coordinator.life.risks()
     except NotNow as error:
-        warnings = [f"the durability of Redis is unknown: {error}"]
+        risks = [Risk(f"the durability of Redis is unknown: {error}")]
     examined = Examined(
         config=view.config,
         version=view.version,
         keeps=broker.coordinator.life.describe(),
         ready=broker.ready(),
-        warnings=warnings,
+        risks=risks,
         uses=[row.read(measured) for row in LIMITS],
         figures=figures(view, arguments),
         oldest=broker.data_plane.stuck_sessions.longest(),

@@ -5,10 +5,10 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Any
 
 from ...broker.config.redis_url import masked
+from ...broker.errors import nearest
 from ..redis.clients import PREFIX, RedisAddress
 from .errors import OptionError
 from .log.properties import PropertyColumn, parse_columns
@@ -56,8 +56,8 @@ def parse_options(options: Mapping[str, str], now: float | None = None) -> Sourc
     for name, text in given.items():
         known = OPTIONS.get(name)
         if known is None:
-            near = get_close_matches(name, OPTIONS, 1)
-            hint = f"did you mean {OPTIONS[near[0]].name}?" if near else f"known are {', '.join(names())}"
+            near = nearest(name, OPTIONS)
+            hint = f"did you mean {OPTIONS[near].name}?" if near else f"known are {', '.join(names())}"
             raise OptionError(f"the source flockmq has no option {name}", hint)
         try:
             fields[known.field] = known.parse(text, now)

@@ -102,7 +102,7 @@ def read(cluster: Cluster, seconds: float) -> dict[str, Any]:
         "logs": [vars(log) for log in logs],
         "jobs": [vars(job) for job in log_status.read_jobs(client, keys, logs)],
         "durability": kept.sentence,
-        "warnings": list(kept.warnings),
+        "warnings": [str(risk) for risk in kept.risks],
     }
 
 

@@ -52,7 +52,7 @@ def _warnings(client: redis.Redis, in_slot: bool) -> list[str]:
     try:
         step.send(None)
     except StopIteration as found:
-        return list(found.value.warnings)
+        return [str(risk) for risk in found.value.risks]
     raise AssertionError("a blocking client never suspends")
 
 

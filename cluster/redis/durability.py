@@ -12,6 +12,8 @@ from typing import Any
 import redis
 import redis.asyncio
 
+from ...broker.coordination.coordinator import Risk
+
 CONFIG_KEYS = (
     "appendfsync",
     "save",
@@ -19,24 +21,26 @@ CONFIG_KEYS = (
     "client-output-buffer-limit",
     "cluster-require-full-coverage",
 )
-# By appendfsync of the append-only file: the data that a loss of power destroys; a warning.
-LOSS_OF_POWER = {
-    "everysec": ("can take the last second or two", ""),
+# By appendfsync of the append-only file: the data that a loss of power destroys, and the risk.
+LOSS_OF_POWER: dict[str, tuple[str, Risk | None]] = {
+    "everysec": ("can take the last second or two", None),
     "no": (
         "can take half a minute",
-        "Redis never syncs its append-only file, the kernel writes it at some time: set appendfsync everysec or always "
-        "(for the Redis of --workers: store.sync = full)",
+        Risk(
+            "Redis never syncs its append-only file, the kernel writes it at some time",
+            "set appendfsync everysec or always (for the Redis of --workers: store.sync = full)",
+        ),
     ),
 }
-UNKNOWN_FSYNC = ("takes as much as appendfsync allows, which this user may not read", "")
+UNKNOWN_FSYNC = ("takes as much as appendfsync allows, which this user may not read", None)
 
 
 @dataclass(frozen=True)
 class Durability:
-    """The durability behind a PUBACK, and settings that the operator should change."""
+    """The durability behind a PUBACK, and the settings that the operator should change."""
 
     sentence: str
-    warnings: tuple[str, ...]
+    risks: tuple[Risk, ...]
 
 
 @dataclass(frozen=True)
@@ -111,68 +115,82 @@ def facts(info: Mapping[str, Any], settings: Mapping[Any, Any] | None) -> Facts:
 
 def describe(found: Facts, replicas: int = 0, max_message: int = 0, in_slot: bool = False) -> Durability:
     """These facts in words; the other arguments are as for `inspect`."""
-    sentence, warning = _kept(found)
-    warnings = [warning] if warning else []
+    sentence, risk = _kept(found)
+    risks = [risk] if risk else []
     if found.aof and found.fsync != "no" and not found.fsync_on_rewrite:
-        warnings.append(
-            "Redis does not sync its append-only file while it rewrites it: loss of power can then take half a minute; "
-            "set no-appendfsync-on-rewrite no"
+        risks.append(
+            Risk(
+                "Redis does not sync its append-only file while it rewrites it: loss of power can then take half a "
+                "minute",
+                "set no-appendfsync-on-rewrite no",
+            )
         )
     if replicas:
         sentence += f"; before it is acknowledged, {_count(replicas)} of Redis must have it"
     elif found.replicas:
         sentence += "; a failover can lose data that the replica had not received yet (cluster.replicas waits for it)"
     if found.replicas is not None and replicas > found.replicas and found.role == "master":
-        warnings.append(
-            f"cluster.replicas = {replicas}, but Redis has {_count(found.replicas)} connected: "
-            "no message is acknowledged until there are more"
+        risks.append(
+            Risk(
+                f"cluster.replicas = {replicas}, but Redis has {_count(found.replicas)} connected: no message is "
+                "acknowledged until there are more",
+                "start replicas, or lower cluster.replicas",
+            )
         )
     if found.role != "master":
-        warnings.append("this Redis is a read-only replica: configure the master, or its Sentinels")
+        risks.append(Risk("this Redis is a read-only replica", "configure the master, or its Sentinels"))
     if found.mode == "cluster" and not in_slot:
-        warnings.append("this is a Redis Cluster: redis+cluster://HOST:PORT,HOST:PORT is its URL")
+        risks.append(Risk("this is a Redis Cluster", "its URL is redis+cluster://HOST:PORT,HOST:PORT"))
     if found.full_coverage and in_slot:
-        warnings.append(
-            "this Redis stops when another primary of its cluster is away: set cluster-require-full-coverage no"
+        risks.append(
+            Risk("this Redis stops when another primary of its cluster is away", "set cluster-require-full-coverage no")
         )
     if found.maxmemory and found.policy.startswith("allkeys-"):
-        warnings.append(
-            f"DANGER: Redis deletes sessions, queues and retained messages when its memory is full (maxmemory-policy "
-            f"{found.policy}): set maxmemory-policy noeviction"
+        risks.append(
+            Risk(
+                "DANGER: Redis deletes sessions, queues and retained messages when its memory is full "
+                f"(maxmemory-policy {found.policy})",
+                "set maxmemory-policy noeviction",
+            )
         )
     if found.max_pending_output and max_message * 2 > found.max_pending_output:
-        warnings.append(
-            f"Redis closes the connection of a node with {found.max_pending_output >> 20} MiB of pending output, and a "
-            f"message may have {max_message >> 20} MiB: "
-            f"set client-output-buffer-limit pubsub {max_message * 4} {max_message * 4} 60"
+        risks.append(
+            Risk(
+                f"Redis closes the connection of a node with {found.max_pending_output >> 20} MiB of pending output, "
+                f"and a message may have {max_message >> 20} MiB",
+                f"set client-output-buffer-limit pubsub {max_message * 4} {max_message * 4} 60",
+            )
         )
     if found.write_failed:
-        warnings.append(f"Redis could not write its {found.write_failed}: check its log and its disk")
-    return Durability(sentence, tuple(warnings))
+        risks.append(Risk(f"Redis could not write its {found.write_failed}", "check its log and its disk"))
+    return Durability(sentence, tuple(risks))
 
 
-def _kept(found: Facts) -> tuple[str, str]:
-    """The data that survives, and a warning where that is little."""
+def _kept(found: Facts) -> tuple[str, Risk | None]:
+    """The data that survives, and the risk where that is little."""
     begin = "an acknowledged message is in Redis and"
     if found.aof is None:
         return (
             f"{begin} survives as the settings of this Redis allow, which this user may not read (CONFIG, INFO)",
-            "the durability of Redis is unknown: allow this user INFO and CONFIG|GET, or ask the operator of Redis",
+            Risk(
+                "the durability of Redis is unknown",
+                "allow this user INFO and CONFIG|GET, or ask the operator of Redis",
+            ),
         )
     if found.aof and found.fsync == "always":
-        return f"{begin} on its disk: it survives the loss of power", ""
+        return f"{begin} on its disk: it survives the loss of power", None
     if found.aof:
-        lost, warning = LOSS_OF_POWER.get(found.fsync or "", UNKNOWN_FSYNC)
-        return f"{begin} in its append-only file: it survives the death of Redis; loss of power {lost}", warning
+        lost, risk = LOSS_OF_POWER.get(found.fsync or "", UNKNOWN_FSYNC)
+        return f"{begin} in its append-only file: it survives the death of Redis; loss of power {lost}", risk
     if found.snapshots is False:
         return (
             f"{begin} nowhere else: the death of Redis loses all sessions, queues and retained messages",
-            "Redis keeps nothing on disk: set appendonly yes and appendfsync everysec or always",
+            Risk("Redis keeps nothing on disk", "set appendonly yes and appendfsync everysec or always"),
         )
     at_best = "" if found.snapshots else "at best "
     return (
         f"{begin} {at_best}in its next snapshot: the death of Redis loses the data since the last one",
-        f"Redis keeps {at_best}snapshots only: set appendonly yes and appendfsync everysec or always",
+        Risk(f"Redis keeps {at_best}snapshots only", "set appendonly yes and appendfsync everysec or always"),
     )
 
 

@@ -35,7 +35,7 @@ AOF = ["--appendonly", "yes", "--appendfsync"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence", "warnings"),
+    ("arguments", "sentence", "risks"),
     [
         ([*AOF, "always"], "survives the loss of power", []),
         ([*AOF, "everysec"], "the last second", []),
@@ -49,16 +49,16 @@ AOF = ["--appendonly", "yes", "--appendfsync"]
         ([*AOF, "always", "--cluster-enabled", "yes"], "power", ["Redis Cluster"]),
     ],
 )
-def test_how_redis_keeps_it(start_redis: StartRedis, arguments: list[str], sentence: str, warnings: list[str]) -> None:
+def test_how_redis_keeps_it(start_redis: StartRedis, arguments: list[str], sentence: str, risks: list[str]) -> None:
     found = ask(start_redis(arguments).url)
     assert sentence in found.sentence
-    assert len(found.warnings) == len(warnings), found.warnings
-    for warning, words in zip(found.warnings, warnings, strict=True):
-        assert words in warning
+    assert len(found.risks) == len(risks), found.risks
+    for risk, words in zip(found.risks, risks, strict=True):
+        assert words in str(risk)
 
 
 @pytest.mark.parametrize(
-    ("rules", "arguments", "sentence", "warning"),
+    ("rules", "arguments", "sentence", "risk"),
     [
         (["-config"], [*AOF, "always"], "as much as appendfsync allows", ""),
         (["-config"], [], "at best in its next snapshot", "at best"),
@@ -66,38 +66,38 @@ def test_how_redis_keeps_it(start_redis: StartRedis, arguments: list[str], sente
     ],
 )
 def test_what_may_not_be_asked(
-    start_redis: StartRedis, rules: list[str], arguments: list[str], sentence: str, warning: str
+    start_redis: StartRedis, rules: list[str], arguments: list[str], sentence: str, risk: str
 ) -> None:
     server = start_redis(arguments)
     server.client().execute_command("ACL", "SETUSER", "node", "on", ">sesame", "~*", "+@all", *rules)
     found = ask(f"redis://node:sesame@127.0.0.1:{server.port}")
     assert sentence in found.sentence
-    assert [warning in told for told in found.warnings] == ([True] if warning else [])
+    assert [risk in str(one) for one in found.risks] == ([True] if risk else [])
 
 
 def test_replicas(start_redis: StartRedis) -> None:
     master = start_redis([*AOF, "always"])
-    assert "0 replicas connected" in ask(master.url, 1).warnings[0]
+    assert "0 replicas connected" in ask(master.url, 1).risks[0].finding
     replica = start_redis(["--replicaof", "127.0.0.1", str(master.port), *AOF, "always"])
     until(lambda: master.client().info("replication")["connected_slaves"] == 1)
     assert "a failover can lose" in ask(master.url).sentence
     found = ask(master.url, 1)
     assert found.sentence.endswith("; before it is acknowledged, 1 replica of Redis must have it")
-    assert not found.warnings
-    assert "1 replica connected" in ask(master.url, 2).warnings[0]
-    assert "a read-only replica" in ask(replica.url).warnings[0]
+    assert not found.risks
+    assert "1 replica connected" in ask(master.url, 2).risks[0].finding
+    assert "a read-only replica" in ask(replica.url).risks[0].finding
 
 
 def test_a_disk_that_fails() -> None:
     found = describe(Facts(aof=True, fsync="always", write_failed="append-only file"))
-    assert "could not write its append-only file" in found.warnings[0]
+    assert "could not write its append-only file" in found.risks[0].finding
 
 
 @pytest.mark.parametrize(("pending", "max_message", "warned"), [(32, 2, False), (32, 17, True), (0, 256, False)])
 def test_messages_too_large_for_a_subscriber(pending: int, max_message: int, warned: bool) -> None:
     found = describe(Facts(aof=True, fsync="always", max_pending_output=pending << 20), max_message=max_message << 20)
-    assert bool(found.warnings) == warned
-    assert all(f"pubsub {4 * max_message << 20} " in warning for warning in found.warnings)
+    assert bool(found.risks) == warned
+    assert all(f"pubsub {4 * max_message << 20} " in risk.remedy for risk in found.risks)
 
 
 def test_nobody_to_ask(redis_server: RedisProcess) -> None:

@@ -130,7 +130,7 @@ def examined(**fields: Any) -> doctor.Examined:
         "version": "0.1.0",
         "keeps": "",
         "ready": (True, ""),
-        "warnings": [],
+        "risks": [],
         "uses": [],
         "figures": {},
         "oldest": None,
