@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow.dataset
+import pytest
 
 from flockmq.broker.cli import main
 from flockmq.cluster.analytics import job
@@ -16,6 +17,7 @@ from tests.harness.redis_process import RedisProcess
 from tests.model.log_block import Row
 
 
+@pytest.mark.release
 def test_the_job_on_a_standalone_spark(standalone: StandaloneSpark, redis_server: RedisProcess, tmp_path: Path) -> None:
     client = redis_server.client(decode_responses=False)
     client.function_load(function_library())

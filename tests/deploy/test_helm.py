@@ -402,6 +402,7 @@ def load(port: int, directory: Path, env: dict[str, str]) -> "subprocess.Popen[s
     return subprocess.Popen(["sh", HERE / "rolling.sh"], env=env, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.release
 def test_a_rolling_restart_under_the_load_of_the_workflow(start_balanced: StartBalanced, tmp_path: Path) -> None:
     """The workflow does this in kind; here nodes behind HAProxy restart."""
     env = commands(tmp_path)
@@ -416,6 +417,7 @@ def test_a_rolling_restart_under_the_load_of_the_workflow(start_balanced: StartB
     assert published and int(published[1]) > 3, said
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("store", ["memory"], indirect=True)
 def test_the_load_of_the_workflow_finds_a_lost_message(start_broker: StartBroker, tmp_path: Path) -> None:
     """A publisher gets an acknowledgement of message 2, which nobody gets."""
