@@ -22,8 +22,9 @@ help:
 	@echo "make test     build, install what tests need, run every check and test (some 20 minutes on two cores)"
 	@echo "make tidy     a report: what is too large, badly named or hard to read; it fails nothing"
 	@echo "make bench    measure, beside other brokers where they can be had: one node (ONLY=single, about 11 minutes)"
-	@echo "              and a cluster (ONLY=cluster, about 25), Spark on its log of messages (ONLY=analytics, 3), and"
-	@echo "              the cost of a message while connections, subscriptions and nodes grow (ONLY=growth, 10)"
+	@echo "              and a cluster (ONLY=cluster, about 25), Spark on its log of messages (ONLY=analytics, 3),"
+	@echo "              the cost of a message while connections, subscriptions and nodes grow (ONLY=growth, 10), and"
+	@echo "              the cost of clients that all return to a cluster (ONLY=storm, 5)"
 	@echo "make soak     the long forms: fuzzing, sanitizers, faults, memory; SECONDS=$(SECONDS) each; a record in deploy/docs/records"
 	@echo "make release-check  tests of what is published that take too long for each change"
 	@echo "make docs     the documentation as a site, in build/site"
@@ -93,9 +94,10 @@ tidy: | $(PY)
 
 bench: $(VENV)/.installed-test
 	@mkdir -p build
-	$(if $(filter-out analytics growth,$(or $(ONLY),all)),$(PY) -m flockmq.loadtest.bench $(addprefix --only ,$(ONLY)) --output build/BENCHMARKS.md)
+	$(if $(filter-out analytics growth storm,$(or $(ONLY),all)),$(PY) -m flockmq.loadtest.bench $(addprefix --only ,$(ONLY)) --output build/BENCHMARKS.md)
 	$(if $(filter analytics,$(or $(ONLY),analytics)),$(PY) -m flockmq.loadtest.analytics --output build/BENCHMARKS-analytics.md)
 	$(if $(filter growth,$(or $(ONLY),growth)),$(PY) -m flockmq.loadtest.growth --output build/BENCHMARKS-growth.md --plot build/growth.svg)
+	$(if $(filter storm,$(or $(ONLY),storm)),$(PY) -m flockmq.loadtest.storm --output build/BENCHMARKS-storm.md)
 
 soak: $(VENV)/.installed-test
 	$(PY) tests/soak.py --seconds $(SECONDS)

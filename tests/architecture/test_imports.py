@@ -79,7 +79,7 @@ LAYERS: dict[str, list[str]] = {
         "replay",
         "commands",
     ],
-    "loadtest": ["generator", "compare", "prove", "swarm", "bench analytics growth locustfile", "commands"],
+    "loadtest": ["generator", "compare", "prove", "swarm", "bench analytics growth storm locustfile", "commands"],
 }
 ANALYTICS = ["log", "compute", "output", "report", "commands"]
 TESTS = ["cases model", "harness"]  # all the rest stands on these
