@@ -82,7 +82,7 @@ class Joining:
             raise LinkError("another node declared this one dead while it was joining")
         number, nodes = ready
         for node, seq, state in zip(nodes[::3], nodes[1::3], nodes[2::3], strict=True):
-            if node != link.node_id and state == b"ready":
+            if node != link.node_id and state != b"joining":  # one that leaves still has clients, and reports
                 replica.members.add(node, seq)
                 replica.barrier.node_joined(node, number)
         await replica.reader.catch_up()  # after that: a node in the reply may have left since, and stays left
