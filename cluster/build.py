@@ -27,6 +27,7 @@ from .peers.members import Members
 from .peers.nodes import ClusterNodes
 from .peers.rpc import Rpc
 from .replication.analytics_results import AnalyticsResults
+from .replication.applied_changes import AppliedChanges
 from .replication.barrier import Barrier
 from .replication.changes import Changes
 from .replication.declared_groups import DeclaredGroups
@@ -70,7 +71,7 @@ class ClusterFoundation(Foundation):
 
     def build(self, data_plane: DataPlane, methods: RpcMethods) -> Coordinator:
         ties, link = self._ties, self._ties.link
-        replica = _replica(ties, data_plane)
+        replica = _replica(ties, data_plane, self._loop)
         logged = LoggedMessages(data_plane, ties.store, link, ties.name, lambda: ties.config.analytics)
         ties.journal.attach(logged.log)
         sessions = _sessions(ties, data_plane, replica, self._loop)
@@ -102,14 +103,16 @@ class ClusterFoundation(Foundation):
         )
 
 
-def _replica(ties: Ties, plane: DataPlane) -> Replica:
+def _replica(ties: Ties, plane: DataPlane, loop: asyncio.AbstractEventLoop) -> Replica:
     """The state that every node has."""
     members = Members(plane, ties.link)
     changes = Changes(plane, members, ties.link.node_id)
+    barrier = Barrier(plane.turn, ties.journal, ties.link)
     return Replica(
         members=members,
         changes=changes,
-        barrier=Barrier(plane.turn, ties.journal, ties.link),
+        barrier=barrier,
+        applied=AppliedChanges(ties.link, changes, barrier, loop),
         reader=SnapshotReader(plane, changes, ties.link),
         results=AnalyticsResults(plane.router),
         users=ties.users,

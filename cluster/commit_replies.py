@@ -40,6 +40,7 @@ class CommitReplies:
     def changed(self, number: int, records: list[tuple[Any, ...]]) -> None:
         self._replica.barrier.made(number)
         self._replica.changes.apply(number, self._link.node_id, records)
+        self._replica.applied.note(self._link.node_id, number)
 
     def dropped(self, count: int, by_client: dict[bytes, int], expired: int) -> None:
         self._plane.turn.count(DROPPED_QUEUE_FULL, count)

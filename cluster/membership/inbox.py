@@ -33,10 +33,12 @@ class Inbox:
         self._members = replica.members
         self._changes = replica.changes
         self._barrier = replica.barrier
+        self._applied = replica.applied
         self._handlers: dict[bytes, Callable[..., object]] = {
             b"changes": self._handle_changes,
             b"pushed": self._handle_pushed,
-            b"applied": self._barrier.node_applied,
+            b"applied": replica.barrier.node_applied,
+            b"all_applied": replica.barrier.all_applied,
             b"back": self._handle_back,
             b"credit": self._members.receive_credit,
             b"user": replica.users.refresh,
@@ -45,7 +47,6 @@ class Inbox:
         }
         self.receive = replica.members.batches(self._receive).receive  # called with channel and message
         self._apart: list[bytes] = []  # large messages of the next message that is an array
-        self._to_confirm: dict[bytes, int] = {}  # node -> its last change that this node has applied
 
     def _receive(self, payload: bytes) -> None:
         if self._link.closed:
@@ -66,25 +67,22 @@ class Inbox:
             handler(*fields)
 
     def finish(self) -> None:
-        """All received data is processed, and the turn will end: confirm the applied changes."""
-        if self._link.closed:
-            return
-        for origin, number in self._to_confirm.items():
-            self._link.publish(self._link.keys.to(origin), wire.applied(self._link.node_id, number))
-        self._to_confirm.clear()
+        """All received data is processed, and the turn will end."""
+        if not self._link.closed:
+            self._applied.report()
 
     def _handle_changes(self, number: int, origin: bytes, block: bytes) -> None:
         if number <= self._changes.last or origin == self._link.node_id:
             return
         self._changes.apply(number, origin, unpack(block))
         if origin:
-            self._to_confirm[origin] = number
+            self._applied.note(origin, number)
 
     def _handle_back(self, node: bytes, number: int) -> None:
         """A node has a link again. It has missed the confirmations of that time, and has sent none."""
         if node != self._link.node_id:
             self._barrier.node_applied(node, number)
-            self._to_confirm[node] = self._changes.last
+            self._applied.note(node, self._changes.last)
 
     def _handle_pushed(self, messages: list[bytes], items: list[list[Any]]) -> None:
         """Another node has put messages into the queues of sessions whose clients are here."""

@@ -1,7 +1,6 @@
 """Joining: the node reads the state of the cluster, catches up, and becomes a member."""
 
 from ..message_log import LoggedMessages
-from ..peers import wire
 from ..peers.liveness import is_gone
 from ..peers.node_link import NodeLink
 from ..redis.connector import Refused
@@ -92,7 +91,7 @@ class Joining:
         self._heartbeat.begin()
         self._store.flow(link.connection, self._store.confirmed_seq)
         # One message confirms all changes that the node has read since it is ready.
-        link.publish(link.keys.all, wire.back(link.node_id, replica.changes.last))
+        replica.applied.announce()
         link.release()
         replica.members.forget_departed()
         await self._heartbeat.send()

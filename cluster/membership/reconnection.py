@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from ...broker import logs
 from ...broker.errors import reason_of
-from ..peers import wire
 from ..peers.node_link import NodeLink
 from ..redis.append_only_file import rewrite_after_restart
 from ..redis.link import GONE, LinkError, LinkLost
@@ -146,7 +145,7 @@ class Reconnection:
         self._membership.regain_link()
         for step in self._steps.back:
             step()
-        link.publish(link.keys.all, wire.back(link.node_id, replica.changes.last))
+        replica.applied.announce()
         link.note_process()
         link.release()
         rewrite_after_restart(link.connection)

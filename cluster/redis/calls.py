@@ -170,6 +170,7 @@ NOTIFICATIONS: Mapping[str, Mapping[str, Kind]] = {
     "result": {"topic": TEXT, "payload": TEXT},
     "user": {"name": TEXT},
     "applied": {"node": TEXT, "change": NUMBER},
+    "all_applied": {"change": NUMBER},
     "back": {"node": TEXT, "change": NUMBER},
     "credit": {"node": TEXT, "bytes": NUMBER},
     "ask": {"node": TEXT, "number": NUMBER, "method": TEXT, "arguments": TEXT},
@@ -270,6 +271,14 @@ CALLS: Mapping[str, Call] = {
         "Declares a node dead if it has sent no heartbeat since these. The caller publishes the wills of the reply.",
         {"dead": TEXT, "heartbeats": NUMBER},
         WILLS,
+        flags=(FREES,),
+    ),
+    "applied": Call(
+        "The node has applied all changes up to this one, and waits until all nodes have applied the change `wanted`; "
+        "0: it waits for none. It is told so at the end of a round, which ends when all nodes have applied the changes "
+        "that were wanted when it began.",
+        {"change": NUMBER, "wanted": NUMBER},
+        Outcomes({"ok": {}, "gone": GONE}),
         flags=(FREES,),
     ),
     "leaving": Call(

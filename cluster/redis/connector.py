@@ -28,6 +28,7 @@ MODULES = (
     "downtime",
     "wills",
     "changes",
+    "barrier",
     "tenants",
     "queues",
     "session_ends",

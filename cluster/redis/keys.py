@@ -11,10 +11,11 @@ SLOTS = 16384  # of a Redis Cluster
 # The keys that are the state of a cluster, without their prefix: whole names, and beginnings. Users, the log of
 # messages and its jobs are not listed: they outlive the state.
 STATE_NAMES = (
-    b"clock epoch starts change changes nodes dead retained sessions expiring delayed groups shared grace later".split()
+    b"clock epoch starts change changes nodes applied dead retained sessions expiring delayed groups shared grace "
+    b"later".split()
 )
 STATE_KINDS = tuple(
-    b"delayed: later: queued: node: routes: wills: owned: log: s: q: st: in: subs: "
+    b"delayed: later: queued: applied: node: routes: wills: owned: log: s: q: st: in: subs: "
     b"g: gw: gq: gm: gr: go: gk: gs: gv: gl: gn: moved:".split()
 )
 

@@ -22,8 +22,18 @@ class Barrier:
         self._journal = journal
         self._link = link
         self._last_change = 0  # of this node
-        self._applied: dict[bytes, int] = {}
+        self._applied: dict[bytes, int] = {}  # by node, as it has reported itself
+        self._applied_by_all = 0  # as Redis has counted
         self._waiting: deque[tuple[int, Callable[[], object]]] = deque()
+
+    def __len__(self) -> int:
+        """The number of the other nodes."""
+        return len(self._applied)
+
+    @property
+    def wanted(self) -> int:
+        """The last change that something waits for; 0 = nothing waits."""
+        return self._waiting[-1][0] if self._waiting else 0
 
     def made(self, change: int) -> None:
         """This node has made a change."""
@@ -44,6 +54,11 @@ class Barrier:
             self._applied[node] = change
             self._advance()
 
+    def all_applied(self, change: int) -> None:
+        """All nodes have applied all changes up to this one."""
+        self._applied_by_all = max(self._applied_by_all, change)
+        self._advance()
+
     def when_applied(self, done: Callable[[], object]) -> None:
         """Call `done` when everything recorded so far is committed, and all nodes have applied it."""
 
@@ -57,6 +72,8 @@ class Barrier:
             self._link.call(lambda reply: committed(), "PING")
 
     def _advance(self) -> None:
-        least = min(self._applied.values(), default=None)
-        while self._waiting and (least is None or self._waiting[0][0] <= least):
+        if not self._waiting:
+            return
+        least = max(min(self._applied.values(), default=self._last_change), self._applied_by_all)
+        while self._waiting and self._waiting[0][0] <= least:
             self._waiting.popleft()[1]()

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from ..peers.members import Members
 from .analytics_results import AnalyticsResults
+from .applied_changes import AppliedChanges
 from .barrier import Barrier
 from .changes import Changes
 from .snapshot import SnapshotReader
@@ -16,6 +17,7 @@ class Replica(NamedTuple):
     members: Members
     changes: Changes
     barrier: Barrier
+    applied: AppliedChanges
     reader: SnapshotReader
     results: AnalyticsResults
     users: Users

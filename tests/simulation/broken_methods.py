@@ -80,7 +80,7 @@ def confirm_early(handle: Any) -> Any:
         late = getattr(self, "_late_of_mutation", None)
         self._late_of_mutation = (number, origin, block)
         if origin and origin != self._link.node_id:
-            self._to_confirm[origin] = number
+            self._applied.note(origin, number)
         if late is not None:
             handle(self, *late)
 

@@ -58,6 +58,7 @@ FILTERS: dict[str, tuple[str, ...]] = {
 DUE = (b"mq:later", b"mq:delayed", b"mq:expiring")  # keys with all that is still to come
 FENCED = "fenced: "  # the beginning of a line in the log
 REJOINS = ("declared", STARTED_TWICE)  # parts of reasons for which a node rejoins although Redis has lost nothing
+COUNTED_FROM = "flockmq.cluster.replication.applied_changes.COUNTED_FROM"
 REDIS_PY = get_lib_version()
 REJOINED = "the node is ready again"  # the end of a line in the log
 
@@ -170,6 +171,8 @@ class Run:
                 stack.enter_context(patch("flockmq.cluster.ties.ClusterJournal", self._journal))
             if self.plan.log_seconds:
                 stack.enter_context(patch("flockmq.cluster.ties.REPAIR_LOG_SECONDS", self.plan.log_seconds))
+            if self.plan.counted_from:
+                stack.enter_context(patch(COUNTED_FROM, self.plan.counted_from))
             self.world = World(self.plan.seed, clock, self.story)
             self.redis = RedisServer(self.world, self._change, self._lost)
             stack.callback(self.redis.close)

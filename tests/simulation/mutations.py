@@ -234,6 +234,18 @@ ALL = (
         "a node whose link is back does not report the changes that it has applied",
         methods=((Inbox, "_handle_back", broken.nothing),),
     ),
+    Mutation(
+        "a node is not counted",
+        "G4",
+        "Redis tells a node that all have applied its change when all but one have",
+        lua=(("score_at(prefix .. 'applied', 0)", "score_at(prefix .. 'applied', 1)"),),
+    ),
+    Mutation(
+        "dead node counted",
+        "G4",
+        "Redis waits for the reports of a node that was declared dead",
+        lua=(("  redis.call('ZREM', prefix .. 'applied', node)\n", ""),),
+    ),
     # ---- one connection ----
     Mutation(
         "claim does not wait",

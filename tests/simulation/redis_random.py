@@ -90,7 +90,7 @@ class Commands:
 
     def make_sorted_set(self) -> list[bytes]:
         """Of sorted sets."""
-        kinds = [b"ZADD", b"ZADD", b"ZREM", b"ZCARD", b"ZSCORE", b"ZRANGE", b"ZRANGEBYSCORE", b"ZPOPMIN"]
+        kinds = b"ZADD ZADD ZREM ZCARD ZSCORE ZRANGE ZRANGEBYSCORE ZREMRANGEBYSCORE ZPOPMIN".split()
         kind = self._rng.choice(kinds)
         scores = [b"0", b"1", b"-2", b"3", b"1800000000123", b"2.5", b"x"]
         arguments = {
@@ -103,6 +103,7 @@ class Commands:
                 *(self._rng.choice((b"-inf", b"(" + self._number())), self._number()),
                 *(b"LIMIT", b"0", self._number(1, 4)),
             ],
+            b"ZREMRANGEBYSCORE": lambda: [b"-inf", self._rng.choice(scores)],
             b"ZPOPMIN": lambda: [self._number(1, 4)] * self._rng.randrange(2),
         }
         return [kind, self._key(), *arguments[kind]()]

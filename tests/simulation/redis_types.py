@@ -439,6 +439,13 @@ class Keyspace:
             some = some[offset : offset + count] if count >= 0 else some[offset:]
         return _ranked(some, with_scores=False)
 
+    def do_zremrangebyscore(self, key: bytes, low: bytes, high: bytes) -> Reply:
+        bottom, top = _score(low), _score(high)
+        value = self._find(key, SortedSet)
+        if value is None:
+            return 0
+        return self.do_zrem(key, *(member for score, member in value.order if bottom <= score <= top))
+
     def do_zpopmin(self, key: bytes, *count: bytes) -> Reply:
         value = self._find(key, SortedSet)
         if value is None:

@@ -44,6 +44,10 @@ def _of_ended_nodes(keys: Keys) -> Iterator[str]:
         for of, _ in _items(keys, b"mq:" + kind + b":"):
             if of.split(b" ")[0] not in live:
                 yield f"mq:{kind.decode()}:{of.decode()} is there, and its node is not"
+    if set(keys[b"mq:applied"].scores if b"mq:applied" in keys else ()) != set(live):
+        yield "mq:applied has other nodes than mq:nodes"
+    if wanted := keys.get(b"mq:applied:wanted"):
+        yield f"{sorted(wanted.scores)} have not been told that all nodes have applied a change"
     if b"mq:dead" in keys:
         yield "mq:dead has nodes whose sessions are not released"
 

@@ -108,13 +108,13 @@ class Calls:
         self._epochs = 0
         self._nodes = list(NODES)
         self._gone: int | None = None  # the place of a node that is to rejoin, which has another name then
-        self.commits = self.applied = 0
+        self.commits = self.effective = 0
 
     def note(self, name: bytes, arguments: list[Any], reply: Any) -> None:
         """Both sides have replied: count commits that take effect, and go on behind the last of a node."""
         if name == b"flockmq_commit":
             self.commits += 1
-            self.applied += isinstance(reply, list) and reply[0] == b"ok"
+            self.effective += isinstance(reply, list) and reply[0] == b"ok"
             if reply == [b"gone"]:
                 self._gone = self._nodes.index(arguments[0])
             elif isinstance(reply, list) and reply[0] == b"gap":
@@ -127,9 +127,8 @@ class Calls:
             self._nodes[place] += b"+"
             return b"flockmq_join", self.join(self._nodes[place])
         often = ("claim", "claim", *["commit"] * 6, "acks", "acks", "load", "bury")
-        name = self._rng.choice(
-            (*often, "join", "ready", "beat", "confirm", "leave", "sessions", "retained", "owned", "logs", "values")
-        )
+        seldom = ("join", "ready", "beat", "confirm", "leave", "sessions", "retained", "owned", "logs", "values")
+        name = self._rng.choice((*often, "applied", "applied", *seldom))
         return f"flockmq_{name}".encode(), getattr(self, name)(self._rng.choice(self._nodes))
 
     def join(self, node: bytes) -> list[Any]:
@@ -142,6 +141,10 @@ class Calls:
         return [node]
 
     confirm = ready
+
+    def applied(self, node: bytes) -> list[Any]:
+        """A node has applied changes, and may wait for one of its own."""
+        return [node, self._rng.randrange(60), self._rng.choice((0, self._rng.randrange(60)))]
 
     def beat(self, node: bytes) -> list[Any]:
         """A node lives."""
@@ -309,7 +312,7 @@ def test_functions(real: redis.Redis, seed: int) -> None:
         calls.note(name, arguments, expected)
         if number % 10 == 0:
             assert state_of_model(keyspace) == state_of_real(real), "\n".join(story[-25:])
-    assert 3 * calls.applied > calls.commits > 100, f"{calls.applied} of {calls.commits} commits took effect"
+    assert 3 * calls.effective > calls.commits > 100, f"{calls.effective} of {calls.commits} commits took effect"
 
 
 def normal(name: bytes, reply: Any) -> Any:

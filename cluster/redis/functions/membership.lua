@@ -30,6 +30,7 @@ register('ready', {}, function(prefix, node)
   if not live(prefix, node) then
     return {'gone'}
   end
+  barrier.add(prefix, node)
   redis.call('HSET', prefix .. 'node:' .. node, 'state', 'ready')
   local number, nodes = change(prefix, node, cmsgpack.pack({{'ready', node}, mark()})), {}
   for _, other in ipairs(redis.call('HKEYS', prefix .. 'nodes')) do
@@ -144,6 +145,7 @@ end)
 -- A node ends, and with it what is damaged of it.
 local function remove(prefix, node)
   redis.call('HDEL', prefix .. 'nodes', node)
+  attempt(prefix, barrier.KEYS, '', barrier.remove, prefix, node)
   attempt(prefix, NODE, node, end_node_assignments, prefix, node)
   attempt(prefix, NODE, node, report_queued, prefix, node, {})
   redis.call('DEL', prefix .. 'node:' .. node, prefix .. 'routes:' .. node, prefix .. 'wills:' .. node)
