@@ -65,6 +65,20 @@ def test_numbers_are_compared_for_two_minutes_by_the_clock_of_the_cluster(caller
         assert lost(caller, b"n2", 3) == found
 
 
+def test_another_cluster_in_this_redis_has_its_own_two_minutes(caller: Caller) -> None:
+    """Its keys have another prefix. It began earlier, or its clock makes a step."""
+    caller.redis.function_load(function_library(), replace=True)
+    caller.commit(pushes=caller.push(b"a", b"a"))
+    assert lost(caller, b"n2", 3) == [b"a"]
+    caller.redis.fcall("flockmq_join", 0, "other:", b"n1", 1, pack([]))
+    caller.redis.fcall("flockmq_beat", 0, "other:", b"n1", 100, pack([]))
+    for seconds in (0, 130):
+        time = float(caller.redis.hget("other:clock", "t") or 0)
+        caller.redis.hset("other:clock", "t", time + seconds * 1000)
+        caller.redis.fcall("flockmq_lost_places", 0, "other:", b"n2", pack([]))
+    assert lost(caller, b"n2", 3) == [b"a"]
+
+
 def test_acknowledged_messages_are_not_lost(caller: Caller) -> None:
     """The queue is empty, and ends where it ended."""
     caller.commit(pushes=caller.push(b"a", b"a"))

@@ -51,7 +51,7 @@ function downtime.lose(prefix, node, is_dead)
     announce_clock(prefix, time)
     -- What this process waits for is no part of it.
     starts.rest_ends[prefix] = starts.rest_ends[prefix] and starts.rest_ends[prefix] + passed
-    redis_restarts.born[prefix] = redis_restarts.born[prefix] and redis_restarts.born[prefix] + passed
+    redis_restarts.postpone(prefix, passed)
   end
 end
 

@@ -4,7 +4,7 @@ local register = library.register
 local attempt, each, note_damage, GROUP = damage.attempt, damage.each, damage.note_damage, damage.GROUP
 local live = nodes.live
 local clock = clock.clock
-local noted_tails, starts = redis_restarts.noted_tails, redis_restarts.starts
+local starts = redis_restarts.starts
 local change, mark = changes.change, changes.mark
 local add_waiting, empty_waiting, waiting_bytes = tenants.add_waiting, tenants.empty_waiting, tenants.waiting_bytes
 local body_of, each_of_groups, is_group = backlog.body_of, backlog.each_of_groups, backlog.is_group
@@ -236,7 +236,7 @@ register('lost_places', {'no-writes', 'allow-oom'}, function(prefix, node, place
     return {'missed'}
   end
   local list, found = cmsgpack.unpack(places), {}
-  local earlier = noted_tails(prefix) and not redis_restarts.known[prefix .. node] and redis_restarts.tails or {}
+  local earlier = redis_restarts.tails_for(prefix, node)
   each(#list / 2, function(i)
     local group, key = list[2 * i - 1], prefix .. 'g:' .. list[2 * i - 1]
     local last = tonumber(redis.call('HGET', key, 'n') or redis.call('HGET', prefix .. 'shared', 'n') or math.huge)
@@ -246,8 +246,8 @@ register('lost_places', {'no-writes', 'allow-oom'}, function(prefix, node, place
   end, function(i, reason)
     note_damage(prefix, GROUP, list[2 * i - 1], reason)
   end)
-  if redis_restarts.known and not found[1] then
-    redis_restarts.known[prefix .. node] = true
+  if not found[1] then
+    redis_restarts.note_compared(prefix, node)
   end
   return {'ok', found}
 end)

@@ -18,9 +18,7 @@ register('join', {}, function(prefix, node, layout, description)
   end
   local off = downtime.begin(prefix, redis.call('HKEYS', prefix .. 'nodes'))
   redis.call('HSET', prefix .. 'nodes', node, 1)
-  if redis_restarts.known then
-    redis_restarts.known[prefix .. node] = true
-  end
+  redis_restarts.note_compared(prefix, node)
   redis.call('HSET', prefix .. 'node:' .. node, 'seq', 0, 'state', 'joining', 'starts', starts.count(prefix),
     unpack(cmsgpack.unpack(description)))
   return {'ok', tonumber(redis.call('GET', prefix .. 'change') or 0), clock(prefix), off}
@@ -68,9 +66,7 @@ register('beat', {'allow-oom'}, function(prefix, node, elapsed, description)
   if not confirm(prefix, node) then
     return {'gone'}
   end
-  if redis_restarts.known then
-    redis_restarts.known[prefix .. node] = true
-  end
+  redis_restarts.note_compared(prefix, node)
   local epoch = redis.pcall('GET', prefix .. 'epoch')
   redis.call('HSET', prefix .. 'node:' .. node, 'epoch', type(epoch) == 'string' and epoch or 0, 'starts',
     starts.count(prefix), unpack(cmsgpack.unpack(description)))

@@ -48,7 +48,7 @@ local function push_one(number, job)
       bytes = added            -- it was empty: after a loss of data a node may have acknowledged other messages
     end
     if job.notes then
-      note_tail(key, incarnation, head + length - #values)
+      note_tail(prefix, key, incarnation, head + length - #values)
     end
     if earliest and owner == '' then
       queues.note_deadline(key, earliest)

@@ -1,6 +1,6 @@
 -- Processes of Redis that begin with less than the nodes have seen: they note where each queue and group ended.
 
-local call = library.call
+local call, NOTHING = library.call, library.NOTHING
 local clock = clock.clock
 
 -- A process of Redis may begin with less than the nodes have seen: a replica that was behind, a disk that was. Numbers
@@ -9,13 +9,18 @@ local clock = clock.clock
 -- other nodes may have filled again. These are variables of the process, not keys: a promoted replica has none, since
 -- it has executed no function.
 local TAILS = 120000          -- milliseconds for which it notes them: after that no node still has clients of before
-local MAX_TAILS = 20000
-local redis_restarts = {
-  born = {},                  -- by prefix, the time of the first call
-  noted = 0,                  -- number of `tails`
-  tails = {},                 -- key of a session or group -> {incarnation or 0, end}; nil: nothing is noted any more
-  known = {},                 -- prefix and id of nodes that joined with this process, or compared their numbers with it
-}
+local MAX_TAILS = 20000       -- of a prefix
+local redis_restarts = {}
+local notes = {}              -- by prefix; false: nothing is noted any more
+
+local function begin_notes(prefix)
+  notes[prefix] = {
+    born = nil,               -- the time of the first call that looked at the clock
+    count = 0,                -- of `tails`
+    tails = {},               -- key of a session or group -> {incarnation or 0, end}
+    compared = {},            -- ids of nodes that joined with this process, or compared their numbers with it
+  }
+end
 
 -- The processes of Redis that nodes have used are counted. A node for which more than one has begun can't compare: what
 -- the earlier of them has noted is gone.
@@ -55,22 +60,60 @@ function starts.rests(prefix, time)
   return time < (starts.rest_ends[prefix] or 0)
 end
 
--- The table of the noted ends; nil if there is none any more.
+-- The noted ends by key; nil if nothing is noted any more.
 local function noted_tails(prefix)
-  if redis_restarts.tails and not call.timed then
+  if notes[prefix] == nil then
+    begin_notes(prefix)
+  end
+  local found = notes[prefix]
+  if found and not call.timed then
     local fine, time = pcall(clock, prefix)        -- it may be damaged
-    call.timed, redis_restarts.born[prefix] = true, redis_restarts.born[prefix] or fine and time
-    if fine and time - redis_restarts.born[prefix] > TAILS then
-      redis_restarts.tails, redis_restarts.known = nil, nil
+    call.timed, found.born = true, found.born or fine and time
+    if fine and time - found.born > TAILS then
+      notes[prefix], found = false, nil
     end
   end
-  return redis_restarts.tails
+  return found and found.tails or nil
 end
 
-local function note_tail(key, incarnation, tail)
-  if not redis_restarts.tails[key] and redis_restarts.noted < MAX_TAILS then
-    redis_restarts.tails[key] = {incarnation, tail}
-    redis_restarts.noted = redis_restarts.noted + 1
+-- A queue or a group gets its first message; it ended there until now.
+local function note_tail(prefix, key, incarnation, tail)
+  local found = notes[prefix]
+  if not found.tails[key] and found.count < MAX_TAILS then
+    found.tails[key] = {incarnation, tail}
+    found.count = found.count + 1
+  end
+end
+
+-- The caller has given back what was lost of a queue: from now on this is the end.
+function redis_restarts.move_tail(prefix, key, incarnation, tail)
+  local tails = noted_tails(prefix)
+  if tails and tails[key] then
+    tails[key] = {incarnation, tail}
+  end
+end
+
+-- A node has joined with this process, or has compared its numbers with it.
+function redis_restarts.note_compared(prefix, node)
+  if notes[prefix] == nil then
+    begin_notes(prefix)
+  end
+  if notes[prefix] then
+    notes[prefix].compared[node] = true
+  end
+end
+
+-- The noted ends that count for a node, by key.
+function redis_restarts.tails_for(prefix, node)
+  local tails = noted_tails(prefix)
+  return tails and not notes[prefix].compared[node] and tails or NOTHING
+end
+
+-- The clock of the cluster has made a step: the time for notes is no part of it.
+function redis_restarts.postpone(prefix, milliseconds)
+  local found = notes[prefix]
+  if found and found.born then
+    found.born = found.born + milliseconds
   end
 end
 
@@ -78,8 +121,7 @@ end
 -- numbers with this process may have had other messages from there on.
 local function common_end(prefix, node, cid, incarnation, head)
   local tail = head + redis.call('LLEN', prefix .. 'q:' .. cid)
-  local has_tails = noted_tails(prefix) and not redis_restarts.known[prefix .. node]
-  local before = has_tails and redis_restarts.tails[prefix .. 's:' .. cid]
+  local before = redis_restarts.tails_for(prefix, node)[prefix .. 's:' .. cid]
   return before and before[1] == incarnation and math.min(tail, before[2]) or tail
 end
 

@@ -5,7 +5,7 @@ local AT_ONCE_BYTES = library.AT_ONCE_BYTES
 local attempt, client_failed, each = damage.attempt, damage.client_failed, damage.each
 local note_damage, refusal, CLIENT = damage.note_damage, damage.refusal, damage.CLIENT
 local live = nodes.live
-local common_end, noted_tails, starts = redis_restarts.common_end, redis_restarts.noted_tails, redis_restarts.starts
+local common_end, starts = redis_restarts.common_end, redis_restarts.starts
 local held = session_ends.held
 
 -- Entries of a queue from number `from` on, as many as one reply may have.
@@ -124,9 +124,7 @@ local function restore_one(i, job)
   in_parts('RPUSH', queue, values)
   in_parts('HSET', states, marked, 2)
   redis.call('HSET', key, 'n', math.max(tonumber(state[7]), number))
-  if noted_tails(prefix) and redis_restarts.tails[key] then
-    redis_restarts.tails[key] = {incarnation, first + #values}  -- the node may repeat this call
-  end
+  redis_restarts.move_tail(prefix, key, incarnation, first + #values)  -- the node may repeat this call
   head = math.min(head, first)
   if tenant then
     tenants.add(tenant, bytes - before)

@@ -22,7 +22,7 @@ local function state_of(prefix, group, group_limits, count, limits)
     waiting = backlog.size(prefix, group)
   end
   if noted_tails(prefix) then
-    note_tail(key, 0, place)
+    note_tail(prefix, key, 0, place)
   end
   return {
     group = group,

@@ -186,7 +186,7 @@ local function fill_queue(prefix, group, taker, outbox)
   end
   write_bytes(taker.tenant, key, taker.before, taker.bytes, 'g', '1', counter_of(group), item[5])
   if noted_tails(prefix) then
-    note_tail(key, taker.incarnation, item[2])
+    note_tail(prefix, key, taker.incarnation, item[2])
   end
   append(outbox.given, taker.node, item)
 end
