@@ -100,7 +100,7 @@ register('claim', {}, function(prefix, node, cid, persistent, level, will, max_s
       'b', 0, 'n', 1, 'z', 0, 'w', waits, 'f', fights, 't', seconds, 'u', user,
       'i', interval)
   end
-  if persistent == '1' or present then
+  if persistent == '1' and not present then
     redis.call('ZADD', prefix .. 'sessions', interval == '' and seconds or LATE, cid)
   end
   redis.call('SADD', prefix .. 'owned:' .. node, cid .. '\0' .. epoch)

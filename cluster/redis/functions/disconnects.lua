@@ -33,7 +33,7 @@ end
 local function release(prefix, node, outbox, cid, epoch, sent, interval, delay)
   redis.call('SREM', prefix .. 'owned:' .. node, cid .. '\0' .. epoch)
   local key = prefix .. 's:' .. cid
-  local state = redis.call('HMGET', key, 'o', 'e', 'p', 'w', 'n', 'x', 'i')
+  local state = redis.call('HMGET', key, 'o', 'e', 'p', 'w', 'n', 'x', 'i', 'held', 'g')
   if delay ~= '' then
     delay_will(prefix, node, cid, epoch, delay, state)
   end
@@ -41,7 +41,8 @@ local function release(prefix, node, outbox, cid, epoch, sent, interval, delay)
     return
   end
   local of_this_life, was_admitted = epoch >= tonumber(state[6]), sent ~= ''
-  if was_admitted and of_this_life then
+  local is_held = delay ~= '' or state[8]        -- or may be since `delay_will`
+  if is_held and was_admitted and of_this_life then
     held.drop(prefix, cid, epoch)
   end
   local first_unsent = math.max(of_this_life and was_admitted and sent or 0, tonumber(state[5]))
@@ -51,12 +52,14 @@ local function release(prefix, node, outbox, cid, epoch, sent, interval, delay)
       seconds = interval == '' and '' or string.format('%.0f', interval)
     end
     redis.call('HSET', key, 'o', '', 'n', first_unsent, 'i', seconds)
-    if state[4] == '' then
+    if is_held and state[4] == '' then
       held.resume(prefix, cid)
     end
     if state[3] == '1' and seconds ~= '0' then
       begin_expiry(prefix, cid, seconds)
-      begin_grace(prefix, cid, outbox)
+      if (state[9] or '') ~= '' then
+        begin_grace(prefix, cid, outbox)
+      end
     else
       end_session(prefix, '', cid, state[6], state[3], outbox)
     end
