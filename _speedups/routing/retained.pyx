@@ -1,16 +1,18 @@
 """The tree of retained messages: stores, removes, expires and searches them; the router decides which are retained.
 
-Owns one message per topic name. A search visits only nodes whose path fits the filter so far, oldest first. It may
-pause anywhere while its client is slow. The node where it stands is pinned, so that the node stays in the tree even if
-its message is removed. A search returns the value at the time of the visit, never an older one.
+Owns one message per topic name. A search visits only branches whose path fits the filter so far, oldest first. It may
+pause anywhere while its client is slow. The branch where it stands stays in the tree even if its messages are removed.
+A search returns the value at the time of the visit, never an older one.
 """
 
 cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp
 
 from ..base.cursor cimport write_varint
 from ..codec.publish cimport FLAG_RETAIN, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER
-from ..codec.tenants cimport TENANT_LEVELS
+from ..codec.tenants cimport TENANT_LEVELS, begins_tenant
 from ..session.message cimport (
     Message, Publication, message_hold, message_new, message_payload, message_properties, message_release, message_size,
     publication_of,
@@ -19,14 +21,18 @@ from ..session.outgoing_queue cimport RETAINED_MESSAGE
 from ..session.session cimport SOURCE_ENDED, SOURCE_GOES_ON, MessageSource, Session
 from ..session.session_store cimport Restored
 from ..session.tenant cimport Tenant
-from .topic_tree cimport (
-    Node, TopicTree, level_bytes, level_hash, missing_bytes, node_at, node_child, tree_free,
+from .branches cimport (
+    BRANCH_BYTES, CHILD_BYTES, NO_PLACE, Branch, Child, Spot, branch_new, branch_of, branches_free, count_levels,
+    find_child, find_spot, is_branch, message_at, next_child, put_message, remove_message, stand_at, text_of,
 )
+from .topic_tree cimport level_length
 
 from heapq import heapify, heappop, heappush
 
 cdef enum:
     EXPIRING_FREE = 1024         # notes of messages that are there no more
+    LEVELS_MAX = 65536           # of a topic name of 65 535 slashes
+    PLACE_BYTES = CHILD_BYTES + BRANCH_BYTES     # that a message counts for its tenant: it needs one branch at most
 
 
 cdef inline int64_t memory_of(const Message* message) noexcept:
@@ -34,35 +40,50 @@ cdef inline int64_t memory_of(const Message* message) noexcept:
     return <int64_t>sizeof(Message) + message_size(message)
 
 
-cdef void drop_message(void* message) noexcept:
-    message_release(<Message*>message)
-
-
-cdef class RetainedTree(TopicTree):
+cdef class RetainedTree:
     """All retained messages of the node."""
 
     def __cinit__(self):
         self.max_messages = self.max_bytes = <uint64_t>-1
         self.expiring = []
+        self.tree.root = branch_new(&self.tree, NULL, NULL, 0)
+        if self.tree.root == NULL:
+            raise MemoryError
 
     def __dealloc__(self):
-        tree_free(self.root, drop_message)
+        branches_free(self.tree.root)
+
+    @property
+    def size(self):
+        """Bytes of the messages and of the tree."""
+        return self.message_bytes + <uint64_t>self.tree.size
+
+    def set_tenants(self, Tenants tenants not None):
+        """Count what these tenants have; to be called while the tree is empty."""
+        self.tenants = tenants
+
+    cdef Message* message_of(self, const uint8_t* topic, Py_ssize_t n) noexcept:
+        """The message of a topic name, or NULL."""
+        cdef Spot spot
+        cdef Message** at = message_at(self.tree.root, topic, n, &spot)
+        return at[0] if at != NULL else NULL
+
+    cdef Tenant tenant_of(self, const Message* message):
+        return self.tenants.of(message.data, message.topic_length) if self.tenants is not None else None
 
     cdef bint has_room(self, Message* message) except -1:
         """Whether the message may be kept: the limits allow it, or it replaces one at least as large."""
-        cdef Node* node
-        cdef int64_t size = memory_of(message)
-        cdef Tenant tenant = self.tenants.of(message.data, message.topic_length) if self.tenants is not None else None
-        if self.fits(tenant, size + (message.topic_length + 1) * level_bytes(1)):    # almost all do, so it is first
+        cdef Message* before
+        if self.fits(self.tenant_of(message), message):
             return True
-        if self.fits(tenant, size + missing_bytes(self.root, message.data, message.topic_length)):
-            return True
-        node = node_at(self.root, message.data, message.topic_length, NULL)
-        return node != NULL and node.value != NULL and memory_of(<Message*>node.value) >= size
+        before = self.message_of(message.data, message.topic_length)
+        return before != NULL and memory_of(before) >= memory_of(message)
 
-    cdef bint fits(self, Tenant tenant, int64_t size) noexcept:
-        """Whether the limits allow another message that takes so many bytes."""
-        return (self.count < self.max_messages and self.size + <uint64_t>size <= self.max_bytes
+    cdef bint fits(self, Tenant tenant, const Message* message) noexcept:
+        """Whether the limits allow another message. It may need a place, and a branch with the text of its topic."""
+        cdef int64_t size = memory_of(message) + PLACE_BYTES
+        return (self.count < self.max_messages
+                and self.message_bytes + self.tree.size + size + CHILD_BYTES + message.topic_length <= self.max_bytes
                 and (tenant is None or (
                     (not tenant.max_retained or tenant.retained < tenant.max_retained)
                     and (not tenant.max_retained_bytes
@@ -70,16 +91,20 @@ cdef class RetainedTree(TopicTree):
 
     cdef int put(self, Message* message, bint always=False) except -1:
         """Keep the message for its topic name in place of the previous one. 0: there is no room for it."""
-        cdef Node* node
+        cdef Spot spot
+        cdef Message** at
         cdef int64_t before = 0                 # the time at which the previous one expires
         if not always and not self.has_room(message):
             return 0
-        node = self.make(message.data, message.topic_length)
-        if node.value != NULL:
-            before = (<Message*>node.value).expires
-            self.count_message(<Message*>node.value, -1)
-            message_release(<Message*>node.value)
-        node.value = <void*>message_hold(message)
+        at = message_at(self.tree.root, message.data, message.topic_length, &spot)
+        if at != NULL:
+            before = at[0].expires
+            self.count_message(at[0], -1)
+            message_release(at[0])
+            at[0] = message
+        elif put_message(&self.tree, message) < 0:
+            raise MemoryError
+        message_hold(message)
         self.count_message(message, 1)
         if message.expires and not 0 < before <= message.expires:    # else the note of the previous one is enough
             self.expect(message.expires, message.data[:message.topic_length])
@@ -97,22 +122,17 @@ cdef class RetainedTree(TopicTree):
 
     cdef int64_t expiry_of(self, bytes topic) except -1:
         """When the message with this topic name expires; 0: there is none, or it does not."""
-        cdef Node* node = node_at(self.root, topic, len(topic), NULL)
-        return 0 if node == NULL or node.value == NULL else (<Message*>node.value).expires
+        cdef Message* message = self.message_of(topic, len(topic))
+        return message.expires if message != NULL else 0
 
     cdef int count_message(self, const Message* message, int n) except -1:
         """Add a message, or with `n` -1 take one from the totals of the node and of its tenant."""
-        cdef Tenant tenant = self.tenants.of(message.data, message.topic_length) if self.tenants is not None else None
-        cdef int64_t size = n * memory_of(message)
+        cdef Tenant tenant = self.tenant_of(message)
         self.count += n
+        self.message_bytes += n * memory_of(message)
         if tenant is not None:
             tenant.retained += n
-        return self.grow(tenant, size, size)
-
-    cdef int grow(self, Tenant tenant, int64_t total, int64_t of_tenant) except -1:
-        self.size += total
-        if tenant is not None:
-            tenant.retained_bytes += of_tenant
+            tenant.retained_bytes += n * (memory_of(message) + PLACE_BYTES)
         return 0
 
     def watch(self, Restored message not None):
@@ -136,13 +156,15 @@ cdef class RetainedTree(TopicTree):
 
     cdef int remove(self, const uint8_t* topic, Py_ssize_t n) except -1:
         """Remove the message of the topic name. 0 if there was none."""
-        cdef Node* node = node_at(self.root, topic, n, NULL)
-        if node == NULL or node.value == NULL:
+        cdef Spot spot
+        cdef Message** at = message_at(self.tree.root, topic, n, &spot)
+        cdef Message* message
+        if at == NULL:
             return 0
-        self.count_message(<Message*>node.value, -1)
-        message_release(<Message*>node.value)
-        node.value = NULL
-        self.prune(node)
+        message = at[0]
+        remove_message(&self.tree, at, &spot)
+        self.count_message(message, -1)
+        message_release(message)
         return 1
 
     def set(self, bytes topic not None, bytes payload not None, int qos=0, uint64_t number=0, bytes properties=b"",
@@ -179,7 +201,7 @@ cdef class RetainedTree(TopicTree):
         self.put(message.message)
 
     def set_limits(self, uint64_t max_messages, uint64_t max_bytes):
-        """Keep no more messages than this, and no more bytes of them and of the nodes that they need."""
+        """Keep no more messages than this, and no more bytes of them and of the tree."""
         self.max_messages = max_messages
         self.max_bytes = max_bytes
 
@@ -189,58 +211,75 @@ cdef class RetainedTree(TopicTree):
         `qos` is the granted QoS, `identifier` the subscription identifier; 0 = none.
         """
         cdef const uint8_t* path = topic_filter
-        cdef Node* node
+        cdef Spot spot
         cdef Py_ssize_t plain = 0                  # bytes before the first wildcard
         while plain < len(topic_filter) and path[plain] != c'+' and path[plain] != c'#':
             plain += 1
         if plain == len(topic_filter):
-            node = node_at(self.root, path, plain, NULL)
-            if node == NULL or node.value == NULL:
+            if self.message_of(path, plain) == NULL:
                 return None
-        elif plain and node_at(self.root, path, plain - 1, NULL) == NULL:
+        elif plain and not find_spot(self.tree.root, path, plain - 1, &spot):
             return None
         return RetainedSearch(self, topic_filter, qos, identifier)
 
     def hidden(self):
         """First levels that begin with $, which wildcards at the first level don't match: a list."""
-        cdef Node* node = self.root.child
+        cdef Py_ssize_t n = 0
+        cdef const uint8_t* text
+        cdef uint32_t place = 0
+        cdef Child child = next_child(self.tree.root, &place)
         cdef list found = []
-        while node != NULL:
-            if node.length and node.level[0] == c'$':
-                found.append(node.level[:node.length])
-            node = node.next
+        while child != NULL:
+            text = text_of(self.tree.root, child, &n)
+            if n and text[0] == c'$':
+                found.append(text[:level_length(text, text + n)])
+            child = next_child(self.tree.root, &place)
         return found
 
     def children(self, bytes parent, bytes after, int limit, int count_limit):
         """At most `limit` levels directly below `parent` (None: the first levels), oldest first.
 
-        Returns a list of (level, bytes of its own message or -1, messages further below, counted among the first
-        `count_limit` nodes there).
+        Returns a list of (level, bytes of its own message or -1, messages further below, of which at most
+        `count_limit` are counted).
 
         Raises:
             KeyError: there is no `parent`, or no `after` below it, where the list continues (None: from the first).
         """
-        cdef Node* node = self.root
-        cdef const uint8_t* p
+        cdef Branch* branch = self.tree.root
+        cdef Spot spot
+        cdef Child child
+        cdef Py_ssize_t n = 0
+        cdef const uint8_t* text
+        cdef uint32_t place = 0, h = 0
         cdef list found = []
         if parent is not None:
-            p = parent
-            node = node_at(self.root, p, len(parent), NULL)
-            if node == NULL:
+            if not find_spot(branch, parent, len(parent), &spot):
                 raise KeyError(parent)
-        if after is None:
-            node = node.child
-        else:
-            p = after
-            node = node_child(node, p, len(after), level_hash(p, len(after))) if node.child != NULL else NULL
-            if node == NULL:
+            child = spot.branch.children[spot.place]
+            text = text_of(spot.branch, child, &n)
+            if spot.length < n:                        # within joined levels, of which the next is the only one here
+                found.append(described_level(child, text + spot.length + 1, text + n, count_limit))
+                if after is None:
+                    return found
+                if after != found[0][0]:
+                    raise KeyError(after)
+                return []
+            if not is_branch(child):
+                if after is not None:
+                    raise KeyError(after)
+                return found
+            branch = branch_of(child)
+        if after is not None:
+            place = find_child(branch, after, len(after), &h)
+            if place == NO_PLACE:
                 raise KeyError(after)
-            node = node.next
-        while node != NULL and len(found) < limit:
-            found.append((node.level[:node.length],
-                          (<Message*>node.value).payload_length if node.value != NULL else -1,
-                          messages_below(node, count_limit)))
-            node = node.next
+            place += 1
+        while len(found) < limit:
+            child = next_child(branch, &place)
+            if child == NULL:
+                break
+            text = text_of(branch, child, &n)
+            found.append(described_level(child, text, text + n, count_limit))
         return found
 
     def matching(self, bytes topic_filter not None):
@@ -248,7 +287,7 @@ cdef class RetainedTree(TopicTree):
         cdef RetainedSearch search = RetainedSearch(self, topic_filter, 2, 0)
         cdef Message* m
         while search.step():
-            m = search.found()
+            m = search.found
             if m != NULL:
                 yield m.data[:m.topic_length], message_payload(m)[:<Py_ssize_t>m.payload_length], m.qos
 
@@ -260,7 +299,7 @@ cdef class RetainedTree(TopicTree):
         cdef RetainedSearch search = RetainedSearch(self, topic_filter, 2, 0)
         cdef Message* m
         while search.step():
-            m = search.found()
+            m = search.found
             if m != NULL:
                 yield (
                     m.data[:m.topic_length], message_payload(m)[:<Py_ssize_t>m.payload_length], m.qos,
@@ -268,21 +307,35 @@ cdef class RetainedTree(TopicTree):
                 )
 
 
-cdef Py_ssize_t messages_below(Node* top, Py_ssize_t visits) noexcept nogil:
-    """Messages in the tree below a node, counted among the first `visits` nodes."""
+cdef tuple described_level(Child child, const uint8_t* text, const uint8_t* end, int count_limit):
+    """The first level of a child's text; the bytes of its message, or -1; the messages further below."""
+    cdef Py_ssize_t n = level_length(text, end)
+    cdef Message* own = branch_of(child).message if is_branch(child) else <Message*>child
+    cdef Py_ssize_t below = messages_below(branch_of(child), count_limit) if is_branch(child) else 0
+    if text + n != end:
+        return text[:n], -1, min(below + (own != NULL), count_limit)
+    return text[:n], own.payload_length if own != NULL else -1, below
+
+
+cdef Py_ssize_t messages_below(const Branch* top, Py_ssize_t most) noexcept:
+    """Messages below a branch, of which at most `most` are counted."""
+    cdef const Branch* branch = top
+    cdef uint32_t place = 0
     cdef Py_ssize_t count = 0
-    cdef Node* node = top
-    while visits > 0:
-        if node.child != NULL:
-            node = node.child
-        else:
-            while node != top and node.next == NULL:
-                node = node.parent
-            if node == top:
+    cdef Child child
+    while count < most:
+        child = next_child(branch, &place)
+        if child == NULL:
+            if branch == top:
                 break
-            node = node.next
-        count += node.value != NULL
-        visits -= 1
+            place = branch.place + 1
+            branch = branch.parent
+        elif is_branch(child):
+            branch = branch_of(child)
+            place = 0
+            count += branch.message != NULL
+        else:
+            count += 1
     return count
 
 
@@ -290,95 +343,124 @@ cdef Py_ssize_t messages_below(Node* top, Py_ssize_t visits) noexcept nogil:
 cdef class RetainedSearch(MessageSource):
     """A walk over the retained messages that match a filter."""
 
-    def __init__(self, RetainedTree tree not None, bytes topic_filter not None, int qos, uint32_t identifier):
+    def __init__(self, RetainedTree retained not None, bytes topic_filter not None, int qos, uint32_t identifier):
         cdef uint8_t data[5]
-        self.tree = tree
+        cdef const uint8_t* path = topic_filter
+        cdef Py_ssize_t i, levels = count_levels(path, len(topic_filter))
+        self.retained = retained
         self.topic_filter = topic_filter
-        self.levels = topic_filter.split(b"/")
-        self.all_below = self.levels[len(self.levels) - 1] == b"#"
-        self.filter_depth = len(self.levels) - self.all_below
-        if self.filter_depth >= TENANT_LEVELS and self.levels[0] == b"$tenant":
-            self.own_depth = TENANT_LEVELS + 1
+        self.starts = <uint32_t*>malloc((levels + 1) * sizeof(uint32_t))
+        if self.starts == NULL:
+            raise MemoryError
+        levels = self.starts[0] = 0
+        for i in range(len(topic_filter) + 1):
+            if i == len(topic_filter) or path[i] == c'/':
+                levels += 1
+                self.starts[levels] = <uint32_t>(i + 1)
+        self.all_below = path[self.starts[levels - 1]] == c'#'
+        self.filter_depth = levels - self.all_below
+        if self.filter_depth >= TENANT_LEVELS and begins_tenant(path, len(topic_filter)):
+            self.own_level = TENANT_LEVELS
+        self.free_depth = max(self.filter_depth, self.own_level + 1) if self.all_below else LEVELS_MAX
         self.qos = <uint8_t>qos
         self.identifiers = b""
         if identifier:
             data[0] = SUBSCRIPTION_IDENTIFIER
             self.identifiers = data[:1 + write_varint(data + 1, identifier)]
-        self.stand(tree.root, 0)
+        stand_at(&retained.tree, &self.stand, retained.tree.root, 0)
 
     def __dealloc__(self):
-        if self.at != NULL:
-            self.at.pins -= 1
-            self.tree.prune(self.at)
+        self.stop()
+        free(self.starts)
 
     @property
     def is_over(self):
         """Whether all messages have been found."""
-        return self.at == NULL
+        return self.stand.branch == NULL
 
     def stop(self):
         """End the search: its subscription has ended."""
-        self.stand(NULL, 0)
-
-    cdef int stand(self, Node* node, Py_ssize_t depth) except -1:
-        """Move the pin to this node."""
-        cdef Node* left = self.at
-        if node != NULL:
-            node.pins += 1
-        self.at = node
-        self.depth = depth
-        if left != NULL:
-            left.pins -= 1
-            self.tree.prune(left)
-        return 0
+        if self.stand.branch != NULL:
+            stand_at(&self.retained.tree, &self.stand, NULL, 0)
 
     cdef int step(self) except -1:
-        """Move to the next node on a path that fits the filter. 0: the search is over."""
-        cdef Node* node = self.at
-        cdef Node* child = NULL
-        cdef Py_ssize_t depth = self.depth
-        cdef bytes level
-        cdef const uint8_t* p
-        if node == NULL:
-            return 0
-        if depth < self.filter_depth:
-            level = self.levels[depth]
-            if level == b"+":
-                child = node.child
-            elif node.child != NULL:
-                p = level
-                child = node_child(node, p, len(level), level_hash(p, len(level)))
-        elif self.all_below:
-            child = node.child
-        if child != NULL:
-            node = child
+        """Look at the next child where the filter leaves a choice. 0: the search is over."""
+        cdef Branch* branch = self.stand.branch
+        cdef uint32_t place = self.stand.place
+        cdef Child child
+        self.found = NULL
+        while branch != NULL:
+            child = self.choose(branch, &place)
+            if child != NULL:
+                return self.visit(branch, place, child)
+            place = branch.place + 1
+            branch = branch.parent
+        self.stop()
+        return 0
+
+    cdef Child choose(self, const Branch* branch, uint32_t* place) noexcept:
+        """The next child of a branch that the filter may match, and the place with which to go on; NULL: no more."""
+        cdef Py_ssize_t n = 0
+        cdef const uint8_t* level
+        cdef uint32_t found, h = 0
+        if branch.depth >= self.filter_depth:
+            return next_child(branch, place) if self.all_below else NULL
+        if self.is_wild(branch.depth):
+            return next_child(branch, place)
+        if place[0]:
+            return NULL                                # there was one at most
+        place[0] = NO_PLACE
+        level = self.level(branch.depth, &n)
+        found = find_child(branch, level, n, &h)
+        return branch.children[found] if found != NO_PLACE else NULL
+
+    cdef int visit(self, Branch* branch, uint32_t place, Child child) except -1:
+        """Stand at the child, if it is a branch whose path fits, else still at the branch before it. Returns 1."""
+        cdef Py_ssize_t n = 0
+        cdef const uint8_t* text = text_of(branch, child, &n)
+        cdef Py_ssize_t depth = self.fit(text, n, branch.depth)
+        cdef bint matches = depth >= self.filter_depth
+        if depth >= 0 and is_branch(child):
+            branch = branch_of(child)
+            place = 0
+            self.found = branch.message if matches else NULL
+        elif matches:
+            self.found = <Message*>child
+        stand_at(&self.retained.tree, &self.stand, branch, place)
+        return 1
+
+    cdef Py_ssize_t fit(self, const uint8_t* text, Py_ssize_t n, Py_ssize_t depth) noexcept:
+        """The depth that the filter has after these levels, which begin at a depth; -1: it does not match them."""
+        cdef const uint8_t* end = text + n
+        cdef const uint8_t* level
+        cdef Py_ssize_t length
+        while depth < self.free_depth:
+            length = level_length(text, end)
+            if depth >= self.filter_depth and not self.all_below:
+                return -1
+            if depth >= self.filter_depth or self.is_wild(depth):
+                # Wildcards at the first level don't match topics that begin with $ [MQTT-4.7.2-1].
+                if length and text[0] == c'$' and (depth == 0 or depth == self.own_level):
+                    return -1
+            else:
+                level = self.level(depth, &n)
+                if n != length or memcmp(level, text, n) != 0:
+                    return -1
             depth += 1
-        else:
-            node = self.beside(node, &depth)
-        # Wildcards at the first level don't match topics that begin with $ [MQTT-4.7.2-1].
-        while (node != NULL and (depth == 1 or depth == self.own_depth) and node.length and node.level[0] == c'$'
-               and self.wild_at(depth - 1)):
-            node = self.beside(node, &depth)
-        self.stand(node, depth)
-        return node != NULL
+            text += length
+            if text == end:
+                break
+            text += 1
+        return depth
 
-    cdef bint wild_at(self, Py_ssize_t depth):
-        return depth >= self.filter_depth or self.levels[depth] == b"+"
+    cdef const uint8_t* level(self, Py_ssize_t index, Py_ssize_t* n) noexcept:
+        """A level of the filter."""
+        n[0] = self.starts[index + 1] - self.starts[index] - 1
+        return <const uint8_t*>self.topic_filter + self.starts[index]
 
-    cdef Node* beside(self, Node* node, Py_ssize_t* depth):
-        """The next sibling of the node, or of the nearest ancestor where the filter leaves a choice."""
-        while node.parent != NULL:
-            if node.next != NULL and self.wild_at(depth[0] - 1):
-                return node.next
-            node = node.parent
-            depth[0] -= 1
-        return NULL
-
-    cdef Message* found(self) noexcept:
-        """The message where the search stands, if it matches."""
-        if self.at == NULL or self.depth < self.filter_depth or (self.depth > self.filter_depth and not self.all_below):
-            return NULL
-        return <Message*>self.at.value
+    cdef bint is_wild(self, Py_ssize_t index) noexcept:
+        """Whether a level of the filter is '+'."""
+        return (<const uint8_t*>self.topic_filter)[self.starts[index]] == c'+'
 
     cdef int pull(self, Session session) except -1:
         cdef Message* m
@@ -386,7 +468,7 @@ cdef class RetainedSearch(MessageSource):
         cdef uint8_t qos
         if not self.step():
             return SOURCE_ENDED
-        m = self.found()
+        m = self.found
         if m == NULL:
             return SOURCE_GOES_ON
         if m.expires and m.expires <= session.turn.clock:

@@ -700,7 +700,7 @@ cdef class Router:
         while most > 0:
             if not search.step():
                 return False
-            m = search.found()
+            m = search.found
             if m != NULL:
                 self.turn.journal.retained(m)
                 most -= 1

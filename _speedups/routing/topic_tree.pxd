@@ -1,11 +1,10 @@
-# A tree of topic levels, one node a level, independent of the values in its nodes. Used by topic filters and retained
-# messages.
+# A tree of topic levels, one node a level, independent of the values in its nodes. Used by topic filters.
 #
 # Children form a ring of siblings, '+' and '#' first and then the oldest first; a node with many also has a hash table
 # over them. No function here recurses: a topic of 32 767 levels costs loops, not stack (CVE-2019-11779).
 #
 # Matching is bound by memory: each node that it visits, and each that it compares, is a miss of the cache. So the table
-# holds the hashes, and the fields of a node that matching reads are together. With a level of up to 12 bytes a node
+# holds the hashes, and the fields of a node that matching reads are together. With a level of up to 16 bytes a node
 # takes 80 bytes.
 
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
@@ -20,7 +19,7 @@ cdef enum:
     FIRST_BITS = 5             # ... of 32 places at first
     PLUS = 1                   # bits of Node.wild: a child '+' ...
     HASH = 2                   # ... or '#' exists
-    LEVEL_PART = 4             # bytes of the level in Node, so that it has no padding; all others follow
+    LEVEL_PART = 8             # bytes of the level in Node, so that it has no padding; all others follow
 
 cdef struct Slot:
     Node* node                 # or NULL
@@ -29,12 +28,11 @@ cdef struct Slot:
 cdef struct Node:
     Node* parent               # NULL at the root
     Node* previous             # sibling; at the first: the last
-    uint32_t children
-    uint32_t pins              # cursors at this node
     Slot* table                # children by hash of their level, open addressing; or NULL. Matching reads all from here
     Node* child                # the first child; its `previous` is the last
     Node* next                 # sibling, NULL at the last
-    void* value                # value of the tree's owner; a node without value, child and pin is removed
+    void* value                # value of the tree's owner; a node without value and child is removed
+    uint32_t children
     uint32_t count             # for the owner: items in `value`
     uint32_t hash
     uint16_t length            # of the level
@@ -216,7 +214,7 @@ cdef inline int64_t level_bytes(Py_ssize_t n) noexcept:
 
 
 cdef inline bint is_needless(const Node* node) noexcept:
-    return node.parent != NULL and node.child == NULL and node.value == NULL and node.pins == 0
+    return node.parent != NULL and node.child == NULL and node.value == NULL
 
 
 cdef inline void node_prune(Node* node, Growth* growth) noexcept:

@@ -1,6 +1,6 @@
-"""The memory of a topic tree: each node counts once, from when the first filter or message needs it to its removal.
+"""The memory of a topic tree: each node counts once, from when the first filter needs it to its removal.
 
-So limits hold for the memory itself: a topic of 200 levels takes 16 KiB, and a thousand topics below one share its
+So limits hold for the memory itself: a filter of 200 levels takes 16 KiB, and a thousand filters below one share its
 nodes. A node is of the tenant below whose name it is.
 """
 
@@ -10,7 +10,7 @@ from ..codec.tenants cimport TENANT_SIZE
 
 
 cdef class TopicTree:
-    """A tree of topic levels that counts its bytes; the base of the trees of filters and of retained messages."""
+    """A tree of topic levels that counts its bytes; the base of the tree of filters."""
 
     def __cinit__(self):
         self.root = node_new(NULL, b"", 0, 0)

@@ -29,7 +29,25 @@ def is_common(data: bytes, level: int, max_levels: int) -> bool:
 def tree_bytes(names: Iterable[str]) -> int:
     """Bytes that the nodes of a tree of these names count: one for each level, shared by the names below it."""
     paths = {tuple(levels[: n + 1]) for levels in (name.split("/") for name in names) for n in range(len(levels))}
-    return sum(-(-(68 + len(path[-1].encode())) // 16) * 16 + 16 for path in paths)
+    return sum(-(-(64 + len(path[-1].encode())) // 16) * 16 + 16 for path in paths)
+
+
+def joined_tree_bytes(names: Iterable[str]) -> int:
+    """Bytes that a tree of these names counts in which levels without a choice are joined.
+
+    A branch is where names part, or where one ends and others go on. Branches and names stand at a branch above.
+    """
+    paths = {tuple(name.split("/")) for name in names}
+    below: dict[tuple[str, ...], set[str | None]] = {}
+    for path in paths:
+        for n in range(len(path) + 1):
+            below.setdefault(path[:n], set()).add(path[n] if n < len(path) else None)
+    branches = {path for path, further in below.items() if path and len(further) > 1}
+    size = 28 * sum(path not in branches for path in paths)
+    for path in branches:
+        above = max((n for n in range(1, len(path)) if path[:n] in branches), default=0)
+        size += 28 + 112 + len("/".join(path[above:]).encode())
+    return size
 
 
 def is_topic_name(data: bytes, level: int = 4, max_levels: int = 200) -> bool:

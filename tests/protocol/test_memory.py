@@ -73,6 +73,23 @@ def once():
         tree.set(name, b"")
 """,
     ),
+    "retained, each for a short time": (
+        2,
+        """
+from flockmq._speedups.routing.retained import RetainedTree
+tree = RetainedTree()
+names = itertools.count()
+waiting = []
+def once():
+    for _ in range(50_000):
+        number = next(names)
+        waiting.append(b"%d/%d/%d" % (number % 3, number // 5, number))
+        tree.set(waiting[-1], bytes(number % 500 + 1))
+        if len(waiting) > 5000:
+            tree.set(waiting.pop(0), b"")
+    assert tree.count == 5000
+""",
+    ),
     "connections": (
         1500,
         """

@@ -2,6 +2,7 @@
 
 import gc
 import random
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from flockmq._speedups.codec.packets import Puback, Publish, Pubrel, Suback, Sub
 from flockmq._speedups.routing.retained import RetainedTree
 from flockmq._speedups.session.tenant import Tenants
 from tests.harness.inprocess import Client, Node
-from tests.model.topics import matches, tree_bytes
+from tests.model.topics import joined_tree_bytes, matches
 from tests.unit.speedups.test_subscriptions import TENANTS, filters, topics
 
 MESSAGE = 40  # bytes of a message besides topic name and payload
+PLACE = 140  # bytes that a message counts for its tenant besides: a place in the tree and a branch
 
 
 @settings(max_examples=1000)
@@ -31,8 +33,12 @@ def test_what_matches_is_what_the_model_says(kept: dict[str, bytes], name: str) 
 
 
 def retained_bytes(kept: dict[str, bytes]) -> int:
-    """The bytes that the messages count, with the nodes that they need."""
-    return tree_bytes(kept) + sum(MESSAGE + len(topic.encode()) + len(payload) for topic, payload in kept.items())
+    """The bytes that the messages count, with the tree that they need."""
+    return joined_tree_bytes(kept) + sum(message_bytes(topic, payload) for topic, payload in kept.items())
+
+
+def message_bytes(topic: str, payload: bytes) -> int:
+    return MESSAGE + len(topic.encode()) + len(payload)
 
 
 class RetainedMachine(RuleBasedStateMachine):
@@ -275,40 +281,192 @@ def test_the_bytes_of_each_tenant(seed: int) -> None:
         kept[topic] = payload
         if not payload:
             del kept[topic]
-        assert tree.size == retained_bytes(kept)
+        if step % 50 == 0:
+            assert tree.size == retained_bytes(kept)
         for prefix in TENANTS:
             own = {topic: payload for topic, payload in kept.items() if topic.startswith(prefix)}
-            size = retained_bytes(own) - (tree_bytes(["$tenant"]) if own else 0)
+            size = sum(message_bytes(topic, payload) + PLACE for topic, payload in own.items())
             assert tenants.at(prefix.encode()).retained_bytes == size
     for topic in kept:
         tree.set(topic.encode(), b"")
     assert tree.size == 0 == sum(tenant.retained_bytes for tenant in tenants)
 
 
-def test_a_search_that_ends_gives_back_the_node_of_its_tenant() -> None:
-    tree, tenants = RetainedTree(), Tenants()
-    tree.set_tenants(tenants)
-    tree.set(b"$tenant/x/a/b", b"1")
-    search = tree.matching(b"$tenant/x/a/b")
+def test_a_search_that_ends_gives_back_its_branch() -> None:
+    tree = RetainedTree()
+    tree.set(b"a/b/1", b"x")
+    tree.set(b"a/b/2", b"x")
+    search = tree.matching(b"a/b/+")
     next(search)
-    tree.set(b"$tenant/x/a/b", b"")
-    assert tenants.at(b"$tenant/x/").retained_bytes == tree_bytes(["$tenant/x/a/b"]) - tree_bytes(["$tenant"])
+    tree.set(b"a/b/1", b"")
+    tree.set(b"a/b/2", b"")
+    assert tree.size == joined_tree_bytes(["a/b/1", "a/b/2"]) - 2 * joined_tree_bytes(["a"]), "the branch is left"
     search.close()
     del search
-    assert tree.size == 0 == tenants.at(b"$tenant/x/").retained_bytes
+    assert tree.size == 0
 
 
-def test_the_limit_holds_for_the_levels_of_topics() -> None:
-    """A topic of 200 levels takes 16 KiB: only as many are kept as the limit has room for."""
-    node = Node(max_retained_bytes=1_000_000)
+def test_the_limit_holds_for_the_branches_of_topics() -> None:
+    """Each topic is a part of the next, so that each one needs a branch: only as many are kept as there is room for."""
+    node = Node(max_retained_bytes=100_000)
     client = Client(node, "publisher")
-    for number in range(200):
-        client.send(Publish(f"{number}" + "/" * 199, b"x", retain=True))
-    client.send(Publish("0" + "/" * 199, b"y", retain=True))
-    each = 200 * 96 + MESSAGE + 202
-    assert node.router.retained.count == 1_000_000 // each
-    assert node.router.retained.size <= 1_000_000
-    assert next(node.router.retained.matching(b"0/#"))[1] == b"y", "a value is replaced where there is no more room"
-    client.send(Publish("1" + "/" * 199, b"", retain=True))
-    client.send(Publish("new" + "/" * 199, b"x", retain=True))
+    kept: dict[str, bytes] = {}
+    for number in range(190):
+        topic = "/".join(["level"] * (number + 1))
+        client.send(Publish(topic, b"x", retain=True))
+        if node.router.retained.count > number:
+            kept[topic] = b"x"
+    assert 100 < len(kept) < 190
+    assert 97_000 < retained_bytes(kept) == node.router.retained.size <= 100_000
+    client.send(Publish("level", b"y", retain=True))
+    assert next(node.router.retained.matching(b"level/#"))[1] == b"y", "a value is replaced where there is no more room"
+    client.send(Publish(list(kept)[-1], b"", retain=True))
+    client.send(Publish("new", b"x", retain=True))
     assert list(node.router.retained.matching(b"new/#"))
+
+
+def test_topics_of_the_most_levels() -> None:
+    tree = RetainedTree()
+    slashes = b"/" * 65535
+    topics = [slashes, slashes[:-1] + b"a", slashes[:-1], slashes[:30_000], b"/"]
+    for topic in topics:
+        tree.set(topic, b"x")
+    assert sorted(topic for topic, _, _ in tree.matching(b"#")) == sorted(topics)
+    for topic in (slashes[:30_000], b"/", slashes, slashes[:-1]):
+        tree.set(topic, b"")
+    assert list(tree.matching(b"#")) == list(tree.matching(slashes[:-1] + b"a")) == [(slashes[:-1] + b"a", b"x", 0)]
+
+
+def browsed(kept: dict[str, bytes], parent: str | None) -> dict[str, tuple[int, int]]:
+    """Each level below the parent: bytes of its own message, or -1; the messages further below."""
+    prefix = "" if parent is None else parent + "/"
+    found: dict[str, tuple[int, int]] = {}
+    for topic, payload in kept.items():
+        if topic.startswith(prefix):
+            level, *further = topic.removeprefix(prefix).split("/")
+            own, below = found.get(level, (-1, 0))
+            found[level] = (own, below + 1) if further else (len(payload), below)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_many_topics_come_and_go_while_searches_go_on(seed: int) -> None:
+    """Tables grow and shrink, and holes are closed below searches that pause."""
+    rng = random.Random(seed)
+    tree = RetainedTree()
+    kept: dict[str, bytes] = {}
+    searches: list[tuple[Any, str, set[str], set[str], set[str]]] = []  # ... steady, changed, found
+    sizes = (*(40, 3, 12)[seed % 3 :], 5)
+
+    def name() -> str:
+        return "/".join(f"{rng.randrange(size):x}" for size in sizes[: rng.randrange(1, len(sizes) + 1)])
+
+    for step in range(20_000):
+        topic = name()
+        grows = step // 2000 % 2 == 0
+        payload = b"%d" % step if rng.random() < (0.8 if grows else 0.1) else b""
+        if not grows and kept and rng.random() < 0.5:
+            topic = rng.choice(list(kept))
+        if payload or topic in kept:
+            for _, _, _, changed, _ in searches:
+                changed.add(topic)
+        tree.set(topic.encode(), payload, 1)
+        kept[topic] = payload
+        if not payload:
+            del kept[topic]
+        if rng.random() < 0.01:
+            wanted = rng.choice(
+                ["#", "+", "+/#", "+/+", "+/+/1/#", topic, f"{topic}/#", f"+/{topic.partition('/')[2]}/+"]
+            )
+            there = {topic for topic in kept if matches(wanted, topic)}
+            searches.append((tree.matching(wanted.encode()), wanted, there, set(), set()))
+        for search in rng.sample(searches, min(len(searches), 2)):
+            generator, wanted, there, changed, found = search
+            for topic_name, value, _ in islice(generator, rng.randrange(20)):
+                topic = topic_name.decode()
+                assert matches(wanted, topic)
+                assert value == kept[topic]
+                assert topic not in found or topic in changed
+                found.add(topic)
+            if rng.random() < 0.02:
+                found.update(topic.decode() for topic, _, _ in generator)
+                assert there - changed <= found
+                searches.remove(search)
+        if step % 500 == 0:
+            assert {topic.decode(): value for topic, value, _ in tree.matching(b"#")} == kept
+            assert tree.size >= retained_bytes(kept)
+            parent = rng.choice([None, topic, topic.rpartition("/")[0] or None])
+            expected = browsed(kept, parent)
+            found_levels = levels_of(tree, parent, rng.randrange(1, 9)) if expected or parent in kept else {}
+            assert found_levels == {level: (own, min(below, 7)) for level, (own, below) in expected.items()}
+    searches.clear()
+    gc.collect()
+    assert tree.size == retained_bytes(kept)
+    for topic in kept:
+        tree.set(topic.encode(), b"")
+    assert tree.size == 0
+
+
+def levels_of(tree: RetainedTree, parent: str | None, limit: int) -> dict[str, tuple[int, int]]:
+    """All levels below the parent, read a few at a time."""
+    after: bytes | None = None
+    found: dict[str, tuple[int, int]] = {}
+    while part := tree.children(None if parent is None else parent.encode(), after, limit, 7):
+        assert len(part) <= limit
+        after = part[-1][0]
+        found.update((level.decode(), (own, below)) for level, own, below in part)
+    return found
+
+
+def test_there_is_no_such_level() -> None:
+    tree = RetainedTree()
+    tree.set(b"a/b/c", b"x")
+    for parent, after in (
+        (b"b", None),
+        (b"a/bc", None),
+        (b"a/b/c/d", None),
+        (b"a", b"c"),
+        (b"a/b/c", b"c"),
+        (None, b"b"),
+    ):
+        with pytest.raises(KeyError):
+            tree.children(parent, after, 9, 9)
+    assert tree.children(b"a/b/c", None, 9, 9) == tree.children(b"a", b"b", 9, 9) == []
+
+
+class ExpiryMachine(RuleBasedStateMachine):
+    """Messages that expire, those that replace them, and the sweep, against their times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node = Node()
+        self.expires: dict[str, int] = {}
+
+    @rule(topic=topics, ticks=st.integers(0, 5))
+    def put(self, topic: str, ticks: int) -> None:
+        expires = self.node.turn.clock + ticks if ticks else 0
+        self.node.router.retained.set(topic.encode(), b"x", expires=expires)
+        self.expires[topic] = expires
+
+    @rule(topic=topics)
+    def remove(self, topic: str) -> None:
+        self.node.router.retained.set(topic.encode(), b"")
+        self.expires.pop(topic, None)
+
+    @rule(ticks=st.integers(0, 3))
+    def sweep(self, ticks: int) -> None:
+        self.node.reactor.advance(ticks)
+        gone = [topic for topic, expires in self.expires.items() if 0 < expires <= self.node.turn.clock]
+        assert sorted(self.node.router.expire_retained()) == sorted(topic.encode() for topic in gone)
+        for topic in gone:
+            del self.expires[topic]
+
+    @invariant()
+    def all_others_are_there(self) -> None:
+        assert {topic.decode() for topic, _, _ in self.node.router.retained.matching(b"#")} == {
+            topic for topic in self.expires if topic[0] != "$"
+        }
+
+
+class TestExpiry(ExpiryMachine.TestCase):  # type: ignore[name-defined, misc]
+    settings = settings(max_examples=50, stateful_step_count=40)
