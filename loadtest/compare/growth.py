@@ -18,6 +18,7 @@ from statistics import median
 from ..._speedups.codec.decode import Decoder
 from ..._speedups.codec.encode import encode
 from ..._speedups.codec.packets import Connect, Packet, Pingreq, Publish, Subscribe
+from ..generator.cost import ProcessMeter
 from ..generator.runs import find_faults, publish_load
 from ..generator.target import Target, Workload
 from .benchmark import choose_cores, describe_machine
@@ -28,17 +29,20 @@ from .growth_plot import Panel, plot
 FILTERS_PER_PACKET = 1000
 FILTERS_PER_CLIENT = 50_000  # below limits.max_subscriptions
 CHUNK = 10_000  # messages per write
+WARM_UP = 1000  # messages before memory is measured
+STATE = bytes(64)
 
 Prepare = Callable[[int, int], None]  # port, number
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Something that grows, and the costs that it may change."""
+    """Something that grows, and the costs that it may change or has."""
 
     title: str
     counts: tuple[int, ...]
-    lines: dict[str, Callable[[int, float], float]]  # by label: number, seconds -> CPU microseconds per message
+    lines: dict[str, Callable[[int, float], float]]  # by label: number, seconds -> value
+    unit: str = "CPU µs per message"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,13 +56,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     rounds, seconds = (1, 0.5) if options.quick else (options.rounds, options.seconds)
     text = [f"- {name}: {value}" for name, value in describe_machine([]).items()]
-    text.append(f"- {rounds} rounds of {seconds:g} s, payload 64 bytes, no store; medians; CPU us per message")
+    text.append(f"- {rounds} rounds of {seconds:g} s, payload 64 bytes, no store; medians")
     panels = []
     for growth in GROWTHS:
         counts = growth.counts[:2] if options.quick else growth.counts
         found = measure(growth, counts, rounds, seconds)
         text += ["", *_table(growth, counts, found)]
-        panels.append(Panel(growth.title, counts, found))
+        panels.append(Panel(growth.title, counts, found, growth.unit))
     print("\n".join(text))
     if options.output:
         options.output.write_text("\n".join(text) + "\n", encoding="utf-8")
@@ -79,7 +83,7 @@ def measure(growth: Growth, counts: tuple[int, ...], rounds: int, seconds: float
 
 
 def _table(growth: Growth, counts: tuple[int, ...], found: dict[str, list[float]]) -> Iterator[str]:
-    yield f"| {growth.title} | {' | '.join(f'{count:,}' for count in counts)} |"
+    yield f"| {growth.unit} by {growth.title} | {' | '.join(f'{count:,}' for count in counts)} |"
     yield "| --- " * (len(counts) + 1) + "|"
     for label, values in found.items():
         yield f"| {label} | {' | '.join(f'{value:.3g}' for value in values)} |"
@@ -103,6 +107,21 @@ def _alone(
     return run
 
 
+def _memory(prepare: Prepare) -> Callable[[int, float], float]:
+    """The growth of a node's resident memory while it is prepared, for each thing that it gets."""
+
+    def run(count: int, seconds: float) -> float:
+        own, broker = choose_cores(False)
+        with placed(own), start("FlockMQ", "memory", broker) as running:
+            prepare(running.port, WARM_UP)  # buffers and pools that the first messages need
+            meter = ProcessMeter([running.pid])
+            before = meter.resident_bytes()
+            prepare(running.port, WARM_UP + count)
+            return (meter.resident_bytes() - before) / count
+
+    return run
+
+
 def _cost(target: Target, load: Workload, seconds: float) -> float:
     figures = publish_load(target, replace(load, seconds=seconds))
     if faults := find_faults(figures):
@@ -116,6 +135,24 @@ def _retain(port: int, count: int) -> None:
             client.send(
                 *(
                     Publish(f"retained/{number % 1000}/{number}", b"%016d" % number, retain=True)
+                    for number in range(first, min(first + CHUNK, count))
+                )
+            )
+        client.send(Pingreq())
+        client.receive()
+
+
+def _retain_states(port: int, count: int) -> None:
+    """Messages of 64 bytes with topic names of 32 characters: ten sensors a device."""
+    with _Client(port, "retains") as client:
+        for first in range(0, count, CHUNK):
+            client.send(
+                *(
+                    Publish(
+                        f"site{number // 1000 % 100:03}/device{number // 10:09}/sensor-{number % 10}",
+                        STATE,
+                        retain=True,
+                    )
                     for number in range(first, min(first + CHUNK, count))
                 )
             )
@@ -200,6 +237,12 @@ GROWTHS = (
         "retained messages",
         (0, 1000, 100_000, 1_000_000),
         {"full speed": _alone(lambda count: PAIRS, _retain)},
+    ),
+    Growth(
+        "retained messages",
+        (1000, 10_000, 100_000, 1_000_000),
+        {"64 bytes, topic names of 32": _memory(_retain_states)},
+        unit="bytes each",
     ),
     Growth(
         "subscriptions that don't match",

@@ -17,9 +17,10 @@ COLUMNS = 2
 class Panel:
     """A plot: values over counts, a line for each label."""
 
-    title: str
+    title: str  # what grows
     counts: Sequence[int]
     lines: dict[str, list[float]]
+    unit: str = "CPU µs per message"
 
 
 def plot(panels: Sequence[Panel]) -> str:
@@ -42,7 +43,7 @@ def _panel(panel: Panel) -> Iterator[str]:
     def height(value: float) -> float:
         return HEIGHT - BOTTOM - value / top * (HEIGHT - TOP - BOTTOM)
 
-    title = f"CPU µs per message by {panel.title}"
+    title = f"{panel.unit} by {panel.title}"
     yield f'<text x="{LEFT}" y="18" font-size="13" font-weight="bold">{escape(title)}</text>'
     for quarter in range(5):
         y = height(top * quarter / 4)
@@ -71,7 +72,9 @@ def _even(counts: Sequence[int]) -> list[float]:
 
 
 def _round_up(value: float) -> float:
-    """The next number of 1, 2, 4, 6, 8 and 10 times a power of ten."""
+    """The next number of 1, 2, 4, 6, 8 and 10 times a power of ten; 1 if the value is not above 0."""
+    if value <= 0:
+        return 1.0
     power = 10.0 ** int(log10(value) if value >= 1 else log10(value) - 1)
     return next(step * power for step in (1, 2, 4, 6, 8, 10, 20) if step * power >= value)
 
