@@ -34,6 +34,7 @@ cdef enum:
     QUARTER = 250              # milliseconds of the turn's clock
     BLOCK_FIELDS = 15          # of `commit`
     UNSENT_PART = 8            # acknowledgements may wait while they are less than an eighth of a queue's limits
+    STEP_WEIGHT = 128          # bytes that a change or a release counts, so that a block has some 2000: see PUSHES_MAX
     PUSHES_MAX = 1000          # entries for queues in a block: Redis executes nothing else, for 5 us or more each
 
 NO_ACKS = pack([])
@@ -115,6 +116,7 @@ cdef class ClusterJournal(Journal):
     def change(self, tuple record not None):
         """Record a replicated change for all nodes; cluster/replication/changes.py lists the kinds."""
         self.changes.append(record)
+        self.weight += STEP_WEIGHT
         self.note(RETAINED)
 
     def will_settled(self, uint64_t epoch):
@@ -137,6 +139,7 @@ cdef class ClusterJournal(Journal):
             delay: seconds until the will of the connection is to be published; None: it has none that waits.
         """
         self.releases.append((client_id, epoch, *(b"" if each is None else each for each in (sent, interval, delay))))
+        self.weight += STEP_WEIGHT
         self.note(RETAINED)
 
     cdef int note(self, uint8_t kind) except -1:

@@ -51,7 +51,7 @@ cdef class Journal:
     cdef bint urgent           # a client or callback waits for this block: not all its records are DONE
     cdef int64_t now           # the turn's clock
     cdef int64_t clock_offset   # milliseconds of the store's clock when the turn's clock was 0
-    cdef Py_ssize_t weight     # bytes that the block refers to and `records` does not contain
+    cdef Py_ssize_t weight     # bytes that the block refers to or stands for, and `records` does not contain
     cdef int most_pushes       # entries for queues that a call of the store should have at most; 0 = any number
     cdef readonly bint full    # the block has as many
     cdef uint32_t epoch        # number of the current compaction; 0 = nothing is kept (store `memory`)
