@@ -13,6 +13,7 @@ import pytest
 
 from flockmq._speedups.codec.packets import Publish, Subscribe
 from flockmq.broker.admin.http.tokens import add
+from flockmq.broker.doctor import SEVERITIES
 from tests.clients.packages import node_modules
 from tests.harness import nursery
 from tests.harness.broker_process import BrokerProcess, environment
@@ -29,6 +30,7 @@ VIEWS = (
     "clients",
     "topics",
     "groups",
+    "doctor",
     "limits",
     "links",
     "retained",
@@ -104,6 +106,13 @@ def test_overview_counts_what_passes(browser: Chromium, node: BrokerProcess, url
             assert browser.run("return document.documentElement.dataset.theme") == theme
             browser.until(PAINTED, "--s0")
             browser.run("document.getElementById('theme').click()")
+
+
+def test_doctor_has_the_worst_finding_first(browser: Chromium, url: str) -> None:
+    visit(browser, url, "doctor")
+    says(browser, "FlockMQ 0.1.0")
+    told = browser.run("return [...document.querySelectorAll('main .pill')].map((pill) => pill.innerText)")
+    assert len(told) > 3 and told == sorted(told, key=SEVERITIES.index)
 
 
 def test_the_library_of_the_charts_is_served_and_nothing_beside_it(url: str) -> None:

@@ -4,6 +4,7 @@ import { mayChange, who } from "./sign_in.js";
 
 const all = () => true;
 const operators = () => !who.tenant;
+const administrators = () => !who.tenant && who.role === "admin";
 const withTenants = () => who.tenant || who.tenants.length;
 
 const VIEWS = [
@@ -13,6 +14,7 @@ const VIEWS = [
   ["subscriptions", "Subscriptions", () => import("./view_subscriptions.js"), withTenants],
   ["topics", "Topics", () => import("./view_topics.js"), operators],
   ["groups", "Groups", () => import("./view_groups.js"), all],
+  ["doctor", "Doctor", () => import("./view_doctor.js"), administrators],
   ["limits", "Limits", () => import("./view_limits.js"), operators],
   ["links", "Links", () => import("./view_links.js"), operators],
   ["retained", "Retained", () => import("./view_retained.js"), all],
