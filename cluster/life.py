@@ -161,6 +161,7 @@ class ClusterLife(NodeLife):
             return
         self._heartbeat.tick(now)
         self._dead_nodes.tick(now)
+        self.sessions.routes.tick(now)
         self.sessions.delayed.tick(now)
         self.sessions.tenant_queues.tick(now)
         self.replica.members.resume_held(now)

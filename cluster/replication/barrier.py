@@ -35,6 +35,16 @@ class Barrier:
         """The last change that something waits for; 0 = nothing waits."""
         return self._waiting[-1][0] if self._waiting else 0
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether a node may lack a change of this node, or Redis does."""
+        return self._turn.sealed > self._turn.committed or self._last_change > self._least
+
+    @property
+    def _least(self) -> int:
+        """The last change of this node that all nodes have applied, or a later change."""
+        return max(min(self._applied.values(), default=self._last_change), self._applied_by_all)
+
     def made(self, change: int) -> None:
         """This node has made a change."""
         self._last_change = max(self._last_change, change)
@@ -74,6 +84,6 @@ class Barrier:
     def _advance(self) -> None:
         if not self._waiting:
             return
-        least = max(min(self._applied.values(), default=self._last_change), self._applied_by_all)
+        least = self._least
         while self._waiting and self._waiting[0][0] <= least:
             self._waiting.popleft()[1]()

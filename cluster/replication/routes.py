@@ -1,7 +1,9 @@
 """Routes: the topic filters for which this node has clients. Other nodes send it messages by them."""
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from math import log2
 
 from ..._speedups.cluster.journal import ClusterJournal
@@ -10,6 +12,9 @@ from ..._speedups.codec.topics import is_shared
 from ...broker.core.subscription_options import MAXIMUM_QOS
 
 ONLY_PERSISTENT = 8  # as an option of the other node's subscription: Retain As Published
+LINGER_SECONDS = 120.0  # that a route stays without a session: most clients that have lost a connection are back soon
+WITHDRAWN_AT_ONCE = 1000  # in one turn; no client waits for that
+IN_QUEUES = 1  # place in the fields of a route
 EXACT_SUBSCRIBERS = 8  # numbers up to this one are announced exactly, greater ones as powers of two
 
 
@@ -33,7 +38,11 @@ class Route:
 
 
 class Routes:
-    """Counts the sessions per filter; publishes a route with the first of them, and removes it with the last.
+    """Counts the sessions per filter; publishes a route with the first of them, and removes it after the last.
+
+    When the connection of a persistent session ends, its routes linger: if the client comes back to this node, no node
+    has to apply a change. While a route lingers, this node gets messages of QoS 0 for it, and drops them. A route by
+    which more than these come does not linger, nor does one of a shared subscription, which has no subscriber then.
 
     A route's QoS is the highest QoS of the clean sessions with its filter: messages of QoS 1 and 2 for persistent
     sessions go through their queues. The QoS only grows; lowering it would save little. Filters of $SYS have no route:
@@ -50,6 +59,7 @@ class Routes:
     def __init__(self, journal: ClusterJournal) -> None:
         self._journal = journal
         self._known: dict[bytes, Route] = {}  # by filter
+        self._lingering: dict[bytes, float] = {}  # filters without a session -> since when, monotonic; the oldest first
 
     def __len__(self) -> int:
         return len(self._known)
@@ -57,6 +67,7 @@ class Routes:
     def add(self, name: bytes, options: int, *, clean: bool) -> None:
         """One more session has the filter, with these options."""
         if not is_local(name):
+            self._lingering.pop(name, None)
             route = self._known.setdefault(name, Route())
             route.sessions += 1
             route.clean += clean
@@ -69,8 +80,8 @@ class Routes:
             route.direct -= is_direct(before, clean)
             self._grow(name, route, options & MAXIMUM_QOS, clean)
 
-    def remove(self, subscriptions: Iterable[tuple[bytes, int]], *, clean: bool) -> None:
-        """One session less has each of these filters, with these options."""
+    def remove(self, subscriptions: Iterable[tuple[bytes, int]], *, clean: bool, linger: bool = False) -> None:
+        """One session less has each of these filters, with these options; with `linger` it may come back soon."""
         for name, options in subscriptions:
             if is_local(name):
                 continue
@@ -78,11 +89,24 @@ class Routes:
             route.sessions -= 1
             route.clean -= clean
             route.direct -= is_direct(options, clean)
-            if not route.sessions:
-                del self._known[name]
-                self._journal.change(("unroute", name))
-            else:
+            if route.sessions:
                 self._announce(name, route)
+            elif linger and route.announced[IN_QUEUES]:
+                self._lingering[name] = time.monotonic()
+            else:
+                self._withdraw(name)
+
+    def tick(self, now: float) -> None:
+        """Withdraw routes that have lingered for long enough."""
+        for name, since in [*islice(self._lingering.items(), WITHDRAWN_AT_ONCE)]:
+            if now - since < LINGER_SECONDS:
+                break
+            del self._lingering[name]
+            self._withdraw(name)
+
+    def _withdraw(self, name: bytes) -> None:
+        del self._known[name]
+        self._journal.change(("unroute", name))
 
     def _grow(self, name: bytes, route: Route, qos: int, clean: bool) -> None:
         route.direct += is_direct(qos, clean)

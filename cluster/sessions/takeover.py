@@ -196,7 +196,8 @@ class TakeOver(SessionOwner):
             claim.weight = session.subscription_weight
             for name, options in claim.filters.items():
                 self._routes.add(name, options, clean=False)
-        if len(plane.turn.journal):
+        # A route that has lingered may be new: its first client may have gone before all nodes had applied it.
+        if len(plane.turn.journal) or (claim.filters and self._barrier.is_behind):
             self._barrier.when_applied(welcome)
         else:
             welcome()
@@ -251,10 +252,11 @@ class TakeOver(SessionOwner):
         elif found is not None:
             will.publish(self._plane.router, session.client_id, found, claim.epoch)
         if session.kind == SessionKind.SHARED:
-            self._routes.remove(claim.filters.items(), clean=False)
+            stays = sessions.outlives_connection(session)
+            self._routes.remove(claim.filters.items(), clean=False, linger=stays and session.expiry != 0)
             messages = unfinished(session)
             sent = session_store.unload(session)
-            if not sessions.outlives_connection(session):
+            if not stays:
                 sessions.end(session)
         else:
             sessions.end(session, self._withdraw)

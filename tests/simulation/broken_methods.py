@@ -9,6 +9,7 @@ from flockmq.cluster.peers import wire
 from flockmq.cluster.peers.members import Members
 from flockmq.cluster.redis.store import RedisStore
 from flockmq.cluster.replication.barrier import Barrier
+from flockmq.cluster.replication.routes import Routes
 from flockmq.cluster.sessions.delayed_messages import RedisDelayed
 from flockmq.cluster.sessions.takeover import TakeOver
 from flockmq.cluster.sessions.wills import Wills
@@ -85,6 +86,18 @@ def confirm_early(handle: Any) -> Any:
             handle(self, *late)
 
     return handled
+
+
+def lingers_on(add: Any) -> Any:
+    """Of Routes: a route goes on to linger although a session has its filter again."""
+
+    def added(self: Routes, name: bytes, options: int, *, clean: bool) -> None:
+        since = self._lingering.get(name)
+        add(self, name, options, clean=clean)
+        if since is not None:
+            self._lingering[name] = since
+
+    return added
 
 
 def no_wills(buried: Any) -> Any:

@@ -59,6 +59,7 @@ DUE = (b"mq:later", b"mq:delayed", b"mq:expiring")  # keys with all that is stil
 FENCED = "fenced: "  # the beginning of a line in the log
 REJOINS = ("declared", STARTED_TWICE)  # parts of reasons for which a node rejoins although Redis has lost nothing
 COUNTED_FROM = "flockmq.cluster.replication.applied_changes.COUNTED_FROM"
+LINGER_SECONDS = "flockmq.cluster.replication.routes.LINGER_SECONDS"
 REDIS_PY = get_lib_version()
 REJOINED = "the node is ready again"  # the end of a line in the log
 
@@ -171,6 +172,8 @@ class Run:
                 stack.enter_context(patch("flockmq.cluster.ties.ClusterJournal", self._journal))
             if self.plan.log_seconds:
                 stack.enter_context(patch("flockmq.cluster.ties.REPAIR_LOG_SECONDS", self.plan.log_seconds))
+            if self.plan.linger_seconds:
+                stack.enter_context(patch(LINGER_SECONDS, self.plan.linger_seconds))
             if self.plan.counted_from:
                 stack.enter_context(patch(COUNTED_FROM, self.plan.counted_from))
             self.world = World(self.plan.seed, clock, self.story)

@@ -12,6 +12,7 @@ from flockmq.cluster.peers.members import Members
 from flockmq.cluster.peers.node_link import NodeLink
 from flockmq.cluster.redis.store import RedisStore
 from flockmq.cluster.replication.barrier import Barrier
+from flockmq.cluster.replication.routes import Routes
 from flockmq.cluster.replication.snapshot import SnapshotReader
 from flockmq.cluster.sessions.assignments import Assignments
 from flockmq.cluster.sessions.claim_reconciliation import ClaimReconciliation
@@ -245,6 +246,12 @@ ALL = (
         "G4",
         "Redis waits for the reports of a node that was declared dead",
         lua=(("  redis.call('ZREM', prefix .. 'applied', node)\n", ""),),
+    ),
+    Mutation(
+        "a lingering route goes",
+        "G4",
+        "a route that lingers is withdrawn although its client has come back",
+        methods=((Routes, "add", broken.lingers_on),),
     ),
     # ---- one connection ----
     Mutation(

@@ -83,6 +83,7 @@ class Plan:
     window: int = 0  # `shared.window`; 0 = as in the product
     log_seconds: int = 0  # that a node keeps its repair log; 0 = as in the product
     counted_from: int = 0  # other nodes from which on Redis counts applied changes; 0 = as in the product
+    linger_seconds: float = 0.0  # that routes linger; 0 = as in the product
     tenant: str = ""  # of all clients; empty: none
     limits: Limits = NO_LIMITS
     is_ordered: bool = False  # the group is declared, with the order `publisher`
