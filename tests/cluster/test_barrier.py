@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flockmq._speedups.base.msgpack import unpack
-from flockmq._speedups.codec.packets import Suback, Subscribe
+from flockmq._speedups.codec.packets import Publish, Suback, Subscribe
 from flockmq.cluster.peers.wire import applied
 from flockmq.cluster.replication.applied_changes import COUNTED_FROM
 from tests.conftest import StartCluster
@@ -193,3 +193,21 @@ def test_a_report_that_redis_refuses_is_repeated(alone: ClusterProcess) -> None:
         until(lambda: members.reported(members.node) == members.change)
         members.report(*members.names)
         assert isinstance(client.receive(), Suback)
+
+
+def test_ten_nodes(start_cluster: StartCluster) -> None:
+    """A message that any of them accepts after SUBACK arrives."""
+    cluster = start_cluster({"cluster.lease": 20}, nodes="abcdefghij")
+    until(lambda: cluster.redis.client().zcard("mq:applied") == 10)
+    publishers = [SocketClient(node.port, f"publisher {node.name}") for node in cluster.nodes]
+    payloads = [b"%d" % number for number in range(len(publishers))]
+    with SocketClient(cluster["a"].port, "c") as client:
+        for number in range(5):
+            client.subscribe((f"t/{number}", 0))
+            for publisher, payload in zip(publishers, payloads, strict=True):
+                publisher.send(Publish(f"t/{number}", payload))
+            assert (
+                sorted(packet.payload for _ in payloads if isinstance(packet := client.receive(), Publish)) == payloads
+            )
+    for publisher in publishers:
+        publisher.close()
