@@ -53,24 +53,19 @@ class AppliedChanges:
 
     def announce(self) -> None:
         """Reports to this node, and from it, may be lost: tell all nodes how far it is. They reply with reports."""
-        self._is_counted = self._counts
+        self._is_counted = len(self._barrier) >= COUNTED_FROM
         self._asked = 0
         self._link.publish(self._link.keys.all, wire.back(self._link.node_id, self._changes.last))
         self.note(self._link.node_id, self._changes.last)
 
     def report(self) -> None:
         """All received data is processed, and the turn will end: report the applied changes."""
-        if self._counts != self._is_counted and self._link.connected:
+        if (len(self._barrier) >= COUNTED_FROM) is not self._is_counted and self._link.connected:
             self.announce()
         if self._is_counted:
             self._report_to_redis()
-        else:
+        elif self._unreported:
             self._report_to_origins()
-
-    @property
-    def _counts(self) -> bool:
-        """Whether Redis counts."""
-        return len(self._barrier) >= COUNTED_FROM
 
     def _report_to_origins(self) -> None:
         for origin, change in self._unreported.items():
