@@ -32,13 +32,18 @@ class Claim:
     session: Session | None = None
     admitted: bool = False
     interval: int | None = None  # Session Expiry Interval; None = as configured
-    filters: dict[bytes, int] = field(default_factory=dict)  # of a persistent session: filter -> options
+    # of a persistent session: filter -> options, subscription identifier (0 = none)
+    filters: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     weight: int = 0  # of these filters
 
     @property
     def persistent(self) -> bool:
         """Whether the session outlives its connection, or did so until now."""
         return self.interval != 0 or self.present
+
+    def routed(self) -> Iterator[tuple[bytes, int]]:
+        """The filters with their options."""
+        return ((name, options) for name, (options, _) in self.filters.items())
 
 
 class Claims:

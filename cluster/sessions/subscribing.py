@@ -1,7 +1,7 @@
 """Subscriptions in a cluster: of persistent sessions they are changes for all nodes, of clean ones routes."""
 
 from ..._speedups.cluster.journal import ClusterJournal
-from ..._speedups.codec.topics import filter_weight
+from ..._speedups.codec.topics import filter_weight, is_shared
 from ..._speedups.net.connection import Connection
 from ..._speedups.session.session import Session
 from ..._speedups.session.subscriber import SessionKind
@@ -52,27 +52,34 @@ class ClusterSubscribing(Subscribing):
         for name, options in filters:
             options &= STORED_OPTIONS
             if claim is not None:
-                self._journal.change(("subscribed", session.client_id, session.session_id, name, options, identifier))
-                if name in claim.filters:
-                    self._routes.change(name, claim.filters[name], options, clean=False)
-                else:
-                    self._routes.add(name, options, clean=False)
-                    claim.weight += filter_weight(name)
-                claim.filters[name] = options
+                self._record(claim, session, name, (options, identifier))
             elif self._filters.subscribe(session, name, options, identifier):
                 self._routes.add(name, options, clean=True)
             else:
                 self._routes.change(name, options, options, clean=True)
         self._barrier.when_applied(done)
 
+    def _record(self, claim: Claim, session: Session, name: bytes, wanted: tuple[int, int]) -> None:
+        """Record a subscription of a persistent session, unless the session has it: many clients always subscribe."""
+        before = claim.filters.get(name)
+        if before == wanted and not is_shared(name):
+            return
+        options, identifier = claim.filters[name] = wanted
+        self._journal.change(("subscribed", session.client_id, session.session_id, name, options, identifier))
+        if before is not None:
+            self._routes.change(name, before[0], options, clean=False)
+        else:
+            self._routes.add(name, options, clean=False)
+            claim.weight += filter_weight(name)
+
     def unsubscribe(self, connection: Connection, session: Session, filters: list[bytes], done: Done) -> None:
         claim = self._claim_of(connection, session)
         for name in filters:
             if claim is not None:
-                if (options := claim.filters.pop(name, None)) is not None:
+                if (before := claim.filters.pop(name, None)) is not None:
                     claim.weight -= filter_weight(name)
                     self._journal.change(("unsubscribed", session.client_id, session.session_id, name))
-                    self._routes.remove([(name, options)], clean=False)
+                    self._routes.remove([(name, before[0])], clean=False)
             elif self._filters.unsubscribe(session, name):
                 self._routes.remove([(name, 0)], clean=True)
         self._barrier.when_applied(done)

@@ -192,9 +192,10 @@ class TakeOver(SessionOwner):
             self._journal.drop_held_will(claim.held_will)
         welcome = partial(admission.welcome, claim.connection, claim.packet, session, present=claim.present)
         if session.kind == SessionKind.SHARED:
-            claim.filters = dict(plane.router.filters.subscriptions_of(session))
+            subscriptions = plane.router.filters.all_of(session)
+            claim.filters = {name: (options, identifier) for name, options, identifier in subscriptions}
             claim.weight = session.subscription_weight
-            for name, options in claim.filters.items():
+            for name, options in claim.routed():
                 self._routes.add(name, options, clean=False)
         # A route that has lingered may be new: its first client may have gone before all nodes had applied it.
         if len(plane.turn.journal) or (claim.filters and self._barrier.is_behind):
@@ -253,7 +254,7 @@ class TakeOver(SessionOwner):
             will.publish(self._plane.router, session.client_id, found, claim.epoch)
         if session.kind == SessionKind.SHARED:
             stays = sessions.outlives_connection(session)
-            self._routes.remove(claim.filters.items(), clean=False, linger=stays and session.expiry != 0)
+            self._routes.remove(claim.routed(), clean=False, linger=stays and session.expiry != 0)
             messages = unfinished(session)
             sent = session_store.unload(session)
             if not stays:

@@ -17,6 +17,7 @@ from flockmq._speedups.codec.packets import (
     Publish,
     Pubrec,
     Pubrel,
+    Suback,
     Subscribe,
 )
 from tests.conftest import StartCluster
@@ -74,6 +75,41 @@ def test_a_session_that_comes_back_to_its_node_makes_no_change(cluster: ClusterP
     assert connected("a") == connected("a") == first
     assert connected("b") == first + 1
     assert connected("a") == connected("b") == first + 1
+
+
+def test_a_subscription_that_the_session_has_makes_no_change(cluster: ClusterProcess) -> None:
+    """Most clients subscribe at each connect. Other options or another identifier are a change, and retained messages
+    are sent in any case.
+    """
+    redis = cluster.redis.client()
+    with SocketClient(cluster["b"].port, "setter") as setter:
+        setter.send(Publish("t", b"kept", retain=True))
+
+    def changes() -> int:
+        return int(redis.get("mq:change") or 0)
+
+    def subscribed(identifier: int, qos: int) -> int:
+        """The client is back, and subscribes. Returns the number of changes."""
+        before = changes()
+        with SocketClient(
+            cluster["a"].port, "s", level=5, clean_start=False, properties={"session_expiry_interval": 600}
+        ) as client:
+            properties = {"subscription_identifier": identifier} if identifier else {}
+            client.send(Subscribe(7, [("t", qos)], properties))
+            assert isinstance(client.receive(), Suback)
+            retained = client.receive()
+            assert isinstance(retained, Publish) and retained.payload == b"kept"
+            client.send(Disconnect())
+        until(lambda: not redis.keys("mq:owned:*"))
+        return changes() - before
+
+    assert subscribed(5, 1) > 0
+    assert subscribed(5, 1) == 0
+    assert subscribed(6, 1) == 1
+    assert subscribed(6, 1) == 0
+    assert subscribed(6, 2) == 1
+    assert subscribed(0, 2) == 1
+    assert subscribed(0, 2) == 0
 
 
 def test_a_session_goes_from_node_to_node(cluster: ClusterProcess) -> None:
