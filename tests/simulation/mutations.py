@@ -688,7 +688,7 @@ ALL = (
         "never admitted",
         "G6",
         "a claim discards the delayed will of its session, also if its client is never admitted",
-        lua=(("    if state[4] == '' then\n      held.resume(prefix, cid)\n", "    if false then\n"),),
+        lua=(("    if is_held and state[4] == '' then\n      held.resume(prefix, cid)\n", "    if false then\n"),),
     ),
     Mutation(
         "waited for one that stood still",
