@@ -25,6 +25,8 @@ PAYLOAD = b"x" * 64
 SUBSCRIPTIONS = 1_000_000
 FILTERS_PER_CLIENT = 50
 RECEIVERS = 1000
+RETAINED = 1_000_000
+SENSORS = 10  # of each device with retained messages
 SIDE = 316  # number of sites, and of devices of each; with ten metrics each, as many topics as subscriptions
 
 
@@ -152,6 +154,31 @@ def _tree_match(seconds: float) -> float:
     return time_ns(match_all, seconds, len(names))
 
 
+@cache
+def _filled_retained() -> tuple[Any, float]:
+    """A tree with `RETAINED` messages of 64 bytes and topic names of 32 characters, and the bytes of each."""
+    tree = import_module("flockmq._speedups.routing.retained").RetainedTree()
+    meter = ProcessMeter([os.getpid()])
+    before = meter.resident_bytes()
+    for number in range(RETAINED):
+        tree.set(_retained_topic(number).encode(), PAYLOAD, 1)
+    return tree, (meter.resident_bytes() - before) / RETAINED
+
+
+def _retained_topic(number: int) -> str:
+    device, sensor = divmod(number, SENSORS)
+    return f"site{device % 100:03d}/area{device // 100 % 50:02d}/dev{device:06d}/sensor{sensor}"
+
+
+def _retained_bytes(seconds: float) -> float:
+    return _filled_retained()[1]
+
+
+def _retained_search(seconds: float) -> float:
+    tree = _filled_retained()[0]
+    return time_ns(lambda: sum(1 for _ in tree.matching(b"+/+/+/sensor3")), seconds, RETAINED // SENSORS)
+
+
 def _fan_out(seconds: float) -> float:
     router = _router()
     terms = import_module("flockmq._speedups.protocol.connection_terms").Terms()
@@ -178,6 +205,8 @@ MICROS = (
     Micro("validate a topic name", "ns", _validate_topic_name),
     Micro("1 M subscriptions, memory", "bytes each", _tree_bytes, limit=150),
     Micro("1 M subscriptions, match one topic name", "ns", _tree_match, limit=1000),
+    Micro("1 M retained messages, memory", "bytes each", _retained_bytes, limit=200),
+    Micro("1 M retained messages, find every tenth by +/+/+/sensor3, each", "ns", _retained_search),
     Micro("fan-out of a QoS 0 message to 1000 receivers, each", "ns", _fan_out),
 )
 
