@@ -251,7 +251,7 @@ def clients(node: Examined) -> Results:
             "clients",
             "note",
             f"messages were lost since the start: {figures}",
-            "`flockmq limits` shows which limit was reached; deploy/docs/RUNBOOK.md has the counters",
+            "`flockmq limits` shows which limit was reached",
         )
 
 

@@ -11,7 +11,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
 
 from ..base.cursor cimport write_varint
-from ..codec.publish cimport FLAG_RETAIN, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER
+from ..codec.publish cimport FLAG_RETAIN, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER, is_reserved
 from ..codec.tenants cimport TENANT_LEVELS, begins_tenant
 from ..session.message cimport (
     Message, Publication, message_hold, message_new, message_payload, message_properties, message_release, message_size,
@@ -72,8 +72,10 @@ cdef class RetainedTree:
         return self.tenants.of(message.data, message.topic_length) if self.tenants is not None else None
 
     cdef bint has_room(self, Message* message) except -1:
-        """Whether the message may be kept: the limits allow it, or it replaces one at least as large."""
+        """Whether the message may be kept: the limits allow it, it replaces one at least as large, or is of $SYS."""
         cdef Message* before
+        if is_reserved(message.data, message.topic_length):
+            return True
         if self.fits(self.tenant_of(message), message):
             return True
         before = self.message_of(message.data, message.topic_length)
@@ -126,8 +128,11 @@ cdef class RetainedTree:
         return message.expires if message != NULL else 0
 
     cdef int count_message(self, const Message* message, int n) except -1:
-        """Add a message, or with `n` -1 take one from the totals of the node and of its tenant."""
-        cdef Tenant tenant = self.tenant_of(message)
+        """Add a message, or with `n` -1 take one from the totals of the node and of its tenant; $SYS does not count."""
+        cdef Tenant tenant
+        if is_reserved(message.data, message.topic_length):
+            return 0
+        tenant = self.tenant_of(message)
         self.count += n
         self.message_bytes += n * memory_of(message)
         if tenant is not None:

@@ -26,7 +26,7 @@ LOG = re.compile(r"log/(\d{20}\.log)", re.ASCII)
 NODE, CLUSTER = "node", "cluster"  # kinds
 FORM = 1  # of the archive
 CHUNK = 1 << 20  # bytes
-ANOTHER = "take another backup: `flockmq backup --verify FILE` checks one"
+ANOTHER = "use an older backup"
 
 
 def now() -> str:

@@ -33,6 +33,7 @@ class ClientConnection(asyncio.Protocol):
         self._lost = lost
         self._reason = ""  # why the client ends the connection, if it does
         self._reason_code = 0  # of the broker's DISCONNECT
+        self._heard = False  # whether the broker has sent anything
         self.reading_paused = False
         self.closed = asyncio.Event()
         self.writable = asyncio.Event()
@@ -68,14 +69,16 @@ class ClientConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
 
     def data_received(self, data: bytes) -> None:
+        self._heard = True
         self._received(self, data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        reason = self._reason or (str(exc) if exc else "the broker closed the connection")
+        reason = self._reason or (reason_of(exc) if exc else "the broker closed the connection")
+        hint = "" if self._heard or self._reason else "does that port speak TLS, or has it a limit of connections?"
         self.closed.set()
         self.writable.set()
         text = f"connection to {self._options.address} lost: {reason}"
-        self._lost(self, ConnectionLostError(text, reason_code=self._reason_code))
+        self._lost(self, ConnectionLostError(text, hint, reason_code=self._reason_code))
 
     def pause_writing(self) -> None:
         self.writable.clear()

@@ -6,6 +6,7 @@ from ..config.toml_text import to_toml
 from .parser import Parser
 from .settings import add_settings, overrides
 
+ABOUT = "Check the configuration a node would start with; `flockmq audit` examines the files that it names."
 EXAMPLES = """\
   flockmq check-config --config /etc/flockmq.toml
   FLOCKMQ_STORE_URL=memory flockmq check-config --set limits.max_inflight=20"""
@@ -13,7 +14,7 @@ EXAMPLES = """\
 
 def run(arguments: list[str]) -> int:
     """Print the configuration as TOML with origins; an error raises ConfigError."""
-    parser = Parser("check-config", "Check the configuration a node would start with.", "[OPTION...]", EXAMPLES)
+    parser = Parser("check-config", ABOUT, "[OPTION...]", EXAMPLES)
     add_settings(parser)
     args = parser.parse(arguments)
     loaded = trace(overrides(args), file=args.config)

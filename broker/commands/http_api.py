@@ -114,12 +114,16 @@ def response(
         with urllib.request.urlopen(request, timeout=timeout) as found:
             yield cast(HTTPResponse, found)
     except HTTPError as error:
-        hint = "--token-file FILE names a token" if error.code in (401, 403) else ""
+        hint = (
+            "--token-file FILE names a file with a token, as `flockmq token` has printed it"
+            if error.code in (401, 403)
+            else ""
+        )
         raise FlockError(f"{args.url} refuses: {_reason(error)}", hint) from error
     except (URLError, HTTPException, OSError) as error:
         reason = getattr(error, "reason", error)
         text = getattr(reason, "strerror", None) or str(reason)
-        hint = "a node answers here if it was started with --http HOST:PORT"
+        hint = "start the node with --http HOST:PORT, or name its address (--url; for backup, the second argument)"
         raise FlockError(f"{args.url} does not answer: {text}", hint) from error
 
 

@@ -26,6 +26,8 @@ class Parser(argparse.ArgumentParser):
         args, unknown = self.parse_known_args(arguments)
         if unknown:
             near = nearest(unknown[0].partition("=")[0], self._option_string_actions)
+            if not near and "--config" in self._option_string_actions and unknown[0].endswith(".toml"):
+                near = f"--config {unknown[0]}"
             hint = f"did you mean {near}?" if near else f"`{self.prog} --help` explains"
             raise UsageError(f"unknown argument {unknown[0]!r}", hint)
         return args

@@ -188,7 +188,7 @@ class LimitsConfig:
     )
     max_retained_messages: int = option(
         2_000_000,
-        "Topic names with a retained message; above, messages for new ones are not retained.",
+        "Topic names with a retained message, without $SYS; above, messages for new ones are not retained.",
         Integer(0, COUNT_MAX),
         reloadable=True,
     )

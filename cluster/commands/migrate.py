@@ -119,6 +119,8 @@ def redis_place(text: str, config: Config) -> "RedisPlace":
 
 def redis_address(text: str, config: Config) -> "RedisAddress":
     """The address of Redis at this URL. Raises UsageError."""
+    if ":" not in text:
+        raise UsageError(f"{text!r} is no place for state", "sqlite:PATH and redis://HOST:PORT are")
     try:
         from ..redis.clients import RedisAddress
     except ModuleNotFoundError as error:

@@ -27,7 +27,8 @@ from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 
 STORE = "flockmq.db"
-HTTP: dict[str, object] = {"http.listen": "127.0.0.1:0"}
+LONG_QUEUES: dict[str, object] = {"limits.max_queued_messages": 1_000_000}  # as long as a publisher goes on
+HTTP: dict[str, object] = {"http.listen": "127.0.0.1:0", **LONG_QUEUES}
 
 
 class Publisher:
@@ -128,7 +129,7 @@ def test_a_running_node(tmp_path: Path) -> None:
 
 
 def test_a_stopped_node(tmp_path: Path) -> None:
-    running = BrokerProcess(tmp_path, "sqlite").start()
+    running = BrokerProcess(tmp_path, "sqlite", LONG_QUEUES).start()
     subscribe(running.port)
     backup, place = tmp_path / "b.tar", tmp_path / "restored"
     store = f"sqlite:{tmp_path / STORE}"
@@ -171,7 +172,7 @@ def test_a_copy_of_the_files_while_the_node_stands_still(tmp_path: Path) -> None
 
 def test_the_store_of_a_running_node_is_not_read_by_others(tmp_path: Path) -> None:
     """So nobody can take half of it for a backup."""
-    running = BrokerProcess(tmp_path, "sqlite").start()
+    running = BrokerProcess(tmp_path, "sqlite", LONG_QUEUES).start()
     script = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('SELECT * FROM block')"
     done = subprocess.run(["python3", "-c", script, tmp_path / STORE], capture_output=True, text=True, timeout=DEADLINE)
     assert "database is locked" in done.stderr
