@@ -37,7 +37,7 @@ cdef enum:
     STEP_WEIGHT = 128          # bytes that a change or a release counts, so that a block has some 2000: see PUSHES_MAX
     PUSHES_MAX = 1000          # entries for queues in a block: Redis executes nothing else, for 5 us or more each
 
-NO_ACKS = pack([])
+NO_ACKS = pack([[], []])
 
 
 cdef int add(Items* list, uint32_t session, uint8_t kind, uint64_t number, uint32_t size=0) except -1:

@@ -7,7 +7,7 @@ from .commit_block cimport Forward, Items, Queued
 from ..session.journal cimport Journal
 
 cdef enum:
-    FIRST_MESSAGE = 13         # place of the first message among the arguments of flockmq_commit
+    FIRST_MESSAGE = 15         # place of the first message among the arguments of flockmq_commit
 
 
 cdef list pack_messages(const Queued* messages, Py_ssize_t count, dict identifiers_of, dict of_groups, dict heads_of,

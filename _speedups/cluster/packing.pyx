@@ -247,25 +247,60 @@ cdef int pack_handshakes(Buffer* b, Pool* pool, const Items* handshakes, uint8_t
     return 0
 
 
+cdef bint in_order(const Item* items, Py_ssize_t count) noexcept:
+    """Whether the entries are done, and follow each other."""
+    cdef Py_ssize_t i
+    for i in range(count):
+        if items[i].kind != DONE or items[i].number != items[0].number + i:
+            return False
+    return True
+
+
+cdef uint64_t size_of(const Item* items, Py_ssize_t count) noexcept:
+    """The bytes of those that are done."""
+    cdef uint64_t size = 0
+    cdef Py_ssize_t i
+    for i in range(count):
+        size += items[i].size if items[i].kind == DONE else 0
+    return size
+
+
 cdef bytes pack_acks_of(Pool* pool, list sessions, Py_ssize_t first, Py_ssize_t end, Py_ssize_t used,
                         const Py_ssize_t* counts, const Item* items):
     """The text for some sessions of the block, `used` of which have items; `items` are theirs, in order."""
     cdef Buffer b = Buffer(NULL, 0, 0, 0, 0)
-    cdef Py_ssize_t i, j, received
+    cdef Py_ssize_t i, j, received, ordered = 0
+    cdef const Item* item = items
     cdef uint64_t size
     cdef Session session
     cdef bytes client_id
     try:
-        put_array(&b, pool, used)
         for i in range(first, end):
-            if counts[i] == 0:
+            ordered += counts[i] > 0 and in_order(item, counts[i])
+            item += counts[i]
+        put_array(&b, pool, 2)
+        put_array(&b, pool, 5 * ordered)
+        item = items
+        for i in range(first, end):
+            if counts[i] > 0 and in_order(item, counts[i]):
+                session = sessions[i]
+                client_id = session.client_id
+                put_text(&b, pool, client_id, len(client_id))
+                put_number(&b, pool, session.session_id)
+                put_number(&b, pool, item.number)
+                put_number(&b, pool, counts[i])
+                put_number(&b, pool, size_of(item, counts[i]))
+            item += counts[i]
+        put_array(&b, pool, used - ordered)
+        for i in range(first, end):
+            if counts[i] == 0 or in_order(items, counts[i]):
+                items += counts[i]
                 continue
             session = sessions[i]
             client_id = session.client_id
-            received, size = 0, 0
+            received, size = 0, size_of(items, counts[i])
             for j in range(counts[i]):
                 received += items[j].kind == RECEIVED
-                size += items[j].size if items[j].kind == DONE else 0
             put_array(&b, pool, 5)
             put_text(&b, pool, client_id, len(client_id))
             put_number(&b, pool, session.session_id)
@@ -286,10 +321,7 @@ cdef bytes pack_acks_of(Pool* pool, list sessions, Py_ssize_t first, Py_ssize_t 
 
 
 cdef list pack_acks(Pool* pool, Items* acks, list sessions):
-    """Texts of [client id, incarnation, numbers that are done, [number with PUBREC, bytes ...], bytes that are done].
-
-    There is one for each session. Redis frees so many bytes.
-    """
+    """Texts with the acknowledgements of clients: `ACKS` in cluster/redis/calls.py. Redis frees so many bytes."""
     cdef Py_ssize_t* counts = NULL
     cdef Py_ssize_t first = 0, end, done = 0, used, size
     cdef list texts = []

@@ -25,7 +25,14 @@ EXAMPLES = """\
 HEARTBEAT_PAUSE = 0.1  # seconds between two reads
 SAMPLE = 5000  # keys
 AT_ONCE = 500
-SESSION_KINDS = {"s": "sessions", "q": "queues", "st": "QoS states", "in": "QoS 2 received", "subs": "subscriptions"}
+SESSION_KINDS = {
+    "s": "sessions",
+    "q": "long queues",
+    "st": "QoS states",
+    "in": "QoS 2 received",
+    "subs": "subscriptions",
+    "rare": "rare fields",
+}
 NODE_KINDS = {"node": "nodes", "routes": "routes", "wills": "wills", "log": "logs", "owned": "owned sessions"}
 SINGLE_KINDS = {"retained": "retained messages", "changes": "changes", "sessions": "index of sessions"}
 
@@ -86,7 +93,7 @@ def read(cluster: Cluster, seconds: float) -> dict[str, Any]:
     logs = log_status.read_logs(client, keys)
     with client.pipeline(transaction=False) as pipe:
         pipe.get(f"{prefix}layout")
-        pipe.zcard(f"{prefix}sessions")
+        pipe.scard(f"{prefix}sessions")
         pipe.hlen(f"{prefix}retained")
         pipe.get(f"{prefix}change")
         layout, sessions, retained, change = pipe.execute()

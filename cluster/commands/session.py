@@ -10,13 +10,14 @@ from typing import Any
 from ...broker.commands.output import print_json, size, table, text
 from ...broker.commands.parser import Parser
 from ...broker.errors import FlockError
+from ..redis.packed_session import PackedSession
 from .connection import Cluster, add_redis_options, connected
 
 EXAMPLES = """\
   flockmq session show pump-17 --redis redis://10.0.0.5:6379
   flockmq session kick pump-17       # ends its connection; it may come back
   flockmq session purge pump-17      # ends its connection, forgets its subscriptions and queue"""
-LEVELS = {"3": "MQTT 3.1", "4": "MQTT 3.1.1", "5": "MQTT 5.0"}
+LEVELS = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
 RECEIVED, DONE = b"r", b"d"
 
 
@@ -82,47 +83,57 @@ def read(cluster: Cluster, client_id: bytes) -> dict[str, Any]:
     Raises:
         FlockError: there is none.
     """
-    prefix = cluster.keys.prefix
+    keys = cluster.keys
     with cluster.client.pipeline() as pipe:
-        pipe.hgetall(prefix + b"s:" + client_id)
-        pipe.zscore(prefix + b"sessions", client_id)
-        pipe.llen(prefix + b"q:" + client_id)
-        pipe.hvals(prefix + b"st:" + client_id)
-        pipe.hkeys(prefix + b"in:" + client_id)
-        pipe.hgetall(prefix + b"subs:" + client_id)
+        pipe.get(keys.session(client_id))
+        pipe.llen(keys.queue(client_id))
+        pipe.hvals(keys.states(client_id))
+        pipe.hkeys(keys.awaiting(client_id))
+        pipe.hgetall(keys.subscriptions(client_id))
         pipe.time()
-        found, seen, queued, states, awaited, subscriptions, (now, _) = pipe.execute()
+        found, listed, states, awaited, subscriptions, (now, _) = pipe.execute()
     if not found:
         raise missing(cluster, client_id)
-    fields = {text(name): text(value) for name, value in found.items()}
-    owner = fields.get("o", "")
+    session = decoded(client_id, found)
+    owner = text(session.owner)
     node = name_of(cluster, owner) if owner else ""
-    head = int(fields.get("h", 1))
-    sent = max(0, min(int(fields.get("n", 1)) - head, queued))
+    queued = listed if session.listed else len(session.entries)
     return {
         "client_id": text(client_id),
-        "persistent": fields.get("p") == "1",
-        "user": fields.get("u", ""),
+        "persistent": session.persistent,
+        "user": text(session.user),
         "connected": bool(owner and node),
         "owner": owner,
         "node": node,
-        "last_seen": None if seen is None else int(seen),
-        "seconds_ago": None if seen is None else max(0, int(now) - int(seen)),
-        "protocol": LEVELS.get(fields.get("l", ""), fields.get("l", "")),
-        "epoch": int(fields.get("e", 0)),
-        "made_at_epoch": int(fields.get("x", 0)),
-        "waits_for": [part.partition("=")[2] for part in fields.get("w", "").split(",") if part],
-        "fights": int(fields.get("f") or 0),
+        "last_seen": session.since,
+        "seconds_ago": max(0, int(now) - session.since),
+        "protocol": LEVELS.get(session.level, str(session.level)),
+        "epoch": session.epoch,
+        "made_at_epoch": session.incarnation,
+        "waits_for": [part.partition("=")[2] for part in text(session.waits).split(",") if part],
+        "fights": session.fights,
         "queued_messages": queued,
-        "queued_bytes": int(fields.get("b", 0)),
-        "first_number": head,
-        "may_be_sent": sent,
+        "queued_bytes": session.queued_bytes,
+        "first_number": session.head,
+        "may_be_sent": max(0, min(session.sent - session.head, queued)),
         "pubrec_received": states.count(RECEIVED),
         "done_out_of_order": states.count(DONE),
         "awaiting_pubrel": sorted(int(packet_id) for packet_id in awaited),
-        "session_expiry_interval": int(fields["i"]) if fields.get("i") else None,
+        "session_expiry_interval": int(session.interval) if session.interval else None,
         "subscriptions": {text(name): int(stored.partition(b";")[0]) for name, stored in sorted(subscriptions.items())},
     }
+
+
+def decoded(client_id: bytes, found: bytes) -> PackedSession:
+    """A session.
+
+    Raises:
+        FlockError: it is damaged.
+    """
+    try:
+        return PackedSession.decode(found)
+    except ValueError as error:
+        raise FlockError(f"{text(client_id)}: {error}", "`flockmq session purge` ends it") from error
 
 
 def show(session: dict[str, Any], *, as_json: bool) -> None:

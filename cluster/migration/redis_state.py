@@ -7,6 +7,7 @@ that wait again, wills that are due.
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from ..._speedups.cluster.message_codec import (
@@ -21,6 +22,17 @@ from ...broker.config.schema import Config
 from ...broker.core.session_expiry import NEVER
 from ...broker.core.will import Will
 from ..redis.keys import Keys
+from ..redis.packed_session import (
+    AWAITED,
+    GROUPED,
+    LISTED,
+    NO_MESSAGE,
+    PERSISTENT,
+    RARE_BIT,
+    PackedSession,
+    is_short,
+    size_of,
+)
 from ..sessions.wills import decode_will, encode_will
 from .state import (
     Moved,
@@ -40,10 +52,9 @@ Client = Any  # a redis.Redis whose replies are bytes: its types also allow text
 AT_ONCE = 200  # sessions in one pipeline
 PIPELINE_BYTES = 4 << 20
 ENTRIES = 500  # of a queue or a hash in one reply
-SESSION_FIELDS = ("o", "x", "p", "l", "h", "n", "w", "u", "i", "d", "e")
-LATE = 2**53 - 1  # in `sessions`: the session has its own interval
+MINUTE = 60  # seconds of a set of sessions that have no interval, and of one that ends much later
+EXACT = 3600  # seconds: a longer interval ends with a minute
 DONE, RECEIVED = b"d", b"r"
-NO_MESSAGE = encode_message(b"", b"", 2, False)  # of an entry whose message no client needs any more
 
 
 class RedisState(State):
@@ -84,29 +95,30 @@ class RedisState(State):
     # ---- sessions ----
 
     def sessions(self) -> Iterator[StoredSession]:
-        start = 0
-        while found := self._client.zrange(self._keys.sessions, start, start + AT_ONCE - 1, withscores=True):
-            yield from self._some_sessions(found)
-            start += len(found)
+        found = self._client.sscan_iter(self._keys.sessions, count=AT_ONCE)
+        while some := list(islice(found, AT_ONCE)):
+            yield from self._some_sessions(some)
 
-    def _some_sessions(self, found: list[tuple[bytes, float]]) -> Iterator[StoredSession]:
+    def _some_sessions(self, found: list[bytes]) -> Iterator[StoredSession]:
         keys, pipe = self._keys, self._client.pipeline(transaction=False)
-        for client_id, _ in found:
-            pipe.hmget(keys.session(client_id), *SESSION_FIELDS)
+        for client_id in found:
+            pipe.get(keys.session(client_id))
+            pipe.hget(keys.rare(client_id), "d")
             pipe.llen(keys.queue(client_id))
             pipe.hgetall(keys.states(client_id))
             pipe.hgetall(keys.awaiting(client_id))
             pipe.hgetall(keys.subscriptions(client_id))
-            pipe.zscore(keys.expiring, client_id)
         replies = pieces(pipe.execute(), 6)
-        for (client_id, since), reply in zip(found, replies, strict=True):
-            fields, length, states, awaiting, subscriptions, deadline = reply
-            if fields[1] is not None and fields[2] == b"1":
-                session = self._session(client_id, since, fields, length)
-                if session.interval is not None and not fields[0]:
-                    session.deadline = int(deadline or 0)
-                if length:
+        for client_id, reply in zip(found, replies, strict=True):
+            text, delayed, length, states, awaiting, subscriptions = reply
+            packed = PackedSession.decode(text) if text else None
+            if packed is not None and packed.incarnation and packed.persistent:
+                session = self._session(client_id, packed, length, delayed)
+                if packed.listed:
                     self._read_queue(session, states)
+                else:
+                    self._add_entries(session, packed.entries, states)
+                self._drop_done(session)
                 for packet_id, message in awaiting.items():
                     session.awaiting[int(packet_id)] = message_of(split_progress(message)[1])
                 for name, stored in subscriptions.items():
@@ -116,34 +128,43 @@ class RedisState(State):
                         self._groups[name] = None
                 yield session
 
-    def _session(self, client_id: bytes, since: float, fields: list[bytes | None], length: int) -> StoredSession:
-        owner, number, _, level, head, sent, waits, user, interval, delayed, epoch = fields
-        session = StoredSession(client_id, int(number or 0), int(level or 4), user or b"")
-        session.head = int(head or 1)
-        session.tail = session.head + length
-        session.sent = int(sent or 1)
-        if owner or waits:  # its connection has not been released
+    def _session(self, client_id: bytes, packed: PackedSession, length: int, delayed: bytes | None) -> StoredSession:
+        session = StoredSession(client_id, packed.incarnation, packed.level, packed.user)
+        session.head = packed.head
+        session.tail = session.head + (length if packed.listed else len(packed.entries))
+        session.sent = packed.sent
+        if packed.owner or packed.waits:  # its connection has not been released
             session.sent = max(session.sent, session.tail)
         session.tail = max(session.tail, session.sent)
-        for own in (delayed, epoch):
-            if own:
-                self._epochs[own] = client_id
-        if interval:
-            session.interval = int(interval)
-        elif self._config.mqtt.session_expiry and not owner:
-            session.deadline = int(since) * 1000 + int(self._config.mqtt.session_expiry * 1000)
+        self._epochs[b"%d" % packed.epoch] = client_id
+        if delayed:
+            self._epochs[delayed] = client_id
+        configured, seconds = int(self._config.mqtt.session_expiry), None
+        if packed.interval:
+            session.interval = seconds = int(packed.interval)
+        if session.interval is None and configured:
+            seconds = configured
+        if seconds is not None and seconds != NEVER and not packed.owner:
+            session.deadline = (packed.since + seconds) * 1000
         return session
 
     def _read_queue(self, session: StoredSession, states: dict[bytes, bytes]) -> None:
         start = 0
         while found := self._client.lrange(self._keys.queue(session.client_id), start, start + ENTRIES - 1):
-            for n, value in enumerate(found, session.head + start):
-                state = states.get(b"%d" % n)
-                if state != DONE:
-                    session.queue[n] = queued_of(value, state == RECEIVED)
+            self._add_entries(session, found, states, start)
             start += len(found)
             if len(found) < ENTRIES:
                 break
+
+    def _add_entries(
+        self, session: StoredSession, entries: list[bytes], states: dict[bytes, bytes], start: int = 0
+    ) -> None:
+        for n, value in enumerate(entries, session.head + start):
+            state = states.get(b"%d" % n)
+            if state != DONE:
+                session.queue[n] = queued_of(value, state == RECEIVED)
+
+    def _drop_done(self, session: StoredSession) -> None:
         while session.head < session.tail and session.head not in session.queue:
             session.head += 1
 
@@ -263,31 +284,34 @@ class KeyWriter:
 
     def _write_session(self, session: StoredSession) -> None:
         keys, client_id = self._keys, session.client_id
-        size, states = self._write_queue(session)
-        acked = [*states.values()].count(DONE)
+        entries, states = entries_of(session)
         shares = [entry.share for entry in session.queue.values() if entry.share is not None]
-        self._pipe.hset(
-            keys.session(client_id),
-            mapping={
-                "o": "",
-                "e": session.number,
-                "x": session.number,
-                "p": 1,
-                "l": session.level,
-                "h": session.head,
-                "n": session.sent,
-                "z": len(states),
-                "w": "",
-                "f": 0,
-                "t": 0,
-                "u": session.user,
-                "i": "" if session.interval is None else session.interval,
-                **({"g": 1} if shares else {}),
-                **({"a": acked} if acked else {}),
-                **self._queued_bytes(client_id, size),
-            },
+        listed = not is_short(entries)
+        packed = PackedSession(
+            session.number,
+            session.number,
+            head=session.head,
+            marks=len(states),
+            done=[*states.values()].count(DONE),
+            flags=PERSISTENT
+            | (GROUPED if shares else 0)
+            | (AWAITED if session.awaiting else 0)
+            | (LISTED if listed else 0),
+            sent=session.sent,
+            since=self._begin_expiry(session),
+            level=session.level,
+            user=session.user,
+            interval=b"" if session.interval is None else b"%d" % session.interval,
+            entries=[] if listed else entries,
+            listed_bytes=size_of(entries),
         )
-        self._begin_expiry(session)
+        self._pipe.set(keys.session(client_id), packed.encode())
+        self._pipe.sadd(keys.sessions, client_id)
+        self._count_bytes(client_id, packed.queued_bytes)
+        if listed:
+            self._write_list(client_id, entries)
+        if states:
+            self._pipe.hset(keys.states(client_id), mapping=states)
         if shares:
             due = self._state.clock + round(self._config.shared.redispatch * 1000)
             self._pipe.zadd(keys.grace, {client_id: due})
@@ -296,43 +320,38 @@ class KeyWriter:
             if share.key >= 0 and bound.get(share.key, (0, b""))[0] <= share.place:
                 bound[share.key] = (share.place, client_id)
 
-    def _queued_bytes(self, name: bytes, size: int) -> dict[str, int]:
-        """The field with the bytes of a queue. They are added to the sum of its tenant, if its name has one."""
+    def _count_bytes(self, name: bytes, size: int) -> None:
+        """Add the bytes of a queue to the sum of its tenant, if its name has one."""
         if prefix := split_tenant(name)[0]:
             self._pipe.hincrby(self._keys.queued_tenants, prefix, size)
-        return {"b": size}
 
-    def _begin_expiry(self, session: StoredSession) -> None:
-        client_id, interval, deadline = session.client_id, session.interval, session.deadline
-        since = LATE
+    def _begin_expiry(self, session: StoredSession) -> int:
+        """Put the session where it waits for its end; returns the second since which it is offline."""
+        client_id, interval, now = session.client_id, session.interval, self._state.clock // 1000
         if interval is None:
-            since = self._state.clock // 1000
-            if deadline and self._config.mqtt.session_expiry:
-                left = (deadline - self._state.clock) / 1000
-                since -= max(0, round(self._config.mqtt.session_expiry - left))
+            since = now
+            if session.deadline and self._config.mqtt.session_expiry:
+                since = max(0, since - max(0, round(self._config.mqtt.session_expiry + now - session.deadline / 1000)))
+            second = since - since % MINUTE
+            index, key = self._keys.offline, self._keys.offline_since(second)
         elif interval != NEVER:
-            self._pipe.zadd(self._keys.expiring, {client_id: deadline or self._state.clock + interval * 1000})
-        self._pipe.zadd(self._keys.sessions, {client_id: since})
+            since = max(0, session.deadline // 1000 - interval) if session.deadline else now
+            second = since + interval + 1
+            if interval >= EXACT:
+                second += -second % MINUTE
+            index, key = self._keys.ending, self._keys.ending_at(second)
+        else:
+            return now
+        self._pipe.sadd(key, client_id)
+        self._pipe.zadd(index, {b"%d" % second: second * 1000})
+        return since
 
-    def _write_queue(self, session: StoredSession) -> tuple[int, dict[str, bytes]]:
-        """Write the queue without gaps; returns its bytes, and its states by number."""
-        values, states = [], {}
-        for n in range(session.head, session.tail):
-            entry = session.queue.get(n)
-            if entry is None:
-                states[str(n)] = DONE
-            elif entry.message is None:
-                states[str(n)] = RECEIVED
-            values.append(value_of(entry))
-        queue = self._keys.queue(session.client_id)
-        for some in pieces(values, ENTRIES):
-            self._pipe.rpush(queue, *some)
+    def _write_list(self, client_id: bytes, entries: list[bytes]) -> None:
+        for some in pieces(entries, ENTRIES):
+            self._pipe.rpush(self._keys.queue(client_id), *some)
             self._size += sum(map(len, some))
             if self._size >= PIPELINE_BYTES:
                 self._execute()
-        if states:
-            self._pipe.hset(self._keys.states(session.client_id), mapping=states)
-        return sum(len(value) for value in values if value != NO_MESSAGE), states
 
     # ---- groups ----
 
@@ -355,8 +374,8 @@ class KeyWriter:
                 if settings.get("last_value"):
                     pipe.hset(keys.group_topics(group.name), message.topic, f"{share.place} {share.place}")
                 yield
-            counted = self._queued_bytes(group.name.split(b"/", 2)[2], size)
-            pipe.hset(keys.group(group.name), mapping={"n": group.last, **counted, **options_of(settings)})
+            self._count_bytes(group.name.split(b"/", 2)[2], size)
+            pipe.hset(keys.group(group.name), mapping={"n": group.last, "b": size, **options_of(settings)})
             if group.declaration:
                 pipe.hset(keys.declared_groups, group.name, group.declaration)
                 pipe.sadd(keys.group_subscribers(group.name), b"d:")
@@ -385,8 +404,10 @@ class KeyWriter:
                 due = self._state.clock + 1000 * (will.delay if interval is None else min(will.delay, interval))
             self._pipe.hset(self._keys.delayed_wills, str(self._epoch), encode_will(stored.client_id, will))
             self._pipe.zadd(self._keys.delayed, {str(self._epoch): due or 0})
-            if stored.is_current and due is not None:  # the client may come back before
-                self._pipe.hset(self._keys.session(stored.client_id), "d", self._epoch)
+            is_known = stored.is_current and stored.client_id in self._intervals
+            if is_known and due is not None:  # the client may come back before
+                self._pipe.hset(self._keys.rare(stored.client_id), "d", self._epoch)
+                self._pipe.setbit(self._keys.session(stored.client_id), RARE_BIT, 1)
             self.moved.wills += 1
             yield
 
@@ -423,6 +444,19 @@ def queued_of(value: bytes, received: bool) -> Queued:
     if received:
         return Queued(None, share=share)
     return Queued(message_of(message), as_published, identifiers, share)
+
+
+def entries_of(session: StoredSession) -> tuple[list[bytes], dict[str, bytes]]:
+    """The queue of a session without gaps, and its states by number."""
+    entries, states = [], {}
+    for number in range(session.head, session.tail):
+        entry = session.queue.get(number)
+        if entry is None:
+            states[str(number)] = DONE
+        elif entry.message is None:
+            states[str(number)] = RECEIVED
+        entries.append(value_of(entry))
+    return entries, states
 
 
 def value_of(entry: Queued | None) -> bytes:

@@ -52,7 +52,7 @@ class ClusterNodes(Nodes):
 
     async def redis_use(self) -> RedisUse:
         with away_is_not_now():
-            sessions = int(await self._link.ask("ZCARD", self._link.keys.sessions))
+            sessions = int(await self._link.ask("SCARD", self._link.keys.sessions))
             try:
                 found = info_fields(await self._link.ask("INFO", "memory"))
             except LinkError as error:

@@ -51,6 +51,24 @@ DAMAGED = Turns({"owner": OneOf(("client", "group", "node", "common")), "name": 
 HANDED_OUT: Mapping[str, Kind] = {"assignments": ASSIGNMENTS, "totals": TOTALS, "given": GIVEN, "damaged": DAMAGED}
 WILLS = Turns({"epoch": NUMBER, "will": TEXT})
 
+# The outcomes of a claim.
+CLAIMED: Mapping[str, Mapping[str, Kind]] = {
+    "ok": {
+        "epoch": NUMBER,
+        "present": FLAG,
+        "incarnation": NUMBER,
+        "waits": Turns({"epoch": NUMBER, "node": TEXT}),
+        "fights": NUMBER,
+        "old_will": TEXT,
+        "will_epoch": NUMBER,
+        "stored": Turns({"head": NUMBER, "sent": NUMBER, "queue": TEXT}),
+    },
+    "full": {},
+    "denied": {},
+    "taken": {},
+    "damaged": {"key": TEXT, "reason": TEXT},
+}
+
 # The records of a change, by their kinds.
 CHANGES: Mapping[str, Mapping[str, Kind]] = {
     "subscribed": {
@@ -114,16 +132,23 @@ BLOCK = Fields(
         "tenants": Turns({"tenant": TEXT, "most_bytes": NUMBER}),
     }
 )
-ACKS = ListOf(
-    Fields(
-        {
-            "client_id": TEXT,
-            "incarnation": NUMBER,
-            "done": ListOf(NUMBER),
-            "received": Turns({"number": NUMBER, "bytes": NUMBER}),
-            "bytes": OPTIONAL,
-        }
-    )
+ACKS = Fields(
+    {
+        "in_order": Turns(
+            {"client_id": TEXT, "incarnation": NUMBER, "first": NUMBER, "count": NUMBER, "bytes": OPTIONAL}
+        ),
+        "others": ListOf(
+            Fields(
+                {
+                    "client_id": TEXT,
+                    "incarnation": NUMBER,
+                    "done": ListOf(NUMBER),
+                    "received": Turns({"number": NUMBER, "bytes": NUMBER}),
+                    "bytes": OPTIONAL,
+                }
+            )
+        ),
+    }
 )
 SETTLED = Fields(
     {
@@ -296,39 +321,33 @@ CALLS: Mapping[str, Call] = {
         flags=(FREES,),
     ),
     # ---- sessions ----
-    "claim": Call(
-        "The node claims a session for a connection. `without_redis`: the client was admitted without Redis. `waits`: "
-        "earlier connections to wait for; `old_will`: a will to be published first, of the epoch `will_epoch`. `full`: "
-        "there are too many sessions; `denied`: the session is another user's; `taken`: the client may have connected "
-        "to another node since it was admitted without Redis.",
+    "claims": Call(
+        "The node claims sessions, each for a connection. Each claim has an outcome. `without_redis`: the client was "
+        "admitted without Redis. `waits`: earlier connections to wait for; `old_will`: a will to be published first, "
+        "of the epoch `will_epoch`; `stored`: the session, if its client can be admitted at once, and all that is "
+        "stored of it is a short queue, which is one text here. `full`: there are too many sessions; `denied`: the "
+        "session is another user's; `taken`: the client may have connected to another node since it was admitted "
+        "without Redis.",
         {
-            "client_id": TEXT,
-            "persistent": FLAG,
-            "level": NUMBER,
-            "will": TEXT,
             "max_sessions": NUMBER,
-            "user": TEXT,
-            "clean_start": FLAG,
-            "interval": OPTIONAL,
-            "without_redis": FLAG,
+            "claims": Packed(
+                ListOf(
+                    Fields(
+                        {
+                            "client_id": TEXT,
+                            "persistent": FLAG,
+                            "level": NUMBER,
+                            "will": TEXT,
+                            "user": TEXT,
+                            "clean_start": FLAG,
+                            "interval": OPTIONAL,
+                            "without_redis": FLAG,
+                        }
+                    )
+                )
+            ),
         },
-        Outcomes(
-            {
-                "ok": {
-                    "epoch": NUMBER,
-                    "present": FLAG,
-                    "incarnation": NUMBER,
-                    "waits": Turns({"epoch": NUMBER, "node": TEXT}),
-                    "fights": NUMBER,
-                    "old_will": TEXT,
-                    "will_epoch": NUMBER,
-                },
-                "gone": GONE,
-                "full": {},
-                "denied": {},
-                "taken": {},
-            }
-        ),
+        Outcomes({"ok": {"claims": ListOf(Outcomes(CLAIMED))}, "gone": GONE}),
     ),
     "load": _reading(
         "Reads a session, from this queue number on. `sent`: messages with lower numbers may have been sent; `tail`: "
@@ -457,9 +476,9 @@ CALLS: Mapping[str, Call] = {
     "commit": Call(
         "Applies a block, if its number follows the last one. The messages are arguments, and the block names a "
         "message by its place among all arguments. `log_entry`: for the message log, with the id `entry_id` and "
-        "the oldest entry to keep; `batch`: for other nodes. They may be empty. `numbers`: for each push the first "
-        "queue number, 0 = the client is elsewhere, and the number of messages that were put there. `again`: this "
-        "commit was applied; `gap`: the commit before it was not.",
+        "the oldest entry to keep; `batch`: for other nodes; `acks`, `settled`: as in `acks`, applied first. They may "
+        "be empty. `numbers`: for each push the first queue number, 0 = the client is elsewhere, and the number of "
+        "messages that were put there. `again`: this commit was applied; `gap`: the commit before it was not.",
         {
             "seq": NUMBER,
             "block": Packed(BLOCK),
@@ -471,6 +490,8 @@ CALLS: Mapping[str, Call] = {
             "log_entry": TEXT,
             "oldest_entry": TEXT,
             "batch": TEXT,
+            "acks": Packed(ACKS, or_nothing=True),
+            "settled": Packed(SETTLED, or_nothing=True),
         },
         Outcomes(
             {
@@ -490,8 +511,8 @@ CALLS: Mapping[str, Call] = {
         rest=TEXT,
     ),
     "acks": Call(
-        "Applies acknowledgements of clients, and the settled messages of groups. Both free memory. `bytes`: of the "
-        "entries that are done, if the node knows them. A repetition has no effect.",
+        "Applies acknowledgements of clients, and the settled messages of groups, without a commit. Both free memory. "
+        "`bytes`: of the entries that are done, if the node knows them. A repetition has no effect.",
         {"acks": Packed(ACKS), "settled": Packed(SETTLED, or_nothing=True)},
         Outcomes({"ok": HANDED_OUT, "gone": GONE}),
         flags=(FREES,),

@@ -11,11 +11,11 @@ SLOTS = 16384  # of a Redis Cluster
 # The keys that are the state of a cluster, without their prefix: whole names, and beginnings. Users, the log of
 # messages and its jobs are not listed: they outlive the state.
 STATE_NAMES = (
-    b"clock epoch starts change changes nodes applied dead retained sessions expiring delayed groups shared grace "
+    b"clock epoch starts change changes nodes applied dead retained sessions off ends delayed groups shared grace "
     b"later".split()
 )
 STATE_KINDS = tuple(
-    b"delayed: later: queued: applied: node: routes: wills: owned: log: s: q: st: in: subs: "
+    b"delayed: later: queued: applied: node: routes: wills: owned: log: s: q: st: in: subs: rare: off: ends: "
     b"g: gw: gq: gm: gr: go: gk: gs: gv: gl: gn: moved:".split()
 )
 
@@ -54,7 +54,8 @@ class Keys:
         self.later_state = self.prefix + b"later:state"
         self.later_tenants = self.prefix + b"later:tenants"
         self.queued_tenants = self.prefix + b"queued:tenants"
-        self.expiring = self.prefix + b"expiring"
+        self.offline = self.prefix + b"off"
+        self.ending = self.prefix + b"ends"
         self.grace = self.prefix + b"grace"
         self.shared = self.prefix + b"shared"
         self.declared_groups = self.prefix + b"groups"
@@ -120,8 +121,20 @@ class Keys:
         """The state of a session."""
         return self.prefix + b"s:" + client_id
 
+    def rare(self, client_id: bytes) -> bytes:
+        """The fields that few sessions have."""
+        return self.prefix + b"rare:" + client_id
+
+    def offline_since(self, second: int) -> bytes:
+        """The sessions without an interval whose connections ended in the minute from this second on."""
+        return self.prefix + b"off:%d" % second
+
+    def ending_at(self, second: int) -> bytes:
+        """The sessions with an interval that end at this second."""
+        return self.prefix + b"ends:%d" % second
+
     def queue(self, client_id: bytes) -> bytes:
-        """The queued messages of a session."""
+        """The queued messages of a session, if they are many or large."""
         return self.prefix + b"q:" + client_id
 
     def states(self, client_id: bytes) -> bytes:

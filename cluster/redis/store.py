@@ -40,7 +40,8 @@ class Unconfirmed:
     entry: tuple[bytes, bytes] | None  # of the log of messages: id, block
     kept: bool = False
     replicated: bool = True
-    unacked: set[int] = field(default_factory=set)  # calls with acknowledgements that Redis may not have, by number
+    unacked: set[int] = field(default_factory=set)  # acknowledgements that Redis may not have, by number of their text
+    riding: int | None = None  # the number of those that are in the commit as it was sent last
 
     @property
     def done(self) -> bool:
@@ -118,6 +119,7 @@ class RedisStore(LogStore):
         self._waiting: deque[Unconfirmed] = deque()
         self._link: Link | None = None
         self._round = 0  # of sending: replies to an earlier one don't count
+        self._refused = False  # Redis has refused a commit, and has taken none since
         self._probing = False  # only the oldest block is sent, to test whether Redis accepts it
         self._complained = 0.0
         self._closed = False
@@ -229,6 +231,8 @@ class RedisStore(LogStore):
         for waiting in list(self._waiting):
             if waiting.block is not None and waiting.seq and waiting.seq <= applied and not waiting.kept:
                 waiting.kept = True
+                if waiting.riding is not None:
+                    waiting.unacked.discard(waiting.riding)
                 self.confirmed_seq = waiting.seq
                 self.listener.unnumbered(waiting.block.unnumbered())
         self._link = link
@@ -263,14 +267,18 @@ class RedisStore(LogStore):
         if link is None:
             return
         entry = waiting.entry
-        # Acknowledgements first: if the commit releases their session, its next node must see them.
+        commits = block is not None and bool(block.commit) and not waiting.kept
+        # Acknowledgements first: if the commit releases their session, its next node must see them. The last ones ride
+        # in the commit, unless Redis refuses commits: it takes acknowledgements even when it has no memory left.
+        waiting.riding = max(waiting.unacked) if commits and waiting.unacked and not self._refused else None
         if block is not None and waiting.unacked:
             self._send_acks(link, waiting, block)
-        if block is not None and block.commit and not waiting.kept:
+        if block is not None and commits:
             messages, size, drop_oldest = self._limits()
             call = link.call_alone if block.is_part else link.call
+            riding = waiting.riding
             call(
-                partial(self._committed, waiting, current),
+                partial(self._committed, waiting, riding, current),
                 *self._call_commit,
                 waiting.seq,
                 block.commit,
@@ -281,6 +289,7 @@ class RedisStore(LogStore):
                 *(entry or (b"", b"")),
                 self._message_bounds.oldest() if entry is not None else b"",
                 block.batch,
+                *((b"", b"") if riding is None else self._acks_of(block, riding)),
                 *block.texts,
             )
         elif entry is not None and not waiting.kept:
@@ -295,14 +304,15 @@ class RedisStore(LogStore):
             link.call(partial(self._copied, waiting, current), b"WAIT", self._replicas, WAIT_MILLISECONDS)
 
     def _send_acks(self, link: Link, waiting: Unconfirmed, block: Block) -> None:
-        last = len(block.acks) - 1
         for number in sorted(waiting.unacked):
-            link.call(
-                partial(self._taken, waiting, number, self._round),
-                *self._call_acks,
-                block.acks[number],
-                block.settled if number == last else b"",
-            )
+            if number != waiting.riding:
+                then = partial(self._taken, waiting, number, self._round)
+                link.call(then, *self._call_acks, *self._acks_of(block, number))
+
+    @staticmethod
+    def _acks_of(block: Block, number: int) -> tuple[bytes, bytes]:
+        """A text with acknowledgements, and what the node settles with groups, which goes with the last one."""
+        return block.acks[number], block.settled if number == len(block.acks) - 1 else b""
 
     def _logged(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
         if self._fits(current, reply):
@@ -328,10 +338,13 @@ class RedisStore(LogStore):
             return False
         return True
 
-    def _committed(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
+    def _committed(self, waiting: Unconfirmed, riding: int | None, current: int, reply: Reply) -> None:
         if not self._fits(current, reply):
             return
         self._end_complaint()
+        self._refused = False
+        if riding is not None:
+            waiting.unacked.discard(riding)
         if not waiting.kept:  # else it was sent twice
             waiting.kept = True
             self.confirmed_seq = waiting.seq
@@ -402,6 +415,7 @@ class RedisStore(LogStore):
     def _pause(self, reason: str) -> None:
         """Redis refuses a block and all later blocks of the pipeline: send them again after a pause."""
         self._complain(reason)
+        self._refused = True
         self._round += 1
         link, self._link = self._link, None
         # Entries that still wait use no memory of Redis. They must stay: their messages will be acknowledged.
@@ -416,6 +430,10 @@ class RedisStore(LogStore):
             self._link = link
             self._probing = True
             self._send(self._waiting[0])
+            for waiting in list(self._waiting)[1:]:  # acknowledgements free memory
+                waiting.riding = None
+                if waiting.block is not None:
+                    self._send_acks(link, waiting, waiting.block)
 
     def _end_complaint(self) -> None:
         if self._complained:

@@ -63,7 +63,7 @@ class ClaimReconciliation:
             is_taken = isinstance(reply, list) and reply[0] == b"taken"
             claim.connection.close(close_reasons.TAKEN_OVER if is_taken else close_reasons.CLAIM_REFUSED)
             return
-        _, epoch, *_, old_will, will_epoch = reply
+        _, epoch, *_, old_will, will_epoch, _ = reply
         self._claims.grant(claim, epoch)
         if old_will:
             self._wills.publish(will_epoch, old_will)

@@ -47,7 +47,7 @@ class RedisWills(DelayedWills):
         """
         keys = self._link.keys
         try:
-            epoch = await self._link.ask("HGET", keys.session(client_id), "d")
+            epoch = await self._link.ask("HGET", keys.rare(client_id), "d")
             if not epoch or not await self._link.ask("HDEL", keys.delayed_wills, epoch):
                 return False
             await self._link.ask("ZREM", keys.delayed, epoch)

@@ -13,6 +13,7 @@ from ..._speedups.session.session_store import Restored
 from ...broker import logs
 from ..peers.node_link import NodeLink
 from ..redis.link import LinkLost, Reply, ReplyError
+from ..redis.packed_session import entries_of
 from .claim import Claim
 
 AT_ONCE = 500  # queued messages read with one call
@@ -44,6 +45,12 @@ class Loading:
         session_store.load(session)
         self._enqueue(claim, session, 1)
 
+    def take(self, claim: Claim, session: Session, head: int, sent: int, queue: bytes) -> None:
+        """Take the session of a claim, which is in the reply of its claim."""
+        session_store.load(session)
+        entries = entries_of(queue)
+        self._take(claim, session, [head, sent, head, entries, head + len(entries), [], [], 0], begins=True)
+
     def cancel(self) -> None:
         """The link is lost: read nothing more."""
         self._waiting.clear()
@@ -62,14 +69,16 @@ class Loading:
 
     def _loaded(self, claim: Claim, session: Session, begins: bool, reply: Reply) -> None:
         self._calls -= 1
+        if not claim.connection.closed:  # else the claim ended when the connection closed
+            self._take(claim, session, reply, begins=begins)
+        self._call()
+
+    def _take(self, claim: Claim, session: Session, reply: Reply, *, begins: bool) -> None:
         try:
-            if not claim.connection.closed:  # else the claim ended when the connection closed
-                self._restore(claim, session, begins, reply)
+            self._restore(claim, session, begins, reply)
         except ValueError as error:
             log.error("unreadable session", client_id=claim.packet.client_id, reason=error)
             claim.connection.close(close_reasons.SESSION_UNREADABLE)
-        finally:
-            self._call()
 
     def _restore(self, claim: Claim, session: Session, begins: bool, reply: Reply) -> None:
         if isinstance(reply, ReplyError) and str(reply).startswith("DAMAGED "):

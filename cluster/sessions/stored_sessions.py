@@ -4,6 +4,7 @@ from ...broker.coordination.coordinator import QueueLimits, StoredSessions
 from ...broker.core.data_plane import DataPlane
 from ..peers.node_link import NodeLink
 from ..redis.link import away_is_not_now, ignore
+from ..redis.packed_session import PackedSession
 
 
 class RedisSessions(StoredSessions):
@@ -32,11 +33,13 @@ class RedisSessions(StoredSessions):
     async def queue_of(self, client_id: bytes) -> dict[str, int] | None:
         link, keys = self._link, self._link.keys
         with away_is_not_now():
-            known = await link.ask("EXISTS", keys.session(client_id))
-            size, acked = await link.ask("HMGET", keys.session(client_id), "b", "a")
-            entries = await link.ask("LLEN", keys.queue(client_id))
-        queued = int(entries) - int(acked or 0)
-        return {"queued_messages": queued, "queued_bytes": int(size or 0)} if known else None
+            text = await link.ask("GET", keys.session(client_id))
+            listed = await link.ask("LLEN", keys.queue(client_id))
+        if text is None:
+            return None
+        session = PackedSession.decode(text)
+        entries = listed if session.listed else len(session.entries)
+        return {"queued_messages": entries - session.done, "queued_bytes": session.queued_bytes}
 
     def expires_in(self, client_id: bytes) -> None:
         return None

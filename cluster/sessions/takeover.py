@@ -6,9 +6,11 @@ released, or their nodes are dead: from then on no commit of theirs can take eff
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
+from ..._speedups.base.msgpack import pack
 from ..._speedups.cluster.journal import ClusterJournal
 from ..._speedups.cluster.redis_deliveries import unfinished
 from ..._speedups.codec.packets import Connect
@@ -35,6 +37,7 @@ from .unconfirmed_messages import UnconfirmedMessages
 from .wills import Wills, encode_will
 
 TAKEOVERS = COUNTERS.index("takeovers")
+CLAIMS_AT_ONCE = 100  # in a call: Redis executes nothing else
 FREE_FIGHTS = 4  # take-overs in quick succession before the new connection has to wait
 FIGHT_SECONDS = 0.1  # for the first that waits; twice as long for each further one ...
 MAX_FIGHT_SECONDS = 2.0  # ... up to this
@@ -77,6 +80,8 @@ class TakeOver(SessionOwner):
         self._barrier = barrier
         self._unconfirmed = unconfirmed
         self._loading = Loading(link, self._admit, journal.clock_of)
+        # Claims that the next call has, by client id: their fields, and who gets the outcome.
+        self._requests: dict[bytes, tuple[tuple[Any, ...], Callable[[Reply], None]]] = {}
         self._waiting: dict[Claim, None] = {}  # for epochs to be released, in the order of their CONNECTs
         self.fights = 0  # delayed take-overs
         self.claims_executed = 0  # to which Redis has replied with an epoch
@@ -95,35 +100,53 @@ class TakeOver(SessionOwner):
             self._admit_without_redis(claim)
 
     def request(self, claim: Claim, then: Callable[[Reply], None]) -> None:
-        """Claim a session in Redis; `then` gets the reply of `flockmq_claim`."""
+        """Claim a session in Redis; `then` gets the outcome, an error of Redis, or LinkLost.
+
+        The claims of a turn are one call. A client that claims twice does so with two: the node has to know the first
+        epoch before Redis asks for its release.
+        """
         packet = claim.packet
         message = b""
         if packet.will_topic is not None:
             author = self._plane.will_rights.author_of(claim.connection.identity)
             message = encode_will(claim.client_id, will.will_of(packet, author))
-        self._link.function(
-            partial(self._claimed, then),
-            "claim",
+        if claim.client_id in self._requests or len(self._requests) >= CLAIMS_AT_ONCE:
+            self._send_requests()
+        if not self._requests:
+            asyncio.get_running_loop().call_soon(self._send_requests)
+        fields = (
             claim.client_id,
             int(claim.interval != 0),
             packet.protocol_level,
             message,
-            self._plane.config.limits.max_sessions,
             claim.connection.identity.username or "",
             int(packet.clean_start),
             "" if claim.interval is None else claim.interval,
             int(claim.admitted),
         )
+        self._requests[claim.client_id] = (fields, then)
 
-    def _claimed(self, then: Callable[[Reply], None], reply: Reply) -> None:
-        self.claims_executed += isinstance(reply, list) and reply[0] == b"ok"
-        then(reply)
+    def _send_requests(self) -> None:
+        requests, self._requests = self._requests, {}
+        if requests:
+            claims = pack([fields for fields, _ in requests.values()])
+            receivers = [then for _, then in requests.values()]
+            most = self._plane.config.limits.max_sessions
+            self._link.function(partial(self._claimed, receivers), "claims", most, claims)
+
+    def _claimed(self, receivers: list[Callable[[Reply], None]], reply: Reply) -> None:
+        outcomes = [reply] * len(receivers)
+        if isinstance(reply, list) and reply[0] == b"ok":
+            outcomes = reply[1]
+        for then, outcome in zip(receivers, outcomes, strict=True):
+            self.claims_executed += isinstance(outcome, list) and outcome[0] == b"ok"
+            then(outcome)
 
     def _granted(self, claim: Claim, reply: Reply) -> None:
         if isinstance(reply, (LinkLost, ReplyError)) or reply[0] != b"ok":
             self._refuse(claim, reply)
             return
-        _, epoch, present, incarnation, waits, fights, old_will, will_epoch = reply
+        _, epoch, present, incarnation, waits, fights, old_will, will_epoch, stored = reply
         claim.present, claim.incarnation = bool(present), incarnation
         self._claims.grant(claim, epoch)
         if old_will:  # of the previous node, which is dead
@@ -139,13 +162,16 @@ class TakeOver(SessionOwner):
             delay = min(FIGHT_SECONDS * 2.0 ** min(fights - FREE_FIGHTS - 1, 10), MAX_FIGHT_SECONDS)
             asyncio.get_running_loop().call_later(delay, self._after_delay, claim)
             self.fights += 1
-        self._proceed(claim)
+        self._proceed(claim, stored)
 
     def _refuse(self, claim: Claim, reply: Reply) -> None:
-        """Redis has not granted a claim: an error, or `gone`, `full` or `denied`."""
+        """Redis has not granted a claim: an error, or `gone`, `full`, `denied` or `damaged`."""
         connection, packet = claim.connection, claim.packet
         if isinstance(reply, ReplyError):
             log.warning("Redis refuses a session", client_id=packet.client_id, reason=reply)
+        elif isinstance(reply, list) and reply[0] == b"damaged":
+            reason = b"DAMAGED %b: %b" % (reply[1], reply[2])
+            log.warning("Redis refuses a session", client_id=packet.client_id, reason=reason.decode(errors="replace"))
         elif not isinstance(reply, LinkLost) and reply[0] == b"gone":
             self._link.membership.become_fenced(GONE)
         self._claims.remove(claim)
@@ -163,8 +189,8 @@ class TakeOver(SessionOwner):
         self._proceed(claim)
         self._plane.end_turn()
 
-    def _proceed(self, claim: Claim) -> None:
-        """Admit the client if nothing prevents it any more."""
+    def _proceed(self, claim: Claim, stored: Sequence[Any] = ()) -> None:
+        """Admit the client if nothing prevents it any more. `stored`: its session, if Redis has just sent it."""
         if claim.waits or claim.delayed or claim.connection.closed:
             return
         self._waiting.pop(claim, None)
@@ -178,7 +204,9 @@ class TakeOver(SessionOwner):
         elif session is None:
             session = sessions.share(claim.client_id, claim.incarnation)
         claim.session = session
-        if claim.present:
+        if stored:
+            self._loading.take(claim, session, *stored)
+        elif claim.present:
             self._loading.load(claim, session)
         else:
             self._admit(claim, session)

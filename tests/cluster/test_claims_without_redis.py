@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.harness.function_caller import Caller
+from tests.harness.stored_sessions import stored_session
 
 CLEAN = (0, 5, b"", 100, b"", 1, 0, 0)  # arguments of a claim: a clean session
 WITHOUT_REDIS = (*CLEAN[:-1], 1)
@@ -10,34 +11,35 @@ WITHOUT_REDIS = (*CLEAN[:-1], 1)
 
 def claimed(caller: Caller, node: bytes) -> Any:
     """The reply to the node's claim for a client that it has admitted without Redis."""
-    return caller.call("claim", node, b"c1", *WITHOUT_REDIS)
+    return caller.claimed(node, b"c1", *WITHOUT_REDIS)
 
 
 def test_a_connection_since_the_last_heartbeat_keeps_its_session(caller: Caller) -> None:
     caller.call("beat", b"n1", 100, [])
-    epoch = caller.call("claim", b"n2", b"c1", *CLEAN)[0]
+    epoch = caller.claimed(b"n2", b"c1", *CLEAN)[0]
     caller.call("confirm", b"n1")  # over a new link: Redis keeps its notes of the last link
     assert claimed(caller, b"n1") == [b"taken"]
-    assert caller.redis.hmget("mq:s:c1", "o", "e") == [b"n2", b"%d" % epoch]
+    session = stored_session(caller.redis, "c1")
+    assert (session.owner, session.epoch) == (b"n2", epoch)
     assert caller.redis.smembers("mq:owned:n1") == set()
 
 
 def test_an_earlier_connection_is_taken_over(caller: Caller) -> None:
-    epoch = caller.call("claim", b"n2", b"c1", *CLEAN)[0]
+    epoch = caller.claimed(b"n2", b"c1", *CLEAN)[0]
     caller.call("beat", b"n1", 100, [])
     assert claimed(caller, b"n1")[3] == [epoch, b"n2"]
-    assert caller.redis.hget("mq:s:c1", "o") == b"n1"
+    assert stored_session(caller.redis, "c1").owner == b"n1"
 
 
 def test_a_connection_of_the_same_node_is_earlier(caller: Caller) -> None:
     caller.call("beat", b"n1", 100, [])
-    epoch = caller.call("claim", b"n1", b"c1", *CLEAN)[0]
+    epoch = caller.claimed(b"n1", b"c1", *CLEAN)[0]
     assert claimed(caller, b"n1")[3] == [epoch, b"n1"]
 
 
 def test_a_dead_node_has_no_connection(caller: Caller) -> None:
     caller.call("beat", b"n1", 100, [])
-    caller.call("claim", b"n2", b"c1", *CLEAN)
+    caller.claimed(b"n2", b"c1", *CLEAN)
     caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"))
     assert len(claimed(caller, b"n1")) > 1
 

@@ -39,7 +39,7 @@ def test_a_step_of_the_wall_clock_ends_no_session(caller: Caller) -> None:
     """Also if its expiry stands in the configuration."""
     wall = int(time.time() * 1000)
     caller.redis.hset("mq:clock", mapping={"t": wall - 10 * DAY * 1000, "w": wall})  # the step was one of ten days
-    epoch = caller.call("claim", b"n1", b"s", 1, 4, b"", 100, b"", 0, "", 0)[0]
+    epoch = caller.claimed(b"n1", b"s", 1, 4, b"", 100, b"", 0, "", 0)[0]
     caller.commit(releases=[[b"s", epoch, 0]])
     caller.redis.hset("mq:clock", mapping={"t": wall - 9.5 * DAY * 1000, "w": wall})
     assert caller.call("expire", b"n1", DAY, 100) == 0

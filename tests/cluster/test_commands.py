@@ -5,12 +5,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from flockmq.broker.cli import main
 from flockmq.cluster.redis.connector import function_library
+from flockmq.cluster.redis.packed_session import PackedSession
 from tests.harness.broker_process import environment
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
@@ -52,13 +54,14 @@ def write_node(server: RedisProcess, node_id: str, name: str, prefix: str = "mq:
     client.hset(f"{prefix}node:{node_id}", mapping={key: str(value) for key, value in fields.items()})
 
 
-def write_session(server: RedisProcess, cid: str, owner: str = "", prefix: str = "mq:", **fields: object) -> None:
+def write_session(server: RedisProcess, cid: str, owner: str = "", prefix: str = "mq:", **fields: Any) -> None:
     """A persistent session with three queued messages and two subscriptions."""
     client = server.client()
-    state = {"o": owner, "e": 12, "x": 3, "p": 1, "l": 4, "h": 10, "b": 300, "n": 12, "w": "", "f": 0, "t": 0, "z": 0}
-    client.hset(f"{prefix}s:{cid}", mapping={key: str(value) for key, value in {**state, **fields}.items()})
-    client.zadd(f"{prefix}sessions", {cid: int(client.time()[0]) - 60})
-    client.rpush(f"{prefix}q:{cid}", *[b"\x01\x01\x00t" + b"x" * 96] * 3)
+    session = PackedSession(3, 12, head=10, sent=12, owner=owner.encode(), since=int(client.time()[0]) - 60)
+    session.entries = [b"\x01\x01\x00t" + b"x" * 96] * 3
+    session.marks, session.done = 2, 1
+    client.set(f"{prefix}s:{cid}", replace(session, **fields).encode())
+    client.sadd(f"{prefix}sessions", cid)
     client.hset(f"{prefix}st:{cid}", mapping={"10": "r", "11": "d"})
     client.hset(f"{prefix}in:{cid}", mapping={"5": "m"})
     client.hset(f"{prefix}subs:{cid}", mapping={"a/#": "1", "b": "2"})
@@ -115,9 +118,9 @@ def test_status(redis_server: RedisProcess, tell: Callable[..., Told]) -> None:
     assert (document["persistent_sessions"], document["retained_messages"], document["last_change"]) == (20, 2, 40)
     kinds = {kind["kind"]: kind for kind in document["memory"]}
     assert {name: kind["keys"] for name, kind in kinds.items() if kind["keys"] > 2} == dict.fromkeys(
-        ["sessions", "queues", "QoS states", "QoS 2 received", "subscriptions"], 20
+        ["sessions", "QoS states", "QoS 2 received", "subscriptions"], 20
     )
-    assert kinds["queues"]["bytes"] > 20 * 300
+    assert kinds["sessions"]["bytes"] > 20 * 300
     assert kinds["logs"]["keys"] == 1
     told = tell("cluster", "status", "--wait", "0.3")
     lines = told.out.splitlines()
@@ -141,7 +144,7 @@ def test_memory_of_many_sessions_is_a_sample(
     monkeypatch.setattr(cluster, "SAMPLE", 500)
     with redis_server.client().pipeline() as pipe:
         for number in range(20_000):
-            pipe.hset(f"mq:s:{number}", mapping={"o": "", "e": number})
+            pipe.set(f"mq:s:{number}", PackedSession(number, number).encode())
         pipe.execute()
     (kind,) = tell("cluster", "status", "--json").json["memory"]
     assert kind["kind"] == "sessions"
@@ -171,7 +174,7 @@ def test_a_user_who_may_do_little(redis_server: RedisProcess, tell: Callable[...
 
 
 def test_show_offline(redis_server: RedisProcess, tell: Callable[..., Told]) -> None:
-    write_session(redis_server, "pump", w="9=id7,", f=4)
+    write_session(redis_server, "pump", waits=b"9=id7,", fights=4)
     session = tell("session", "show", "pump", "--json").json
     assert (session["connected"], session["persistent"], session["protocol"]) == (False, True, "MQTT 3.1.1")
     assert 60 <= session["seconds_ago"] < 120
@@ -201,9 +204,7 @@ def test_show_connected(redis_server: RedisProcess, tell: Callable[..., Told]) -
 
 def test_show_a_clean_session_with_nothing(redis_server: RedisProcess, tell: Callable[..., Told]) -> None:
     write_node(redis_server, "id1", "n-1")
-    redis_server.client().hset(
-        "mq:s:x", mapping={"o": "id1", "e": "1", "x": "1", "p": "0", "l": "3", "h": "1", "n": "1"}
-    )
+    redis_server.client().set("mq:s:x", PackedSession(1, 1, owner=b"id1", flags=0, level=3).encode())
     told = tell("session", "show", "x")
     assert "it ends with its connection" in told.out
     assert "MQTT 3.1" in told.out
@@ -251,7 +252,7 @@ def test_purge(redis_server: RedisProcess, tell: Callable[..., Told]) -> None:
     write_session(redis_server, "pump")
     assert tell("session", "purge", "pump").out == "purged\n"
     assert not client.keys("mq:*:pump")
-    assert client.zcard("mq:sessions") == 0
+    assert client.scard("mq:sessions") == 0
 
 
 def test_functions_that_nobody_loaded(tell: Callable[..., Told]) -> None:

@@ -10,11 +10,11 @@ from flockmq._speedups.codec.packets import Puback, Publish, Pubrec, Suback, Sub
 from flockmq.broker.core.will import Will
 from flockmq.cluster.sessions.wills import encode_will
 from tests.conftest import StartCluster
-from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.commits import commit_arguments
 from tests.harness.function_caller import MESSAGE, Caller
 from tests.harness.socket_client import SocketClient
+from tests.harness.stored_sessions import stored_queue, stored_session
 
 GROUP, OTHER_GROUP = b"$share/g/t", b"$share/h/t"
 
@@ -32,21 +32,33 @@ def damage(caller: Caller, key: bytes, *, field: str = "") -> None:
         caller.redis.set(key, "damaged")
 
 
+def make_long(caller: Caller, cid: bytes) -> None:
+    """The queue of the session is a list."""
+    caller.commit(pushes=caller.push(cid) * 9)
+
+
 @pytest.mark.parametrize(
-    ("key", "field"), [(b"mq:q:b", ""), (b"mq:s:b", ""), (b"mq:s:b", "h"), (b"mq:s:b", "b"), (b"mq:s:b", "z")]
+    ("key", "value"), [(b"mq:q:b", "damaged"), (b"mq:s:b", None), (b"mq:s:b", "damaged"), (b"mq:s:b", "")]
 )
-def test_a_damaged_session_keeps_no_message_of_a_commit_from_the_others(caller: Caller, key: bytes, field: str) -> None:
+def test_a_damaged_session_keeps_no_message_of_a_commit_from_the_others(
+    caller: Caller, key: bytes, value: str | None
+) -> None:
     pushes = caller.push(b"a", b"b", b"c")
-    damage(caller, key, field=field)
+    if key == b"mq:q:b":
+        make_long(caller, b"b")
+    if value is None:
+        damage(caller, key)
+    else:
+        caller.redis.set(key, value)
     _, dropped, _, numbers, full, leased, *_, (kind, name, named, reason) = caller.commit(pushes=pushes)
     assert dropped == 0
     assert numbers == [0, 1, 0, 0, 0, 1]
     assert (kind, name, named) == (b"client", b"b", key)
     assert reason
     assert (full, leased) == ([], [])
-    assert [caller.redis.llen(b"mq:q:" + cid) for cid in (b"a", b"c")] == [1, 1]
+    assert [len(stored_queue(caller.redis, cid)) for cid in (b"a", b"c")] == [1, 1]
     assert caller.send(caller.seq, pushes=pushes) == [b"again"]
-    assert [caller.redis.llen(b"mq:q:" + cid) for cid in (b"a", b"c")] == [1, 1]
+    assert [len(stored_queue(caller.redis, cid)) for cid in (b"a", b"c")] == [1, 1]
 
 
 @pytest.mark.parametrize("part", ["awaiting", "released", "changes", "releases"])
@@ -57,8 +69,8 @@ def test_likewise_of_its_other_keys(caller: Caller, part: str) -> None:
     for cid in cids:
         caller.redis.delete(b"mq:subs:" + cid)
         if part == "releases":
-            caller.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000, 0)
-    epochs = {cid: int(caller.redis.hget(b"mq:s:" + cid, "e") or 0) for cid in cids}
+            caller.claimed(b"n1", cid, 1, 5, b"", 100, b"", 0, 1000, 0)
+    epochs = {cid: stored_session(caller.redis, cid).epoch for cid in cids}
     if part == "released":
         caller.commit(awaiting=[[cid, caller.incarnation(cid), 7, 1] for cid in cids])
     records: dict[str, Any] = {
@@ -75,7 +87,7 @@ def test_likewise_of_its_other_keys(caller: Caller, part: str) -> None:
             assert change
             assert caller.redis.hgetall(b"mq:subs:" + cid) == {b"t": b"1;0"}
         elif part == "releases":
-            assert caller.redis.hget(b"mq:s:" + cid, "o") == b""
+            assert stored_session(caller.redis, cid).owner == b""
         else:
             assert caller.redis.exists(b"mq:in:" + cid) == (part == "awaiting")
 
@@ -89,23 +101,24 @@ def test_a_damaged_group_keeps_no_message_from_others(caller: Caller) -> None:
     *_, damaged = caller.commit(pushes=pushes, shares=shares)
     assert damaged[:3] == [b"group", GROUP, b"mq:gw:" + GROUP]
     assert caller.redis.llen(b"mq:gw:" + OTHER_GROUP) == 1
-    assert caller.redis.llen("mq:q:a") == 1
+    assert len(stored_queue(caller.redis, "a")) == 1
     # Acknowledgements of clients are not kept from Redis either, and their repetition has no effect.
     reply = caller.call(
-        "acks", b"n1", [[b"a", caller.incarnation(b"a"), [1], [], b""]], [[], [GROUP, 5, 1, 0, 0], [], []]
+        "acks", b"n1", [[], [[b"a", caller.incarnation(b"a"), [1], [], b""]]], [[], [GROUP, 5, 1, 0, 0], [], []]
     )
     assert reply[3][:3] == [b"group", GROUP, b"mq:gw:" + GROUP]
-    assert caller.redis.llen("mq:q:a") == 0
+    assert len(stored_queue(caller.redis, "a")) == 0
 
 
 def test_acknowledgements_of_a_damaged_session_keep_no_others_away(caller: Caller) -> None:
     cids = (b"a", b"b", b"c")
     caller.commit(pushes=caller.push(*cids))
     acks = [[cid, caller.incarnation(cid), [1], [], b""] for cid in cids]
+    make_long(caller, b"b")
     damage(caller, b"mq:q:b")
-    reply = caller.call("acks", b"n1", acks, b"")
+    reply = caller.call("acks", b"n1", [[], acks], b"")
     assert reply[3][:3] == [b"client", b"b", b"mq:q:b"]
-    assert [caller.redis.llen(b"mq:q:" + cid) for cid in (b"a", b"c")] == [0, 0]
+    assert [len(stored_queue(caller.redis, cid)) for cid in (b"a", b"c")] == [0, 0]
 
 
 BLOCKS: dict[str, dict[str, Any]] = {
@@ -152,8 +165,11 @@ def test_a_block_that_is_unreadable_changes_nothing(caller: Caller, block: bytes
 def test_what_ends_sessions_goes_on_behind_a_damaged_one(caller: Caller) -> None:
     """Expiry, and the end of a dead node: each function would meet the damaged session again and again."""
     for cid in (b"a", b"b", b"c"):
-        caller.redis.zadd("mq:expiring", {cid: 0})
+        caller.claim(cid, b"n1")
+        caller.commit(releases=[[cid, stored_session(caller.redis, cid).epoch, 0, 1]])
     damage(caller, b"mq:s:b")
+    caller.call("beat", b"n1", 0, [])
+    caller.redis.hincrby("mq:clock", "t", 5000)
     assert caller.call("due", b"n1", 100)[0] == 2
     assert caller.call("due", b"n1", 100)[0] == 0
     assert caller.call("purge", b"b") == [b"purged"]
@@ -162,8 +178,8 @@ def test_what_ends_sessions_goes_on_behind_a_damaged_one(caller: Caller) -> None
 
 def test_a_dead_node_with_damaged_keys_is_buried(caller: Caller) -> None:
     will, other = (encode_will(cid, Will(b"t", b"x", 1, False)) for cid in (b"b", b"c"))
-    caller.call("claim", b"n2", b"b", 1, 5, will, 100, b"", 0, 1000, 0)
-    epoch = caller.call("claim", b"n2", b"c", 1, 5, other, 100, b"", 0, 1000, 0)[0]
+    caller.claimed(b"n2", b"b", 1, 5, will, 100, b"", 0, 1000, 0)
+    epoch = caller.claimed(b"n2", b"c", 1, 5, other, 100, b"", 0, 1000, 0)[0]
     damage(caller, b"mq:s:b")
     for key in ("mq:routes:n2", "mq:gn:n2"):
         caller.redis.set(key, "damaged")
@@ -172,7 +188,7 @@ def test_a_dead_node_with_damaged_keys_is_buried(caller: Caller) -> None:
     assert epoch in wills[::2]
     assert not caller.redis.hexists("mq:nodes", "n2")
     assert caller.call("tidy", 100) == 2
-    assert caller.redis.hget("mq:s:c", "o") == b""
+    assert stored_session(caller.redis, "c").owner == b""
 
 
 def test_a_node_joins_and_resumes_beside_a_damaged_session(caller: Caller) -> None:
@@ -180,6 +196,7 @@ def test_a_node_joins_and_resumes_beside_a_damaged_session(caller: Caller) -> No
         caller.commit(changes=pack([["subscribed", cid, caller.incarnation(cid), b"t", 1, 0]]))
     caller.commit(pushes=caller.push(b"a", b"b", b"c"))
     incarnations = [caller.incarnation(cid) for cid in (b"a", b"b", b"c")]
+    make_long(caller, b"b")
     damage(caller, b"mq:q:b")
     tails = [field for cid in (b"a", b"b", b"c") for field in (cid, 1)]
     assert caller.call("behind", b"n1", [*tails]) == [b"a", b"c"]
@@ -203,7 +220,7 @@ def test_one_damaged_queue_holds_nobody_up(start_cluster: StartCluster) -> None:
         SocketClient(cluster["b"].port, "publisher") as publisher,
         SocketClient(cluster["a"].port, "sound", clean_start=False) as sound,
     ):
-        store.set("mq:q:damaged", "a value of someone else")
+        store.set("mq:s:damaged", "a value of someone else")
         for number in (1, 2):
             publisher.send(Publish("t", b"%d" % number, qos=1, packet_id=number))
             assert publisher.receive() == Puback(packet_id=number)
@@ -212,12 +229,11 @@ def test_one_damaged_queue_holds_nobody_up(start_cluster: StartCluster) -> None:
             assert packet.payload == b"%d" % number
             sound.send(Puback(packet_id=packet.packet_id))
         line = cluster.wait_for_log("a key in Redis is damaged", node="b")
-        assert (line["client_id"], line["key"]) == ("damaged", "mq:q:damaged")
+        assert (line["client_id"], line["key"]) == ("damaged", "mq:s:damaged")
         assert len([line for line in cluster["b"].log if "is damaged" in line["event"]]) == 1
-        with pytest.raises(ConnectionError):
-            SocketClient(cluster["a"].port, "damaged", clean_start=False)
-        assert "mq:q:damaged" in cluster.wait_for_log("unreadable session", node="a")["reason"]
-        until(lambda: store.hget("mq:s:damaged", "o") == "")
+        refused = SocketClient(cluster["a"].port, "damaged", clean_start=False)
+        assert refused.connack is not None and refused.connack.reason_code == 3
+        assert "mq:s:damaged" in cluster.wait_for_log("Redis refuses a session", node="a")["reason"]
         assert store.fcall("flockmq_purge", 0, "mq:", "damaged") == ["purged"]
         with SocketClient(cluster["a"].port, "damaged", clean_start=False) as client:
             client.subscribe(("t", 1))

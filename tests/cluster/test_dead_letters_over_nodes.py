@@ -11,6 +11,7 @@ from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.shared_subscriber import Worker, publish
 from tests.harness.socket_client import SocketClient
+from tests.harness.stored_sessions import stored_queue
 
 DEAD = "dead/jobs"
 SETTINGS = {
@@ -87,7 +88,7 @@ def test_the_number_of_deliveries_goes_over_nodes(cluster: ClusterProcess, qos: 
     assert not any(refuse(worker) for worker in workers)
     redis = cluster.redis.client()
     until(lambda: not redis.keys("mq:gl:*"))
-    until(lambda: not any(redis.llen(f"mq:q:w-{name}") for name in "ab"))
+    until(lambda: not any(len(stored_queue(redis, f"w-{name}")) for name in "ab"))
 
 
 @pytest.mark.parametrize("persistent", [False, True], ids=["clean", "persistent"])
@@ -153,7 +154,7 @@ def test_a_declared_group_has_its_own_limit_and_may_keep_the_newest_message_only
     until(is_dead)
     assert {dict(letter.properties["user_property"])[dead_letters.DELIVERIES] for letter in letters} == {"2"}
     redis = cluster.redis.client()
-    until(lambda: not redis.keys("mq:gl:*") and not redis.llen("mq:q:w"))
+    until(lambda: not redis.keys("mq:gl:*") and not len(stored_queue(redis, "w")))
 
 
 def test_a_newer_message_takes_the_place_of_one_that_came_back(cluster: ClusterProcess) -> None:

@@ -22,6 +22,7 @@ from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
+from tests.harness.stored_sessions import stored_queue
 from tests.protocol.wire import Wire
 
 PAIRS = list(itertools.permutations("abc", 2))
@@ -337,7 +338,7 @@ def test_a_fan_out_to_many_sessions_is_several_blocks(start_cluster: StartCluste
         publisher.send(Publish("t", b"one", qos=1, packet_id=1))
         assert publisher.receive() == Puback(packet_id=1)
         assert blocks() == before + 2
-        assert {redis.llen(f"mq:q:{name}") for name in names} == {1}
+        assert {len(stored_queue(redis, name)) for name in names} == {1}
         publisher.send(Publish("t", b"two", qos=2, packet_id=2))
         assert publisher.receive() == Pubrec(packet_id=2)
         assert blocks() == before + 3
@@ -345,4 +346,4 @@ def test_a_fan_out_to_many_sessions_is_several_blocks(start_cluster: StartCluste
         assert publisher.receive() == Pubcomp(packet_id=2)
         assert blocks() == before + 5
         assert redis.hgetall("mq:in:p") == {}
-        assert {redis.llen(f"mq:q:{name}") for name in names} == {2}
+        assert {len(stored_queue(redis, name)) for name in names} == {2}

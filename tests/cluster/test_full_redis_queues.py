@@ -9,6 +9,7 @@ from tests.harness.cluster_process import ClusterProcess
 from tests.harness.function_caller import Caller
 from tests.harness.shared_subscriber import Worker
 from tests.harness.socket_client import SocketClient
+from tests.harness.stored_sessions import change_session, stored_queue, stored_session
 
 
 @pytest.mark.parametrize("policy", ["drop-new", "drop-old"])
@@ -76,21 +77,22 @@ def test_an_absent_client_loses_nothing_that_was_sent(start_cluster: StartCluste
 @pytest.mark.parametrize("end", ["released", "dead"])
 def test_a_queue_that_an_earlier_connection_may_have_read(caller: Caller, end: str) -> None:
     """The client has left its second node, and the first has not released it: drop-old dropped what that had sent."""
-    first = caller.call("claim", b"n2", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)[0]
+    first = caller.claimed(b"n2", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)[0]
     caller.commit(pushes=caller.push(b"a", b"a"))
-    second = caller.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)[0]
+    second = caller.claimed(b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)[0]
     caller.commit(releases=[[b"a", second]])
     pushes = [[b"a", caller.incarnation(b"a"), 1, 1, 1]]
     assert caller.commit(pushes=pushes, most=2, drop_oldest=True)[1] == 3
-    assert caller.redis.hget("mq:s:a", "h") == b"1"
+    assert stored_session(caller.redis, "a").head == 1
     if end == "released":
         assert caller.send(1, node=b"n2", releases=[[b"a", first, 2]])
     else:
         caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"))
         assert caller.commit(pushes=pushes, most=2, drop_oldest=True)[1] == 3
         caller.call("tidy", 100)
-    assert caller.redis.hmget("mq:s:a", "h", "n", "w") == [b"1", b"2" if end == "released" else b"3", b""]
-    assert caller.redis.llen("mq:q:a") == 2
+    session = stored_session(caller.redis, "a")
+    assert (session.head, session.sent, session.waits) == (1, 2 if end == "released" else 3, b"")
+    assert len(stored_queue(caller.redis, "a")) == 2
 
 
 def test_the_node_of_a_slow_client_names_its_session(start_cluster: StartCluster) -> None:
@@ -129,10 +131,11 @@ def test_marks_go_with_the_messages_that_are_dropped(caller: Caller) -> None:
     """A message that went back to its group is marked, and stands behind one that was never sent."""
     caller.commit(pushes=[[b"a", caller.incarnation(b"a"), 1, 1, 1]])
     caller.redis.hset("mq:st:a", 2, "d")
-    caller.redis.hset("mq:s:a", mapping={"z": 1, "a": 1})
+    change_session(caller.redis, "a", marks=1, done=1)
     caller.commit(pushes=[[b"a", caller.incarnation(b"a"), 1]], most=2, drop_oldest=True)
-    assert caller.redis.llen("mq:q:a") == 2
-    assert caller.redis.hmget("mq:s:a", "z", "a") == [b"0", b"0"]
+    assert len(stored_queue(caller.redis, "a")) == 2
+    session = stored_session(caller.redis, "a")
+    assert (session.marks, session.done) == (0, 0)
     assert caller.redis.hlen("mq:st:a") == 0
 
 

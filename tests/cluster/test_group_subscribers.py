@@ -10,6 +10,7 @@ import redis
 from flockmq._speedups.base.msgpack import pack, unpack
 from flockmq._speedups.cluster.message_codec import decode_entry, decode_message, encode_message
 from flockmq._speedups.codec.packets import Subscribe, Unsubscribe
+from flockmq.cluster.redis.packed_session import GROUPED
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
@@ -18,6 +19,7 @@ from tests.harness.function_nodes import NODES, FunctionNodes
 from tests.harness.redis_process import RedisProcess
 from tests.harness.shared_subscriber import JOBS, Worker, gathered, publish
 from tests.harness.socket_client import SocketClient
+from tests.harness.stored_sessions import stored_queue, stored_session
 
 GROUP = b"$share/g/t"
 IDENTIFIER = b"\x0b\x07"
@@ -48,15 +50,15 @@ class Nodes(FunctionNodes):
     ) -> Any:
         """Node `n2` announces the room of a subscriber."""
         subscriber = [GROUP, cid, epoch or self.epochs[cid], abs(limit), int(limit < 0), qos, *more]
-        return self.call("acks", b"n2", [], [[], [], [], [subscriber]])
+        return self.call("acks", b"n2", [[], []], [[], [], [], [subscriber]])
 
     def acknowledge(self, cid: bytes, *numbers: int) -> Any:
         """Node `n2` has acknowledgements of a client, and nothing to announce."""
-        return self.call("acks", b"n2", [[cid, self.epochs[cid], list(numbers), [], b""]], b"")
+        return self.call("acks", b"n2", [[], [[cid, self.epochs[cid], list(numbers), [], b""]]], b"")
 
     def queue(self, cid: bytes) -> list[Any]:
         """The entries of a queue, see `decode_entry`."""
-        return [decode_entry(entry) for entry in self.redis.lrange(b"mq:q:" + cid, 0, -1)]
+        return [decode_entry(entry) for entry in stored_queue(self.redis, cid)]
 
     @property
     def waiting(self) -> int:
@@ -88,7 +90,7 @@ def test_messages_go_round_and_wait_when_no_member_has_room(nodes: Nodes) -> Non
     assert nodes.waiting == 2
     places = sorted(entry[4] for cid in (b"a", b"b") for entry in nodes.queue(cid))
     assert places == [1, 2, 3, 4, 5]
-    assert nodes.redis.hget(b"mq:s:a", b"g") == b"1"
+    assert stored_session(nodes.redis, b"a").flags & GROUPED
     reply = nodes.announce(b"a", 3)  # its room is one message, the others keep waiting
     assert [item[:5] for item in reply[2]] == [[b"a", 3, GROUP, nodes.epochs[b"a"], 3]]
     assert nodes.waiting == 1
@@ -100,7 +102,7 @@ def test_nodes_get_messages_by_the_number_of_their_members(nodes: Nodes, size: i
     """Whatever the number of messages in a call."""
     subscribers = {b"n1": 4, b"n2": 3}
     for node, count in subscribers.items():
-        nodes.call("acks", node, [], [[], [GROUP, 10_000, count, 0, 0], [], []])
+        nodes.call("acks", node, [[], []], [[], [GROUP, 10_000, count, 0, 0], [], []])
     calls = 910 // size
     for _ in range(calls):
         nodes.share(*[message(b"x")] * size)
@@ -181,7 +183,7 @@ def test_a_member_that_has_left_gets_nothing(nodes: Nodes) -> None:
     nodes.announce(b"a", 11)  # was under way
     nodes.share(message(b"x"))
     assert (nodes.queue(b"a"), nodes.waiting) == ([], 1)
-    assert not nodes.redis.hexists(b"mq:s:a", b"k" + GROUP)
+    assert not nodes.redis.hexists(b"mq:rare:a", b"k" + GROUP)
 
 
 def test_a_node_that_does_not_know_the_number_is_sent_it(nodes: Nodes) -> None:
@@ -243,7 +245,7 @@ def test_a_refused_message_makes_room(nodes: Nodes) -> None:
 
 def test_a_damaged_queue_keeps_its_messages_in_the_group(nodes: Nodes) -> None:
     nodes.announce(b"a", 10)
-    nodes.redis.set(b"mq:q:a", "damaged")
+    nodes.redis.set(b"mq:s:a", "damaged")
     nodes.share(message(b"x"))
     assert nodes.waiting == 1
     nodes.announce(b"b", 10)
@@ -255,9 +257,9 @@ def test_a_damaged_queue_keeps_its_messages_in_the_group(nodes: Nodes) -> None:
 def test_a_message_that_has_failed_goes_to_the_node_of_the_member(nodes: Nodes) -> None:
     nodes.announce(b"a", 1)
     nodes.share(message(b"x"))
-    number = nodes.redis.hget(b"mq:s:a", "h")
+    number = stored_session(nodes.redis, b"a").head
     nodes.announce(b"b", 10)
-    nodes.commit(b"n2", moves=[b"refused", GROUP, 1, b"a", int(number or 0), 0x97])
+    nodes.commit(b"n2", moves=[b"refused", GROUP, 1, b"a", number, 0x97])
     assert nodes.redis.hkeys(b"mq:gl:n2 " + GROUP) == [b"1"]
     assert nodes.queue(b"b") == []
 
@@ -269,7 +271,7 @@ def cluster(start_cluster: StartCluster) -> ClusterProcess:
 
 def direct(cluster: ClusterProcess, name: str) -> int:
     """Messages that Redis has put into the queue of the subscriber by itself."""
-    return int(cluster.redis.client().hget(f"mq:s:{name}", "k" + JOBS) or 0)
+    return int(cluster.redis.client().hget(f"mq:rare:{name}", "k" + JOBS) or 0)
 
 
 @pytest.mark.parametrize("publish_at", ["a", "b"])
@@ -334,17 +336,16 @@ def test_a_member_with_a_maximum_packet_size_gets_leases(cluster: ClusterProcess
     assert direct(cluster, "w") == 0
 
 
-@pytest.mark.parametrize("call", [("tidy", 10), ("expire", b"n1", 0, 10)])
-def test_messages_of_a_dead_nodes_member_go_to_others_after_a_while(nodes: Nodes, call: tuple[object, ...]) -> None:
-    """Also if its session, which does not expire by itself, is found to be offline before the node is tidied up."""
-    epoch = nodes.call("claim", b"n2", b"c", 1, 5, b"", 100, b"", 0, "", 0)[0]
+def test_messages_of_a_dead_nodes_member_go_to_others_after_a_while(nodes: Nodes) -> None:
+    """Its session does not expire by itself."""
+    epoch = nodes.claimed(b"n2", b"c", 1, 5, b"", 100, b"", 0, "", 0)[0]
     nodes.commit(b"n2", changes=pack([["subscribed", b"c", epoch, GROUP, 2, 0], ["mark", 2]]))
     nodes.announce(b"c", 1, epoch=epoch)
     nodes.share(message(b"x"))
     assert len(nodes.queue(b"c")) == 1
     nodes.call("bury", b"n1", b"n2", nodes.redis.hget("mq:nodes", "n2"))
-    nodes.call(*call)
-    assert nodes.redis.hget(b"mq:s:c", "o") == b""
+    nodes.call("tidy", 10)
+    assert stored_session(nodes.redis, b"c").owner == b""
     assert nodes.redis.zscore("mq:grace", "c") is not None
 
 
@@ -353,7 +354,7 @@ def test_a_clean_start_of_a_member_with_a_full_window_loses_nothing_that_waits(n
     nodes.announce(b"a", -2)
     nodes.share(*(message(b"%d" % n) for n in range(6)))
     assert (len(nodes.queue(b"a")), nodes.waiting) == (2, 4)
-    nodes.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 1, 1000, 0)
+    nodes.claimed(b"n1", b"a", 1, 5, b"", 100, b"", 1, 1000, 0)
     nodes.announce(b"b", 10)
     found = {decode_message(entry[0])[1] for entry in nodes.queue(b"b")}
     assignments = nodes.redis.hvals(b"mq:gl:n2 " + GROUP)  # they may be dead letters now

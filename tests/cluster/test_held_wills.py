@@ -5,6 +5,7 @@ import pytest
 from flockmq.broker.core.will import Will
 from flockmq.cluster.sessions.wills import encode_will
 from tests.harness.function_caller import Caller
+from tests.harness.stored_sessions import stored_session
 
 DELAY = 100  # seconds
 WILL = encode_will(b"c1", Will(b"will", b"x", 1, False, b"", DELAY, b""))
@@ -12,7 +13,7 @@ WILL = encode_will(b"c1", Will(b"will", b"x", 1, False, b"", DELAY, b""))
 
 def claimed(caller: Caller, node: bytes) -> int:
     """The epoch of a connection to the session `c1`."""
-    return int(caller.call("claim", node, b"c1", 1, 5, WILL, 100, b"", 0, 1000, 0)[0])
+    return int(caller.claimed(node, b"c1", 1, 5, WILL, 100, b"", 0, 1000, 0)[0])
 
 
 def ended(caller: Caller, epoch: int, node: bytes = b"n1", seq: int = 0) -> None:
@@ -42,7 +43,7 @@ def test_a_client_that_is_not_admitted_discards_nothing(caller: Caller) -> None:
     assert waiting(caller) == [first]
     assert caller.redis.zscore("mq:delayed", first) == due
     assert caller.redis.hget("mq:delayed:wills", first) == WILL
-    assert not caller.redis.hexists("mq:s:c1", "held")
+    assert not caller.redis.hexists("mq:rare:c1", "held")
 
 
 def test_a_client_that_is_admitted_discards_it(caller: Caller) -> None:
@@ -53,7 +54,7 @@ def test_a_client_that_is_admitted_discards_it(caller: Caller) -> None:
     assert not caller.redis.exists("mq:delayed:wills")
     ended(caller, second)
     assert waiting(caller) == [second]
-    assert not caller.redis.hexists("mq:s:c1", "held")
+    assert not caller.redis.hexists("mq:rare:c1", "held")
 
 
 def test_the_release_of_an_admitted_client_discards_it(caller: Caller) -> None:
@@ -104,7 +105,7 @@ def test_a_burial_after_the_claim_of_a_client_that_is_not_admitted(caller: Calle
         assert held_by_load(caller) == first
         caller.commit(wills=[b"settled", second, 0], releases=[[b"c1", second]])
     assert waiting(caller) == [first]
-    assert caller.redis.hget("mq:s:c1", "w") == b""
+    assert stored_session(caller.redis, "c1").waits == b""
 
 
 def test_the_node_of_a_client_that_may_have_been_admitted_dies(caller: Caller) -> None:
@@ -158,5 +159,5 @@ def test_a_session_that_ends_takes_it_along(caller: Caller) -> None:
     first = claimed(caller, b"n1")
     ended(caller, first)
     claimed(caller, b"n1")
-    caller.call("claim", b"n1", b"c1", 0, 5, b"", 100, b"", 1, 0, 0)
+    caller.claimed(b"n1", b"c1", 0, 5, b"", 100, b"", 1, 0, 0)
     assert not caller.redis.exists("mq:delayed:wills", "mq:delayed")

@@ -48,16 +48,16 @@ class Nodes(FunctionNodes):
 
     def room(self, node: bytes, room: int) -> None:
         total = int(self.redis.hget("mq:go:" + GROUP.decode(), b"t:" + node) or 0)
-        self.call("acks", node, [], [[], [GROUP, room, 1, total, 0], [], []])
+        self.call("acks", node, [[], []], [[], [GROUP, room, 1, total, 0], [], []])
 
     def idle(self, node: bytes, number: int, *done: int) -> None:
         """All messages of the key are done; `number`: of its last assignment that the node has."""
         ended = [part for place in done for part in (GROUP, place)]
-        self.call("acks", node, [], [ended, [], [GROUP, KEY, number], []])
+        self.call("acks", node, [[], []], [ended, [], [GROUP, KEY, number], []])
 
     def connect(self, node: bytes, client_id: bytes) -> tuple[int, int]:
         """A client with a persistent session connects: epoch and incarnation."""
-        epoch, _, incarnation, *_ = self.call("claim", node, client_id, 1, 4, b"", 100, b"", 0, 3600, 0)
+        epoch, _, incarnation, *_ = self.claimed(node, client_id, 1, 4, b"", 100, b"", 0, 3600, 0)
         return epoch, incarnation
 
     def give(self, node: bytes, client_id: bytes, incarnation: int, *places: int) -> None:

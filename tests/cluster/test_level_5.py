@@ -10,6 +10,7 @@ from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient
+from tests.harness.stored_sessions import stored_session
 
 LEASE = 1.5  # seconds
 LATE = 5  # seconds by which a busy node may have the clock of the cluster too late
@@ -200,7 +201,7 @@ def test_the_end_of_a_session_brings_its_will(cluster: ClusterProcess) -> None:
     five(cluster, "a", "purged", **delayed(1000)).close()
     five(cluster, "b", "expires", **delayed(1000, expiry=1)).close()
     assert message(watcher).payload == b"gone"
-    until(lambda: cluster.redis.client().hget("mq:s:purged", "o") == "", "its node has released it")
+    until(lambda: stored_session(cluster.redis.client(), "purged").owner == b"", "its node has released it")
     cluster.redis.client().fcall("flockmq_purge", 0, "mq:", "purged")
     assert message(watcher).payload == b"gone"
 

@@ -8,10 +8,12 @@ import pytest
 
 from flockmq._speedups.codec.packets import Connack, Connect, Disconnect, Puback, Publish, Suback, Subscribe
 from flockmq.broker.core.will import Will
+from flockmq.cluster.redis.packed_session import PackedSession
 from flockmq.cluster.sessions.wills import encode_will
 from tests.harness.broker_process import SETTLERS, until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient
+from tests.harness.stored_sessions import change_session
 
 MIB = 1024 * 1024
 StartCluster = Callable[..., ClusterProcess]
@@ -174,8 +176,7 @@ def test_a_purge_of_a_session_that_nobody_has_comes_to_an_end(start: StartCluste
     cluster = start()
     redis = cluster.redis.client()
     (name,) = [node for node in redis.hkeys("mq:nodes") if node.startswith("a-")]
-    state = {"o": name, "e": 12, "x": 3, "p": 1, "l": 4, "h": 1, "b": 0, "n": 1, "w": "", "f": 0, "t": 0, "z": 0}
-    redis.hset("mq:s:c", mapping={key: str(value) for key, value in state.items()})
+    redis.set("mq:s:c", PackedSession(3, 12, owner=name.encode()).encode())
     redis.fcall("flockmq_purge", 0, "mq:", "c")
     time.sleep(0.3)
     before = int(redis.info("stats")["total_commands_processed"])
@@ -229,7 +230,7 @@ def test_a_queue_that_has_lost_messages_does_not_hide_later_ones(start: StartClu
         assert writer.receive() == Puback(1)
         received = reader.receive()
         assert isinstance(received, Publish) and received.payload == b"lost"
-        cluster.redis.client().rpop("mq:q:reader")
+        change_session(cluster.redis.client(), "reader", entries=[])
         cluster["a"].proxy.cut()
         cluster["a"].wait_for_log("fenced", reason="Redis has lost committed data")
         until(lambda: reader.receive() is None, "the node has closed the connection")

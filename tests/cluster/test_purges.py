@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.harness.function_caller import Caller
+from tests.harness.stored_sessions import stored_queue, stored_session
 
 
 def purged(caller: Caller) -> int:
@@ -16,7 +17,7 @@ def purged(caller: Caller) -> int:
 
 
 def remains(caller: Caller) -> list[Any]:
-    return [*caller.redis.keys("*:d"), *caller.redis.zrange("mq:sessions", 0, -1), *caller.redis.hkeys("mq:owned:n2")]
+    return [*caller.redis.keys("*:d"), *caller.redis.smembers("mq:sessions"), *caller.redis.hkeys("mq:owned:n2")]
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +45,8 @@ def test_it_ends_with_a_node_that_dies(caller: Caller) -> None:
 def test_a_client_that_connects_elsewhere_begins_anew(caller: Caller) -> None:
     """The node of the session has no link, and closes nothing."""
     epoch = purged(caller)
-    claimed, present, incarnation, *_ = caller.call("claim", b"n1", b"d", 1, 5, b"", 100, b"", 0, 1000, 0)
+    claimed, present, incarnation, *_ = caller.claimed(b"n1", b"d", 1, 5, b"", 100, b"", 0, 1000, 0)
     assert (present, incarnation) == (0, claimed)
     caller.send(2, b"n2", releases=[[b"d", epoch, 0]])
-    assert caller.redis.hget("mq:s:d", "x") == b"%d" % claimed
-    assert caller.redis.exists("mq:q:d") == 0
+    assert stored_session(caller.redis, "d").incarnation == claimed
+    assert stored_queue(caller.redis, "d") == []

@@ -8,6 +8,7 @@ from flockmq.broker.core.will import Will
 from flockmq.cluster.redis.connector import function_library
 from flockmq.cluster.sessions.wills import encode_will
 from tests.harness.function_caller import Caller, counted_size
+from tests.harness.stored_sessions import change_session, stored_queue, stored_session
 
 
 def lost(caller: Caller, node: bytes, expected: int, incarnation: int = 0) -> list[bytes]:
@@ -19,9 +20,9 @@ def lost(caller: Caller, node: bytes, expected: int, incarnation: int = 0) -> li
 def test_claims_and_acknowledgements_are_counted(caller: Caller) -> None:
     """They have no separate numbers; calls that take no effect do not count."""
     assert caller.redis.hget("mq:node:n1", "calls") == b"3"
-    caller.call("acks", b"n1", [[b"a", caller.incarnation(b"a"), [1], [], b""]], b"")
+    caller.call("acks", b"n1", [[], [[b"a", caller.incarnation(b"a"), [1], [], b""]]], b"")
     assert caller.redis.hget("mq:node:n1", "calls") == b"4"
-    assert caller.call("acks", b"nobody", [], b"") == [b"gone"]
+    assert caller.call("acks", b"nobody", [[], []], b"") == [b"gone"]
     assert not caller.redis.exists("mq:node:nobody")
     assert caller.redis.hget("mq:node:n2", "calls") is None
 
@@ -29,8 +30,8 @@ def test_claims_and_acknowledgements_are_counted(caller: Caller) -> None:
 def test_a_damaged_count_keeps_no_acknowledgement_back(caller: Caller) -> None:
     caller.commit(pushes=caller.push(b"a"))
     caller.redis.hset("mq:node:n1", "calls", "damaged")
-    assert caller.call("acks", b"n1", [[b"a", caller.incarnation(b"a"), [1], [], b""]], b"") == [[], [], [], []]
-    assert caller.redis.llen("mq:q:a") == 0
+    assert caller.call("acks", b"n1", [[], [[b"a", caller.incarnation(b"a"), [1], [], b""]]], b"") == [[], [], [], []]
+    assert len(stored_queue(caller.redis, "a")) == 0
 
 
 def test_numbers_that_are_used_again_are_lost(caller: Caller) -> None:
@@ -82,7 +83,7 @@ def test_another_cluster_in_this_redis_has_its_own_two_minutes(caller: Caller) -
 def test_acknowledged_messages_are_not_lost(caller: Caller) -> None:
     """The queue is empty, and ends where it ended."""
     caller.commit(pushes=caller.push(b"a", b"a"))
-    caller.call("acks", b"n1", [[b"a", caller.incarnation(b"a"), [1, 2], [], b""]], b"")
+    caller.call("acks", b"n1", [[], [[b"a", caller.incarnation(b"a"), [1, 2], [], b""]]], b"")
     caller.redis.function_load(function_library(), replace=True)
     assert lost(caller, b"n2", 3) == []
     caller.commit(pushes=caller.push(b"a"))
@@ -126,7 +127,7 @@ class Queue:
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
-        self.epoch = caller.call("claim", b"n2", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)[0]
+        self.epoch = caller.claimed(b"n2", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)[0]
         caller.commit(pushes=caller.push(b"a"))
         caller.redis.function_load(function_library(), replace=True)
         caller.commit(messages=[b"other", b"another"], pushes=[[b"a", caller.incarnation(b"a"), 1, 2]])
@@ -137,7 +138,7 @@ class Queue:
 
     @property
     def entries(self) -> list[bytes]:
-        return list(self.caller.redis.lrange("mq:q:a", 0, -1))
+        return list(stored_queue(self.caller.redis, "a"))
 
     @property
     def marks(self) -> dict[bytes, bytes]:
@@ -145,10 +146,10 @@ class Queue:
 
     def check(self) -> None:
         """The counts fit the queue."""
-        h, b, z = (int(self.caller.redis.hget("mq:s:a", field) or 0) for field in "hbz")
-        assert b == counted_size(self.entries)
-        assert z == len(self.marks)
-        assert all(h <= int(number) < h + len(self.entries) for number in self.marks)
+        session = stored_session(self.caller.redis, "a")
+        assert session.queued_bytes == counted_size(self.entries)
+        assert session.marks == len(self.marks)
+        assert all(session.head <= int(number) < session.head + len(self.entries) for number in self.marks)
 
 
 @pytest.fixture
@@ -162,7 +163,7 @@ def test_what_is_lost_gets_its_numbers_again(queue: Queue) -> None:
     assert queue.restore((1, b"known"), (3, LOST), (5, b""), (6, ALSO_LOST)) == 3
     assert queue.entries == [early, NOTHING, LOST, NOTHING, NOTHING, ALSO_LOST, b"other", b"another"]
     assert queue.marks == {b"2": b"d", b"4": b"d", b"5": b"r"}
-    assert queue.caller.redis.hget("mq:s:a", "n") == b"7"
+    assert stored_session(queue.caller.redis, "a").sent == 7
     queue.check()
 
 
@@ -174,16 +175,16 @@ def test_the_call_may_be_repeated(queue: Queue) -> None:
 
 
 def test_what_is_done_leaves_a_queue_that_begins_with_it(queue: Queue) -> None:
-    queue.caller.call("acks", b"n2", [[b"a", queue.caller.incarnation(b"a"), [1], [], b""]], b"")
+    queue.caller.call("acks", b"n2", [[], [[b"a", queue.caller.incarnation(b"a"), [1], [], b""]]], b"")
     assert queue.restore((4, LOST)) == 1
     assert queue.entries == [LOST, b"other", b"another"]
-    assert queue.caller.redis.hget("mq:s:a", "h") == b"4"
+    assert stored_session(queue.caller.redis, "a").head == 4
     queue.check()
 
 
 def test_what_has_gone_back_to_its_group_does_not_move(queue: Queue) -> None:
     queue.caller.redis.hset("mq:st:a", 2, "d")
-    queue.caller.redis.hset("mq:s:a", "z", 1)
+    change_session(queue.caller.redis, "a", marks=1, done=1)
     assert queue.restore((2, LOST)) == 1
     assert queue.entries[1:] == [LOST, b"another"]
     queue.check()
@@ -191,16 +192,15 @@ def test_what_has_gone_back_to_its_group_does_not_move(queue: Queue) -> None:
 
 def test_a_queue_that_has_grown_shorter_than_what_is_lost(queue: Queue) -> None:
     """The limits have dropped the oldest entries, up to an entry that has a used number."""
-    queue.caller.redis.lpop("mq:q:a", 2)
-    queue.caller.redis.hset("mq:s:a", mapping={"h": 3, "b": len(b"another")})
+    change_session(queue.caller.redis, "a", head=3, entries=[b"another"])
     assert queue.restore((2, LOST)) == 1
     assert queue.entries == [LOST, b"another"]
-    assert queue.caller.redis.hget("mq:s:a", "h") == b"2"
+    assert stored_session(queue.caller.redis, "a").head == 2
     queue.check()
 
 
 def test_the_next_node_waits_so_nothing_was_sent(queue: Queue) -> None:
-    queue.caller.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)
+    queue.caller.claimed(b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)
     assert queue.restore((2, LOST)) == 1
     assert queue.entries[1:] == [LOST, b"other", b"another"]
 
@@ -244,7 +244,7 @@ def test_a_node_that_has_missed_a_process_of_redis_cannot_compare(caller: Caller
 def test_a_process_that_follows_another_ends_no_session_at_once(caller: Caller) -> None:
     """The claims of clients that are connected may be lost: they come back, and claim them again."""
     will = encode_will(b"b", Will(b"t", b"x", 1, False, delay=1))
-    epoch = caller.call("claim", b"n1", b"b", 1, 5, will, 100, b"", 0, 1, 0)[0]
+    epoch = caller.claimed(b"n1", b"b", 1, 5, will, 100, b"", 0, 1, 0)[0]
     caller.commit(releases=[[b"b", epoch, 0, 2, 2]])
     caller.call("beat", b"n1", 0, [])
     time = float(caller.redis.hget("mq:clock", "t") or 0)
@@ -268,7 +268,7 @@ def test_a_process_that_finds_no_session_ends_new_ones_in_time(caller: Caller) -
     caller.redis.delete("mq:sessions")
     caller.redis.function_load(function_library(), replace=True)
     caller.call("beat", b"n1", 0, [])
-    epoch = caller.call("claim", b"n1", b"d", 1, 5, b"", 100, b"", 0, 1, 0)[0]
+    epoch = caller.claimed(b"n1", b"d", 1, 5, b"", 100, b"", 0, 1, 0)[0]
     caller.commit(releases=[[b"d", epoch, 0, 1]])
     caller.redis.hset("mq:clock", "t", f"{float(caller.redis.hget('mq:clock', 't') or 0) + 2000:.0f}")
     assert caller.call("due", b"n1", 100) == [1, []]

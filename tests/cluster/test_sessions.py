@@ -24,6 +24,7 @@ from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient
+from tests.harness.stored_sessions import stored_session
 from tests.web.http_client import HttpClient
 
 
@@ -236,7 +237,7 @@ def test_a_session_ends_while_its_node_has_no_link(start_cluster: StartCluster) 
         cluster["a"].wait_for_log("Redis is away: messages for persistent sessions and other nodes wait")
         next_one.send(connect_packet("s", True))
         with cluster.redis.client() as redis:
-            until(lambda: redis.hget("mq:s:s", "w"), "it waits for the release")
+            until(lambda: stored_session(redis, "s").waits, "it waits for the release")
         cluster["a"].proxy.resume()
         assert isinstance(next_one.receive(), Connack)
         assert client.receive() is None
@@ -365,7 +366,7 @@ def test_nothing_is_left_in_redis(cluster: ClusterProcess) -> None:
                 "owned": sum(client.scard(key) for key in client.scan_iter("mq:owned:*")),
                 "wills": sum(client.hlen(key) for key in client.scan_iter("mq:wills:*")),
                 "retained": client.hlen("mq:retained"),
-                "sessions": client.zcard("mq:sessions"),
+                "sessions": client.scard("mq:sessions"),
             }
 
     round_of_clients(0)
@@ -390,7 +391,7 @@ def test_a_session_that_expires_leaves_nothing(start_cluster: StartCluster) -> N
             client.send(Publish("t", b"x", qos=2, packet_id=1))
     publish(cluster, "a", b"x")
     with SocketClient(cluster["a"].port, "sa", clean_start=False) as stays_on:
-        until(lambda: cluster.redis.client().zcard("mq:sessions") == 1)
+        until(lambda: cluster.redis.client().scard("mq:sessions") == 1)
         assert present(stays_on)
         keys = [key for key in cluster.redis.key_names() if key.startswith(("mq:s:", "mq:q:", "mq:subs:", "mq:in:"))]
         assert {key.rpartition(":")[2] for key in keys} == {"sa"}

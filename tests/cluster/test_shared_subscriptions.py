@@ -19,6 +19,7 @@ from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess, new_seed
 from tests.harness.shared_subscriber import JOBS, NEVER, Worker, gathered, publish
 from tests.harness.socket_client import SocketClient
+from tests.harness.stored_sessions import stored_queue, stored_session
 from tests.web.http_client import HttpClient
 
 
@@ -105,7 +106,7 @@ def test_it_gets_them_again_if_it_is_back_in_time(cluster: ClusterProcess) -> No
     assert isinstance(packet, Publish) and packet.dup
     first.answer()
     cluster.settle()
-    until(lambda: cluster.redis.client().llen("mq:q:first") == 0)
+    until(lambda: len(stored_queue(cluster.redis.client(), "first")) == 0)
 
 
 def test_a_connection_that_waited_for_an_earlier_one_gives_nothing_back(start_cluster: StartCluster) -> None:
@@ -122,13 +123,13 @@ def test_a_connection_that_waited_for_an_earlier_one_gives_nothing_back(start_cl
     first.client.close()
     with socket.create_connection(("127.0.0.1", cluster["b"].port)) as again:
         again.sendall(encode(Connect(client_id="first", protocol_level=5, clean_start=False, properties=NEVER), 5))
-        until(lambda: redis.hget("mq:s:first", "w") != "")
+        until(lambda: stored_session(redis, "first").waits != b"")
         cluster["b"].proxy.cut()
         while again.recv(100):  # the node, without its link, refuses it
             pass
-    until(lambda: redis.hget("mq:s:first", "o") == "")
+    until(lambda: stored_session(redis, "first").owner == b"")
     cluster["a"].proxy.resume()
-    until(lambda: redis.hget("mq:s:first", "w") == "")
+    until(lambda: stored_session(redis, "first").waits == b"")
     publish(publisher, b"later", qos=2)
     assert gathered([second], 1) == [b"later"]
     first = Worker(cluster["b"].port, "first", 2, persistent=True)

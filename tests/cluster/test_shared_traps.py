@@ -27,6 +27,7 @@ from tests.harness.cluster_process import ClusterProcess
 from tests.harness.function_nodes import call_function
 from tests.harness.shared_subscriber import JOBS, Worker, gathered, publish
 from tests.harness.socket_client import SocketClient
+from tests.harness.stored_sessions import stored_queue
 from tests.web.http_client import HttpClient
 
 
@@ -51,7 +52,7 @@ def test_subscribers_that_are_away_get_no_share(cluster: ClusterProcess, qos: in
 
         until(all_there)
     assert sorted(found, key=int) == payloads
-    assert not any(cluster.redis.client().llen(f"mq:q:away-{number}") for number in range(3))
+    assert not any(len(stored_queue(cluster.redis.client(), f"away-{number}")) for number in range(3))
 
 
 @pytest.mark.parametrize("qos", [0, 1])
@@ -122,7 +123,7 @@ def test_a_node_that_joins_while_the_last_subscriber_leaves_keeps_its_room(clust
     redis = cluster.redis.client()
     (node,) = (name for name in redis.hkeys("mq:nodes") if name.startswith("c-"))
     with cluster.redis.client(decode_responses=False) as client:
-        call_function(client, "acks", node, [], [[], [JOBS, 4, 1, 0, 0], [], []])
+        call_function(client, "acks", node, [[], []], [[], [JOBS, 4, 1, 0, 0], [], []])
     last.client.close()
     until(lambda: not redis.exists("mq:gs:" + JOBS))
     assert redis.hget("mq:go:" + JOBS, node) == "4"

@@ -13,8 +13,9 @@ from flockmq.cluster.redis.connector import function_library
 from tests.harness.cluster_process import new_seed
 from tests.harness.commits import commit_arguments
 from tests.harness.function_caller import counted_size
-from tests.harness.function_nodes import call_function
+from tests.harness.function_nodes import call_function, claim_session
 from tests.harness.redis_process import RedisProcess
+from tests.harness.stored_sessions import read_session, stored_queue
 
 SUMS = "mq:queued:tenants"
 LIMIT = 3000
@@ -66,7 +67,7 @@ class Cluster:
         before = self.epochs.pop(cid, None)
         persistent = not cid.endswith(b"clean")
         clean = self.rng.random() < 0.2 or not persistent
-        epoch = self.call("claim", node, cid, int(persistent), 5, b"", 100, b"", int(clean), 1000, 0)[0]
+        epoch = claim_session(self.redis, node, cid, int(persistent), 5, b"", 100, b"", int(clean), 1000, 0)[0]
         if before is not None:
             self.commit(before[0], releases=[[cid, before[1], 0, 1000]])
         self.epochs[cid] = node, epoch
@@ -75,7 +76,7 @@ class Cluster:
             kind = self.rng.choice(("subscribed", "unsubscribed"))
             options = (2, 0) if kind == "subscribed" else ()
             self.commit(node, changes=pack([[kind, cid, self.incarnation(cid), group, *options], ["mark", 1]]))
-            self.call("acks", node, [], [[], [], [], [[group, cid, epoch, 8, 1, 2, 0, b""]]])
+            self.call("acks", node, [[], []], [[], [], [], [[group, cid, epoch, 8, 1, 2, 0, b""]]])
 
     def disconnect(self) -> None:
         if self.epochs:
@@ -97,14 +98,16 @@ class Cluster:
             numbers = self.numbers(cid)
             done = self.rng.sample(numbers, self.rng.randint(0, len(numbers)))
             received = [part for number in numbers[:1] for part in (number, 0)]
-            self.call("acks", node, [[cid, self.incarnation(cid), done, received, b""]], b"")
+            self.call("acks", node, [[], [[cid, self.incarnation(cid), done, received, b""]]], b"")
 
     def assign(self) -> None:
         """A node has room for messages of a group, and gives back or ends its assignments."""
         node, group = self.rng.choice(NODES), self.rng.choice(GROUPS)
         places = [*map(int, self.redis.hkeys(b"mq:gl:" + node + b" " + group))]
         done = [part for place in places[::2] for part in (group, place)]
-        self.call("acks", node, [], [done, [group, self.rng.randint(0, 5), 1, 0, self.rng.choice([0, 40])], [], []])
+        self.call(
+            "acks", node, [[], []], [done, [group, self.rng.randint(0, 5), 1, 0, self.rng.choice([0, 40])], [], []]
+        )
         self.commit(node, moves=[part for place in places[1::2] for part in (b"back", group, place, b"", 0, 0)])
 
     def declare(self) -> None:
@@ -120,9 +123,9 @@ class Cluster:
 
     def expire(self) -> None:
         """The time of sessions without a connection is over, or the time to keep their groups' messages."""
-        name = self.rng.choice(("mq:expiring", "mq:grace", "mq:sessions"))
-        for cid in self.redis.zrange(name, 0, 1):
-            self.redis.zadd(name, {cid: 1})
+        for cid in self.redis.zrange("mq:grace", 0, 1):
+            self.redis.zadd("mq:grace", {cid: 1})
+        self.redis.hincrby("mq:clock", "t", self.rng.choice((1, 100, 1000)) * 1000)
         self.call("due", self.rng.choice(NODES), 10)
         self.call("expire", self.rng.choice(NODES), 100, 10)
 
@@ -159,12 +162,14 @@ class Cluster:
         return encode_message(topic, bytes(self.rng.choice((0, 10, 300, 2500))), self.rng.choice((1, 2)), False)
 
     def incarnation(self, cid: bytes) -> int:
-        return int(self.redis.hget(b"mq:s:" + cid, "x") or 0)
+        session = read_session(self.redis, cid)
+        return session.incarnation if session is not None else 0
 
     def numbers(self, cid: bytes) -> list[int]:
         """Of the entries of a queue."""
-        first = int(self.redis.hget(b"mq:s:" + cid, "h") or 1)
-        return [*range(first, first + self.redis.llen(b"mq:q:" + cid))]
+        session = read_session(self.redis, cid)
+        first = session.head if session is not None else 1
+        return [*range(first, first + len(stored_queue(self.redis, cid)))]
 
     def size(self, key: bytes) -> int:
         """Bytes of the values of a list, or a hash."""
@@ -175,7 +180,10 @@ class Cluster:
     def sums(self) -> dict[bytes, int]:
         """The sum of each tenant, found by looking at all queues."""
         found = {
-            tenant: sum(self.size(key) for key in self.redis.scan_iter(b"mq:q:" + tenant + b"*"))
+            tenant: sum(
+                counted_size(stored_queue(self.redis, key[5:]))
+                for key in self.redis.scan_iter(b"mq:s:" + tenant + b"*")
+            )
             + sum(self.size(b"mq:" + kind + b"$share/g/" + tenant + b"t") for kind in (b"gw:", b"gm:"))
             for tenant in TENANTS
         }
@@ -240,7 +248,7 @@ def test_a_full_tenant_drops_as_a_full_queue_does(redis_server: RedisProcess, dr
     cluster = Cluster(redis_server.port, 1)
     cids = [TENANTS[0] + name for name in (b"a", b"b")] + [OTHERS[0]]
     for cid in cids:
-        epoch = cluster.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000, 0)[0]
+        epoch = claim_session(cluster.redis, b"n1", cid, 1, 5, b"", 100, b"", 0, 1000, 0)[0]
         cluster.commit(b"n1", releases=[[cid, epoch, 0, 1000]])
 
     def push(cid: bytes, text: bytes) -> None:
@@ -248,7 +256,7 @@ def test_a_full_tenant_drops_as_a_full_queue_does(redis_server: RedisProcess, dr
         cluster.commit(b"n1", cluster.limits, messages=[text * 500], pushes=pushes, limits=(99, 1 << 20, drop_old))
 
     def queue(cid: bytes) -> bytes:
-        return b"".join(value[:1] for value in cluster.redis.lrange(b"mq:q:" + cid, 0, -1))
+        return b"".join(value[:1] for value in stored_queue(cluster.redis, cid))
 
     for text in (b"a", b"b", b"c"):
         for cid in cids:
@@ -270,13 +278,13 @@ def test_a_damaged_sum_stops_no_message(redis_server: RedisProcess) -> None:
     """Without the sum there is no limit; a sum that is written again has the later changes."""
     cluster = Cluster(redis_server.port, 1)
     cid = TENANTS[0] + b"a"
-    cluster.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000, 0)
+    claim_session(cluster.redis, b"n1", cid, 1, 5, b"", 100, b"", 0, 1000, 0)
     cluster.redis.set(SUMS, "wrong")
     push = {"messages": [b"x" * 2000], "pushes": [[cid, cluster.incarnation(cid), 1]]}
     for length in (1, 2):
         assert cluster.commit(b"n1", cluster.limits, **push)[3] == [length, 1]
     cluster.redis.delete(SUMS)
-    cluster.call("acks", b"n1", [[cid, cluster.incarnation(cid), [1], [], b""]], b"")
+    cluster.call("acks", b"n1", [[], [[cid, cluster.incarnation(cid), [1], [], b""]]], b"")
     assert cluster.counted == {}
     cluster.call("purge", cid)
     assert cluster.counted == {}

@@ -15,6 +15,7 @@ from tests.harness.function_caller import NO_MESSAGE, Caller, counted_size
 from tests.harness.redis_process import RedisProcess
 from tests.harness.shared_subscriber import Worker
 from tests.harness.socket_client import SocketClient
+from tests.harness.stored_sessions import stored_queue, stored_session
 
 JOBS = b"$share/g/jobs"
 FOREVER = {"session_expiry_interval": 0xFFFFFFFF}
@@ -30,7 +31,7 @@ class Queue:
     def __init__(self, caller: Caller, *, connected: bool = False) -> None:
         self.caller, self.redis = caller, caller.redis
         if connected:
-            caller.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)
+            caller.claimed(b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)
 
     def push(self, text: str, *, most: int = 100, size: int = 1, **parts: Any) -> Any:
         messages = [self._message(letter, size) for letter in text]
@@ -56,8 +57,8 @@ class Queue:
         self.redis.hset("mq:clock", mapping={"t": self.time + LATER, "w": int(time.time() * 1000)})
 
     def acknowledge(self, *numbers: int, received: tuple[int, ...] = ()) -> None:
-        entries = self.redis.lrange("mq:q:a", 0, -1)
-        head = int(self.redis.hget("mq:s:a", "h") or 1)
+        entries = stored_queue(self.redis, "a")
+        head = stored_session(self.redis, "a").head
         sizes = {number: len(entries[number - head]) for number in (*numbers, *received) if number >= head}
         for number in numbers:
             if self.redis.hget("mq:st:a", number) == b"r":
@@ -65,16 +66,16 @@ class Queue:
         pairs = [part for number in received for part in (number, sizes[number])]
         done = sum(sizes.get(number, 0) for number in numbers)
         acks = [[b"a", self.caller.incarnation(b"a"), list(numbers), pairs, done]]
-        assert self.caller.call("acks", b"n1", acks, b"") != [b"gone"]
+        assert self.caller.call("acks", b"n1", [[], acks], b"") != [b"gone"]
 
     @property
     def texts(self) -> str:
         """The messages that wait, and `.` for an entry that is done."""
-        entries = self.redis.lrange("mq:q:a", 0, -1)
-        assert int(self.redis.hget("mq:s:a", "b") or 0) == counted_size(entries)
+        entries = stored_queue(self.redis, "a")
+        assert stored_session(self.redis, "a").queued_bytes == counted_size(entries)
         marks = self.redis.hgetall("mq:st:a")
-        assert int(self.redis.hget("mq:s:a", "z") or 0) == len(marks)
-        assert int(self.redis.hget("mq:s:a", "a") or 0) == [*marks.values()].count(b"d")
+        assert stored_session(self.redis, "a").marks == len(marks)
+        assert stored_session(self.redis, "a").done == [*marks.values()].count(b"d")
         return "".join("." if entry == NO_MESSAGE else chr(entry[-1]) for entry in entries)
 
 
@@ -104,7 +105,7 @@ def test_messages_behind_one_that_is_not_acknowledged(connected: Queue) -> None:
     assert connected.texts == "A..E"
     connected.acknowledge(1)
     assert connected.texts == "E"
-    assert connected.redis.hget("mq:s:a", "h") == b"4"
+    assert stored_session(connected.redis, "a").head == 4
 
 
 def test_bytes_of_messages_behind_one_that_is_not_acknowledged(connected: Queue) -> None:
@@ -140,7 +141,7 @@ def test_acknowledgements_in_any_order(connected: Queue, order: tuple[int, ...],
 
 def test_the_queue_of_an_absent_client(queue: Queue, caller: Caller) -> None:
     """Drop-old dropped messages that had never been sent, since others before them were acknowledged."""
-    epoch = caller.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)[0]
+    epoch = caller.claimed(b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)[0]
     queue.push("ABC")
     queue.acknowledge(2, 3)
     caller.commit(releases=[[b"a", epoch, 4]])
@@ -153,12 +154,12 @@ def test_the_queue_of_an_absent_client(queue: Queue, caller: Caller) -> None:
 def test_room_of_a_subscriber(redis_server: RedisProcess) -> None:
     """Its window was filled by messages that it had acknowledged behind one message."""
     caller = Caller(redis_server.port)
-    epoch = caller.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)[0]
+    epoch = caller.claimed(b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)[0]
     caller.commit(changes=pack([["subscribed", b"a", caller.incarnation(b"a"), JOBS, 2, 0], ["mark", 1]]))
-    caller.call("acks", b"n1", [], [[], [], [], [[JOBS, b"a", epoch, 3, 1, 2, 0, b""]]])
+    caller.call("acks", b"n1", [[], []], [[], [], [], [[JOBS, b"a", epoch, 3, 1, 2, 0, b""]]])
     queue = Queue(caller)
     queue.share("ABCD")
-    assert caller.redis.llen("mq:q:a") == 3
+    assert len(stored_queue(caller.redis, "a")) == 3
     for number in (2, 3):
         queue.acknowledge(number)
     assert queue.texts[0] == "A"
@@ -187,7 +188,7 @@ def test_it_looks_again_when_a_later_one_has_expired(queue: Queue) -> None:
     queue.push("M", most=3)
     queue.push("p", most=3)
     assert queue.texts == "KLM"
-    queue.redis.hset("mq:s:a", "m", "4 100000 0")
+    queue.caller.call("limit", b"n1", b"a", "4 100000 0")
     queue.push("p")
     queue.pass_time()
     queue.push("N")
@@ -195,7 +196,7 @@ def test_it_looks_again_when_a_later_one_has_expired(queue: Queue) -> None:
 
 
 def test_what_was_sent_stays(queue: Queue, caller: Caller) -> None:
-    epoch = caller.call("claim", b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)[0]
+    epoch = caller.claimed(b"n1", b"a", 1, 5, b"", 100, b"", 0, 1000, 0)[0]
     queue.push("oo")
     caller.commit(releases=[[b"a", epoch, 2]])  # the first of them
     queue.pass_time()
@@ -242,7 +243,7 @@ def test_a_full_group_drops_what_has_expired(group: Queue, before: str, after: s
     last = int(group.redis.hget(b"mq:g:" + JOBS, "n") or 0)
     assert last == len(before) + 1
     assert group.share("N", most=len(after))[1] == 1
-    group.caller.call("acks", b"n1", [], [[], [JOBS, 100, 1, 0, 0], [], []])  # a node has room for all
+    group.caller.call("acks", b"n1", [[], []], [[], [JOBS, 100, 1, 0, 0], [], []])  # a node has room for all
     assignments = {int(place): chr(message[-1]) for place, message in group.redis.hgetall(b"mq:gl:n1 " + JOBS).items()}
     assert "".join(letter for _, letter in sorted(assignments.items())) == after
     assert max(assignments) == last

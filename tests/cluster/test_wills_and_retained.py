@@ -12,6 +12,7 @@ from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient
+from tests.harness.stored_sessions import stored_queue
 
 LEASE = 1.5  # seconds
 WILL = {"will_topic": "will", "will_qos": 1}
@@ -205,7 +206,7 @@ def test_retained_messages_go_on_after_a_lost_reply(start_cluster: StartCluster)
     with SocketClient(port, "c", clean_start=False) as client, cluster.redis.client() as store:
         network.slow(0.3)
         client.send(Subscribe(1, [("kept/#", 1)]))
-        until(lambda: store.llen("mq:q:c"))
+        until(lambda: len(stored_queue(store, "c")))
         network.cut()
         network.resume()
         while topics:

@@ -17,6 +17,7 @@ from flockmq._speedups.codec.packets import Puback, Publish
 from flockmq.broker.admin.http.tokens import add
 from flockmq.cluster.backup import cluster_backup
 from flockmq.cluster.redis.clients import RedisAddress
+from flockmq.cluster.redis.packed_session import LISTED, PERSISTENT, PackedSession
 from tests.conftest import StartBroker, StartCluster, StartRedis
 from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.cluster_process import ClusterProcess
@@ -24,6 +25,7 @@ from tests.harness.command import flockmq
 from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import KEEPS, RedisProcess
 from tests.harness.socket_client import SocketClient
+from tests.harness.stored_sessions import stored_queue
 from tests.web.http_client import HttpClient
 
 STORE = "flockmq.db"
@@ -260,7 +262,7 @@ def test_an_interrupted_restore_is_repeated(
     assert re.search(r"a restore of the backup .*/b\.tar to redis.* has not ended", found)
     flockmq("restore", backup, server.url)
     with server.client() as client:
-        assert client.zcard("mq:sessions") == 300
+        assert client.scard("mq:sessions") == 300
 
 
 def test_large_keys_are_copied_in_parts(start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,8 +272,8 @@ def test_large_keys_are_copied_in_parts(start_redis: StartRedis, monkeypatch: py
     source, target = (redis.Redis(port=server.port) for server in servers)
     source.hset("mq:retained", mapping={f"t{number}": bytes([number % 256]) * 50 for number in range(1000)})
     source.rpush("mq:q:a*", *(b"%d" % number for number in range(1000)))
-    source.zadd("mq:sessions", {f"c{number}": number for number in range(1000)})
-    source.hset("mq:s:a*", "x", "1")
+    source.sadd("mq:sessions", *(f"c{number}" for number in range(1000)))
+    source.set("mq:s:a*", PackedSession(1, 1, flags=PERSISTENT | LISTED).encode())
     source.xadd("mq:log:n", {"b": b"x" * 3000}, "1-0")
     source.set("mq:analytics:lock:j", "x", px=1_000_000)
     source.set("mq:unknown", "x")
@@ -281,10 +283,11 @@ def test_large_keys_are_copied_in_parts(start_redis: StartRedis, monkeypatch: py
     cluster_backup.copy(source, b"mq:", target, address.keys, with_log=True)
     copied = set(source.keys()) - {b"mq:unknown", b"mqx"}
     assert set(target.keys()) == copied
-    for key in copied - {b"mq:retained", b"mq:q:a*"}:
+    for key in copied - {b"mq:retained", b"mq:q:a*", b"mq:sessions"}:
         assert target.dump(key) == source.dump(key)
+    assert target.smembers("mq:sessions") == source.smembers("mq:sessions")
     assert target.hgetall("mq:retained") == source.hgetall("mq:retained")
-    assert target.lrange("mq:q:a*", 0, -1) == source.lrange("mq:q:a*", 0, -1)
+    assert stored_queue(target, "a*") == stored_queue(source, "a*")
     assert target.pttl("mq:analytics:lock:j") > 0
     source.close()
     target.close()

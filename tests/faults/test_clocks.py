@@ -13,6 +13,7 @@ from tests.faults.fault_node import FaultNode
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient
+from tests.harness.stored_sessions import stored_session
 from tests.harness.wall_clock import WallClock
 
 LONG, SHORT = 1000, 2  # seconds; longer and shorter than a test, both shorter than a step
@@ -151,7 +152,7 @@ def test_clocks_of_a_cluster_are_stepped(start_cluster: StartCluster, tmp_path: 
     lives.begin()
     SocketClient(cluster["a"].port, "as configured", clean_start=False).close()
     with cluster.redis.client() as redis:
-        until(lambda: redis.hget("mq:s:as configured", "o") == "")
+        until(lambda: stored_session(redis, "as configured").owner == b"")
     for name, other in {"redis": hours, "a": -hours, "b": 2 * hours}.items():
         if whose in (name, "all"):
             clocks[name].step(other)

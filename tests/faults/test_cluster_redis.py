@@ -15,6 +15,7 @@ from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess, GivenRedis, new_seed
 from tests.harness.redis_process import KEEPS, RedisProcess, Sentinels
 from tests.harness.socket_client import SocketClient
+from tests.harness.stored_sessions import stored_queue
 from tests.web.http_client import HttpClient
 
 MIB = 1 << 20
@@ -238,7 +239,7 @@ def test_a_redis_with_no_memory_left(cluster: ClusterProcess) -> None:
             # Balancers must still send clients: clients that take their messages free memory.
             assert HttpClient(cluster["b"]).ask("GET", "//readyz").data == b"ready\n"
             subscriber.send(Puback(packet_id=packet.packet_id))
-            until(lambda: cluster.redis.client().llen("mq:q:s") == 0)
+            until(lambda: len(stored_queue(cluster.redis.client(), "s")) == 0)
             time.sleep(2 * LEASE)  # no node is taken for dead in this time
             assert cluster.redis.client().hlen("mq:nodes") == 3
             assert publisher.ping() == []

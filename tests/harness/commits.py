@@ -18,6 +18,7 @@ def commit_arguments(
     group_limits: tuple[int, int, int] = (100, 1 << 20, 0),
     entry: tuple[bytes, bytes, bytes] = (b"", b"", b""),
     batch: bytes = b"",
+    acks: tuple[bytes, bytes] = (b"", b""),
     **parts: Any,
 ) -> list[Any]:
     """The arguments behind the node.
@@ -28,6 +29,7 @@ def commit_arguments(
         limits: messages and bytes of a queue, and whether it drops its oldest.
         group_limits: the same of a group.
         entry: of the log of messages: id, block, oldest entry to keep.
+        acks: acknowledgements and what is settled, packed.
         batch: packets for other nodes, without the header.
         parts: the other fields of `BLOCK`, but for the numbers of messages.
     """
@@ -40,7 +42,7 @@ def commit_arguments(
     block = [parts.pop(name, b"" if isinstance(kind, (Text, Packed)) else []) for name, kind in BLOCK.fields.items()]
     assert not parts, f"a block has no {', '.join(parts)}"
     header = block[list(BLOCK.fields).index("batch_header")]
-    return [sequence, pack(block), *map(int, limits), "0-0", *entry, batch and header + batch, *messages]
+    return [sequence, pack(block), *map(int, limits), "0-0", *entry, batch and header + batch, *acks, *messages]
 
 
 def _at(number: int) -> int:

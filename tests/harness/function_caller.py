@@ -5,6 +5,7 @@ from typing import Any
 from flockmq._speedups.cluster.message_codec import encode_message
 from tests.harness.commits import commit_arguments
 from tests.harness.function_nodes import FunctionNodes
+from tests.harness.stored_sessions import read_session
 
 MESSAGE = encode_message(b"t", b"x", 1, False)
 NO_MESSAGE = encode_message(b"", b"", 2, False)  # of an entry whose message no client needs any more
@@ -27,7 +28,8 @@ class Caller(FunctionNodes):
             self.commit(releases=[[cid, epoch, 0]])
 
     def incarnation(self, cid: bytes) -> int:
-        return int(self.redis.hget(b"mq:s:" + cid, "x") or 0)
+        session = read_session(self.redis, cid)
+        return session.incarnation if session is not None else 0
 
     def commit(self, **parts: Any) -> Any:
         self.seq += 1

@@ -27,6 +27,28 @@ def call_function(client: redis.Redis, name: str, *arguments: Any) -> Any:
     return reply[1:] if isinstance(call.reply, Outcomes) and reply[0] == b"ok" else reply
 
 
+def claim_session(
+    client: redis.Redis,
+    node: bytes,
+    cid: bytes,
+    persistent: int,
+    level: int,
+    will: bytes,
+    max_sessions: int,
+    user: bytes,
+    clean_start: int,
+    interval: int | bytes | str,
+    without_redis: int,
+) -> Any:
+    """Claim a session. Returns the fields of a claim that is granted, but for the session; or the outcome."""
+    claim = (cid, persistent, level, will, user, clean_start, interval, without_redis)
+    reply = call_function(client, "claims", node, max_sessions, [claim])
+    if reply == [b"gone"]:
+        return reply
+    outcome, *fields = reply[0][0]
+    return fields[:-1] if outcome == b"ok" else [outcome, *fields]
+
+
 class FunctionNodes:
     """Nodes `n1` and `n2`.
 
@@ -51,7 +73,11 @@ class FunctionNodes:
 
     def claim(self, cid: bytes, node: bytes = b"n2") -> int:
         """Claim a session for a connection at a node. Returns its epoch."""
-        return int(self.call("claim", node, cid, 1, 5, b"", 100, b"", 0, 1000, 0)[0])
+        return int(self.claimed(node, cid, 1, 5, b"", 100, b"", 0, 1000, 0)[0])
+
+    def claimed(self, node: bytes, cid: bytes, *claim: Any) -> Any:
+        """Claim a session, see `claim_session`."""
+        return claim_session(self.redis, node, cid, *claim)
 
     def listen(self) -> None:
         """Receive the messages to `n2` from now on."""

@@ -5,6 +5,7 @@
 | I1, I8, S1 | G1, G8: acknowledged means kept, and sessions too |
 | S2 | the limits of queues: their bytes, marks and sent messages are counted |
 | S3 | the limits of queues: no queue has more, none drops while it has room, or sent messages: `limits.py` finds it |
+| S4 | G9: each session without a connection waits for its end, in one place |
 | I2 | G3: exactly once |
 | I3 | G2: order |
 | G4 | G4, for clean sessions; for persistent ones I1 |
@@ -23,8 +24,11 @@
 
 from collections import Counter, defaultdict
 
+from flockmq.broker.core.session_expiry import NEVER
+from flockmq.cluster.redis.packed_session import RARE, PackedSession, size_of
 from flockmq.loadtest.prove import checker
 from flockmq.loadtest.prove.history import Acknowledged, Connecting, Ended, Event, History, Published, Subscribed, Taken
+from tests.harness.stored_sessions import queue_of, sessions_in
 from tests.simulation.clients import TimedHistory
 from tests.simulation.clock import NS
 from tests.simulation.losses import Excuses
@@ -34,10 +38,7 @@ from tests.simulation.world import MILLI
 
 REDISPATCHED = 4200 * MILLI  # `shared.redispatch`, a heartbeat, and the way of packets
 # Beginnings of keys that are gone when all is delivered.
-LEFT = (b"mq:q:", b"mq:in:", b"mq:gl:", b"mq:gw:", b"mq:gq:", b"mq:later:messages", b"mq:delayed")
-# Keys with the messages whose bytes a session or a group counts in its field `b` or `c`.
-NO_MESSAGE = b"\x12\0\0"  # an entry whose message no client needs any more
-QUEUES = {b"s": (b"q",), b"g": (b"gw", b"gm")}
+LEFT = (b"mq:in:", b"mq:gl:", b"mq:gw:", b"mq:gq:", b"mq:later:messages", b"mq:delayed")
 
 
 def judge(
@@ -195,6 +196,7 @@ def left_over(keys: dict[bytes, object], expired: set[str]) -> list[str]:
         expired: clients whose sessions are over.
     """
     found = [key for key in keys if key.startswith(LEFT)]
+    found += [b"mq:q:" + name for name, session in sessions_in(keys).items() if queue_of(name, session, keys)]
     found += [key for name in expired for kind in ("s", "subs") if (key := f"mq:{kind}:{name}".encode()) in keys]
     nodes = keys.get(b"mq:nodes")
     live = set(nodes) if isinstance(nodes, Hash) else set()
@@ -202,54 +204,71 @@ def left_over(keys: dict[bytes, object], expired: set[str]) -> list[str]:
     return [f"S1 {key.decode()} is left" for key in sorted(found)]
 
 
-def noted_bytes(fields: Hash) -> int:
-    """The bytes of its queue that a session or a group has noted; `c` if it has a tenant."""
-    return int(fields.get(b"b", b"0"))
-
-
 def miscounted(keys: dict[bytes, object]) -> list[str]:
     """S2: sessions and groups that count other bytes than their messages in Redis have. `keys`: all."""
     found = []
+    for client_id, session in sessions_in(keys).items():
+        counted = size_of(queue_of(client_id, session, keys))
+        if counted != session.queued_bytes:
+            found.append(f"S2 {client_id.decode()} has {counted} bytes, and counts {session.queued_bytes}")
+        found += miscounted_in_session(client_id, session, keys)
     for key, fields in keys.items():
-        _, kind, name = key.split(b":", 2) if key.count(b":") > 1 else (key, b"", b"")
-        if isinstance(fields, Hash) and kind in QUEUES:
-            counted = 0
-            for queue in QUEUES[kind]:
-                messages = keys.get(b"mq:%b:%b" % (queue, name), [])
-                assert isinstance(messages, list | dict)
-                values = messages.values() if isinstance(messages, dict) else messages
-                counted += sum(len(value) for value in values if value != NO_MESSAGE)
-            if counted != (noted := noted_bytes(fields)):
+        if key.startswith(b"mq:g:"):
+            assert isinstance(fields, Hash)
+            listed, others = (keys.get(b"mq:%b:%b" % (kind, key[5:]), {}) for kind in (b"gw", b"gm"))
+            assert isinstance(listed, list | dict) and isinstance(others, dict)
+            counted = size_of([*listed, *others.values()])
+            if counted != (noted := int(fields.get(b"b", b"0"))):
                 found.append(f"S2 {key.decode()} has {counted} bytes, and counts {noted}")
-            if kind == b"s":
-                found += miscounted_in_session(name, fields, keys)
     return found
 
 
-def miscounted_in_session(name: bytes, fields: Hash, keys: dict[bytes, object]) -> list[str]:
+def miscounted_in_session(client_id: bytes, session: PackedSession, keys: dict[bytes, object]) -> list[str]:
     """S2: wrong counts of a session: of its marks, and of the messages that may have been sent."""
-    key = f"mq:s:{name.decode()}"
-    marks, queue = keys.get(b"mq:st:" + name, {}), keys.get(b"mq:q:" + name, [])
-    assert isinstance(marks, dict) and isinstance(queue, list)
-    end = int(fields.get(b"h", 1)) + len(queue)
+    name, marks, queue = client_id.decode(), keys.get(b"mq:st:" + client_id, {}), queue_of(client_id, session, keys)
+    assert isinstance(marks, dict)
+    end = session.head + len(queue)
     found = []
-    acked = [*marks.values()].count(b"d")
-    if acked != int(fields.get(b"a", 0)):
-        found.append(f"S2 {key} has {acked} entries that are done, and counts {int(fields.get(b'a', 0))}")
-    if len(marks) != int(fields.get(b"z", 0)):
-        found.append(f"S2 {key} has {len(marks)} marks, and counts {int(fields.get(b'z', 0))}")
-    if int(fields.get(b"n", 1)) > end:
-        found.append(f"S2 {key} counts messages up to {int(fields.get(b'n', 1))} as sent, and its queue ends at {end}")
+    done = [*marks.values()].count(b"d")
+    if done != session.done:
+        found.append(f"S2 {name} has {done} entries that are done, and counts {session.done}")
+    if len(marks) != session.marks:
+        found.append(f"S2 {name} has {len(marks)} marks, and counts {session.marks}")
+    if session.sent > end:
+        found.append(f"S2 {name} counts messages up to {session.sent} as sent, and its queue ends at {end}")
+    if b"mq:q:" + client_id in keys and not session.listed:
+        found.append(f"S2 {name} has its queue in two places")
+    if (b"mq:rare:" + client_id in keys) != bool(session.flags & RARE):
+        found.append(f"S2 {name} does not know its rare fields")
     return found
+
+
+def misplaced(keys: dict[bytes, object]) -> list[str]:
+    """S4: sessions without a connection that do not wait for their end, or wait twice. `keys`: all."""
+    found = []
+    waiting = Counter(
+        client_id for key, members in keys.items() if key.startswith((b"mq:off:", b"mq:ends:")) for client_id in members
+    )
+    for client_id, session in sessions_in(keys).items():
+        waits = session.persistent and not session.owner and session.interval != b"%d" % NEVER
+        if waiting[client_id] != waits:
+            found.append(f"S4 {client_id.decode()} waits for its end {waiting[client_id]} times")
+        if (client_id in keys.get(b"mq:sessions", ())) != session.persistent:
+            found.append(f"S4 {client_id.decode()} is in the set of sessions, or not, by mistake")
+    gone = waiting.keys() - sessions_in(keys).keys()
+    return found + [f"S4 {client_id.decode()} waits for its end, and has ended" for client_id in sorted(gone)]
 
 
 def miscounted_for(tenant: bytes, keys: dict[bytes, object]) -> str:
     """S2: the bytes in the queues of a tenant, if Redis has another sum; empty: it is right. `tenant`: its prefix."""
     hashes = {key: fields for key, fields in keys.items() if tenant and isinstance(fields, Hash)}
     queues = [
-        noted_bytes(fields)
-        for key, fields in hashes.items()
-        if key.startswith(b"mq:s:" + tenant) or (key.startswith(b"mq:g:$share/") and tenant in key)
+        session.queued_bytes
+        for client_id, session in sessions_in(keys).items()
+        if tenant and client_id.startswith(tenant)
+    ]
+    queues += [
+        int(fields.get(b"b", 0)) for key, fields in hashes.items() if key.startswith(b"mq:g:$share/") and tenant in key
     ]
     nodes = [int(fields.get(tenant, 0)) for key, fields in hashes.items() if key.startswith(b"mq:queued:")]
     summed = int(hashes.get(b"mq:queued:tenants", {}).get(tenant, 0))

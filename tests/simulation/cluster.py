@@ -55,7 +55,7 @@ FILTERS: dict[str, tuple[str, ...]] = {
     "visitor": ("t/#",),
     "guest": ("t/#",),
 }
-DUE = (b"mq:later", b"mq:delayed", b"mq:expiring")  # keys with all that is still to come
+DUE = (b"mq:later", b"mq:delayed", b"mq:ends")  # keys with all that is still to come
 FENCED = "fenced: "  # the beginning of a line in the log
 REJOINS = ("declared", STARTED_TWICE)  # parts of reasons for which a node rejoins although Redis has lost nothing
 COUNTED_FROM = "flockmq.cluster.replication.applied_changes.COUNTED_FROM"
@@ -377,6 +377,8 @@ class Run:
         if not self.losses:
             for finding in checker.miscounted(self.redis.keys):
                 self.found(finding)
+        for finding in checker.misplaced(self.redis.keys):
+            self.found(finding)
         self._judge_bytes()
 
     def _lives(self) -> dict[str, ClusterLife]:

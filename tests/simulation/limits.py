@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flockmq.cluster.redis.packed_session import NO_MESSAGE, PackedSession
 from flockmq.loadtest.prove.checker import shown
 from flockmq.loadtest.prove.history import Delivered, History, Published
+from tests.harness.stored_sessions import queue_of, sessions_in
 
 # Findings of the checkers about messages and wills that clients did not get, or got after later ones.
 MISSED = re.compile(r"^(?:I1|G4) .*?, (?P<client>[a-z]+ \d+|latecomer) never got it$")
@@ -18,7 +20,6 @@ NAME = re.compile(r"b'.*?'")  # of a message or will, in a finding
 WILL = re.compile(r"^I6 the (?:delayed )?will .* (?:never came|came late)$")
 GROUP = b"$share/"
 OF_GROUP = "group"
-DONE = b"\x12\0\0"  # an entry whose message no client needs any more
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,10 @@ class Drops:
     def calling(self, function: bytes, keys: Mapping[bytes, Any]) -> None:
         """Redis is to execute a call of a function."""
         if self._limits.drop_old and function == b"flockmq_commit":
-            sessions = {key[5:]: fields for key, fields in keys.items() if key.startswith(b"mq:s:") and b"h" in fields}
             self._sent = {
-                client: int(fields[b"h"])
-                for client, fields in sessions.items()
-                if int(fields[b"n"]) > int(fields[b"h"]) or _is_served_elsewhere(fields, keys)
+                client: session.head
+                for client, session in sessions_in(keys).items()
+                if session.sent > session.head or _is_served_elsewhere(session, keys)
             }
 
     def called(self, function: bytes, reply: Any, keys: Mapping[bytes, Any]) -> None:
@@ -82,7 +82,7 @@ class Drops:
         for client, count in zip(full[::2], full[1::2], strict=True):
             name = client.decode().removeprefix(self._prefix)
             self.of[name] += count
-            if client in self._sent and int(keys[b"mq:s:" + client][b"h"]) > self._sent[client]:
+            if client in self._sent and sessions_in(keys)[client].head > self._sent[client]:
                 self._on_finding(f"S3 messages of {name} were dropped that may have been sent")
             length = waiting(client, keys)
             if not self._limits.tenant_bytes and length < self._limits.messages:
@@ -95,25 +95,31 @@ class Drops:
         Queues of subscribers have as much as there is room for: a tenant's limit is judged by the messages, without
         the name of the group and the place that are before them there.
         """
-        queues = {key: queue for key, queue in keys.items() if key.startswith(b"mq:q:") and b"worker" not in key}
+        queues = {
+            client: queue_of(client, session, keys)
+            for client, session in sessions_in(keys).items()
+            if b"worker" not in client
+        }
         most = self._limits.messages * (2 if self._limits.drop_old else 1)
-        for key in queues:
-            if most and (length := waiting(key[5:], keys)) > most:
-                self._on_finding(f"S3 {key.decode()} has {length} messages, and may have {most}")
-        of_tenant = [queue for key, queue in queues.items() if self._prefix in key.decode()]
-        size = sum(len(message) for queue in of_tenant for message in queue if message != DONE)
+        for client in queues:
+            if most and (length := waiting(client, keys)) > most:
+                self._on_finding(f"S3 the queue of {client.decode()} has {length} messages, and may have {most}")
+        of_tenant = [queue for client, queue in queues.items() if self._prefix in client.decode()]
+        size = sum(len(message) for queue in of_tenant for message in queue if message != NO_MESSAGE)
         if (most := self._limits.tenant_bytes) and size > most:
             self._on_finding(f"S3 the queues of {self._prefix} have {size} bytes, and may have {most}")
 
 
 def waiting(client: bytes, keys: Mapping[bytes, Any]) -> int:
     """The messages in the queue of a client that are not done."""
-    return len(keys.get(b"mq:q:" + client, ())) - [*keys.get(b"mq:st:" + client, {}).values()].count(b"d")
+    session = sessions_in(keys).get(client)
+    length = 0 if session is None else len(queue_of(client, session, keys))
+    return length - [*keys.get(b"mq:st:" + client, {}).values()].count(b"d")
 
 
-def _is_served_elsewhere(fields: Mapping[bytes, bytes], keys: Mapping[bytes, Any]) -> bool:
+def _is_served_elsewhere(session: PackedSession, keys: Mapping[bytes, Any]) -> bool:
     """Whether a node that lives has not released an earlier connection of a session."""
-    earlier = dict(each.split(b"=") for each in fields.get(b"w", b"").split(b",") if each)
+    earlier = dict(each.split(b"=") for each in session.waits.split(b",") if each)
     return any(node in keys[b"mq:nodes"] for node in earlier.values())
 
 

@@ -27,6 +27,7 @@ from flockmq.loadtest.prove.history import (
     Subscribed,
     Taken,
 )
+from tests.harness.stored_sessions import sessions_in
 from tests.simulation.clock import NS
 from tests.simulation.redis_types import Hash, List
 from tests.simulation.world import FOREVER, MILLI
@@ -62,6 +63,8 @@ def payloads(keys: dict[bytes, Any]) -> frozenset[bytes]:
             for each in value.values() if isinstance(value, Hash) else value:
                 if match := NAMES.search(each):
                     found.add(match[0])
+    for session in sessions_in(keys).values():
+        found |= {match[0] for each in session.entries if (match := NAMES.search(each))}
     return frozenset(found)
 
 

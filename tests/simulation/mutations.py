@@ -31,33 +31,29 @@ COMMIT_NUMBER = (
 )
 WAIT_FOR_OWNER = (
     "    if live(prefix, owner) then\n      waits = waits .. last .. '=' .. owner .. ','\n"
-    "      waited[#waited + 1] = tonumber(last)\n      waited[#waited + 1] = owner\n"
+    "      waited = waited == NOTHING and {} or waited\n"
+    "      waited[#waited + 1] = last\n      waited[#waited + 1] = owner\n"
 )
-PUSH = "if state[2] and tonumber(state[2]) == incarnation then\n    local queue"
-OLDEST_DROPPED = "          length, dropped = length - 1, dropped + 1\n"
-OLDEST_DROPPED_TWICE = (
-    "          bytes = bytes - (length > kept + 1 and queues.remove(queue, kept, length - 1) or 0)\n"
-    "          length, dropped, head = length - 2, dropped + 1, head + 1\n"
-)
-DROP_DONE = "  queues.drop_done(prefix, tenant, cid, first, head, bytes, marks, acked, noted, size, state[5])\n"
-ALL_SENT = (
-    "  redis.call('HSET', key, 'n', tonumber(redis.call('HGET', key, 'h')) + "
-    "redis.call('LLEN', prefix .. 'q:' .. cid))\n"
-)
+PUSH = "if session and session.incarnation == item[2] then\n    local quota"
+PLAIN_PUSH = "  call.sessions[cid], call.changed[cid] = text .. struct.pack('<I4', #message) .. message, true\n"
+OLDEST_DROPPED = "        drop_first(session, 1)\n"
+DROP_DONE = "  queues.drop_done(session, head, size)\n"
+DROP_PLAIN = "  call.sessions[cid], call.changed[cid] = struct.pack('<d', head + count) .. rest, true\n"
+PLAIN_BYTES = "    tenants.add(tenant, queue + 4 * count - at)\n"
+ALL_SENT = "  session.sent, session.changed = session.head + length_of(session), true\n"
 APPLY = "  if apply_record(job.prefix, job.node, record, job.retained, (job.routed[record[2]] or 0) > i) then\n"
 GIVEN = "        append(finished, group, place)\n      else\n        return_assignment(prefix"
-SENT = "    redis.call('HSET', key, 'o', '', 'n', first_unsent, 'i', seconds)\n"
+SENT = "  session.sent, session.changed = math.max(of_this_life and was_admitted and sent or 0, session.sent), true\n"
 NAMED = (
     "      handed[#handed + 1] = tonumber(epoch)\n      handed[#handed + 1] = will\n    end\n  end\n"
     "  return {ended, handed}\n"
 )
-HELD_OF_DEAD = "        held.hold(prefix, cid, tonumber(epoch), due)\n"
+HELD_OF_DEAD = "        held.hold(session, tonumber(epoch), due)\n"
 DELAYED_OF_DEAD = "        redis.call('ZADD', prefix .. 'delayed', due, epoch)\n"
 RESTS = "  return time < (starts.rest_ends[prefix] or 0)\n"
-EXPIRED = (
-    "    if state[2] and state[1] == '' then\n      end_session(prefix, '', cid, state[2], state[3])\n"
-    "      ended = ended + 1\n"
-)
+EXPIRED = "    if second and second * 1000 <= tonumber(time) then\n      end_session(session)\n"
+OVER = "    if queues.is_over(length - queues.done(session), bytes_of(session), limits[1], limits[2], quota) then\n"
+QUOTA = "bytes_of(session) + tenants.free(job.prefix, job.limits, tenants.of(item[1]))"
 
 ALL = (
     # ---- acknowledged means kept ----
@@ -71,7 +67,10 @@ ALL = (
         "offline queue",
         "G1",
         "a message is not queued for a session without a connection",
-        lua=((PUSH, PUSH.replace(" then", " and owner ~= '' then")),),
+        lua=(
+            (PUSH, PUSH.replace(" then", " and owner ~= '' then")),
+            (PLAIN_PUSH, f"  if text:byte(FIELDS_SIZE + 1) > 0 then\n{PLAIN_PUSH}  end\n"),
+        ),
     ),
     Mutation(
         "push not sent",
@@ -95,7 +94,7 @@ ALL = (
         "acks dropped",
         "G1",
         "the acknowledgements of clients leave the queue as it is",
-        lua=((DROP_DONE, ""),),
+        lua=((DROP_DONE, ""), (DROP_PLAIN, "")),
     ),
     Mutation(
         "large messages lost",
@@ -107,7 +106,7 @@ ALL = (
         "done bytes stay",
         "S2",
         "an acknowledgement does not take the bytes of its entries from the queue's",
-        lua=(("    bytes, known = bytes - size, head\n", "    known = head\n"),),
+        lua=((PLAIN_BYTES, "    local _ = nil\n"),),
     ),
     Mutation(
         "last entry stays",
@@ -157,19 +156,19 @@ ALL = (
         "PUBREC mark lost",
         "G3",
         "that a client has received a QoS 2 message is not stored",
-        lua=(("    if number >= head and redis.call('HSETNX'", "    if false and redis.call('HSETNX'"),),
+        lua=(("  if number >= session.head and redis.call('HSETNX'", "  if false and redis.call('HSETNX'"),),
     ),
     Mutation(
         "done mark lost",
         "G3",
         "a message that is done out of order is not marked",
-        lua=(("    for j = 1, #waiting do\n", "    for j = 1, 0 do\n"),),
+        lua=(("  for j = 1, #waiting do\n", "  for j = 1, 0 do\n"),),
     ),
     Mutation(
         "sent not stored",
         "G2",
         "a release forgets which messages were sent, so they come again without DUP",
-        lua=((SENT, "    redis.call('HSET', key, 'o', '', 'i', seconds)\n"),),
+        lua=((SENT, "  session.changed = true\n"),),
     ),
     Mutation(
         "dead node sent nothing",
@@ -270,7 +269,7 @@ ALL = (
         "taken not sent",
         "G5",
         "the node of the earlier connection is not sent the request to close it",
-        lua=(("      notify(prefix, owner, 'taken', cid, tonumber(last))\n", ""),),
+        lua=(("      notify(prefix, owner, 'taken', cid, last)\n", ""),),
     ),
     Mutation(
         "taken ignored",
@@ -282,19 +281,19 @@ ALL = (
         "epoch not checked",
         "G5",
         "the release of an earlier connection ends the present one's claim",
-        lua=(("  if tonumber(state[2]) == epoch then\n    local seconds", "  if true then\n    local seconds"),),
+        lua=(("  if session.epoch == epoch then\n    local own", "  if true then\n    local own"),),
     ),
     Mutation(
         "released not sent",
         "G5",
         "the connection that waits for a release is sent no notification of it",
-        lua=(("    notify(prefix, state[1], 'released', cid, epoch)\n", "    local _ = nil\n"),),
+        lua=(("    notify(prefix, session.owner, 'released', cid, epoch)\n", "    local _ = nil\n"),),
     ),
     Mutation(
         "release skipped",
         "G5",
         "a commit leaves out the releases of its block",
-        lua=(("    each(#releases, release_one,", "    each(0, release_one,"),),
+        lua=(("  each(#releases, release_one,", "  each(0, release_one,"),),
     ),
     Mutation(
         "assignment too long",
@@ -415,7 +414,7 @@ ALL = (
         "unsent not returned",
         "G13",
         "messages of a subscriber that is away are not given back",
-        lua=(("  if give_back(prefix, cid, false, outbox) then\n", "  if false then\n"),),
+        lua=(("  if give_back(session, false, outbox) then\n", "  if false then\n"),),
     ),
     Mutation(
         "missed process",
@@ -491,7 +490,7 @@ ALL = (
         "delayed will stays",
         "G6",
         "a delayed will is published although its client is back",
-        lua=(("  if (state[10] or '') ~= '' then\n", "  if false then\n"),),
+        lua=(("  if delayed_epoch then\n", "  if false then\n"),),
     ),
     Mutation(
         "delayed wills of the dead",
@@ -527,13 +526,19 @@ ALL = (
         "session does not expire",
         "G9",
         "a session stays when its Session Expiry Interval is over",
-        lua=((EXPIRED, "    if state[2] and state[1] == '' then\n      ended = ended + 1\n"),),
+        lua=((EXPIRED, EXPIRED.replace("      end_session(session)\n", "")),),
+    ),
+    Mutation(
+        "session expires twice",
+        "G9",
+        "a session that has a connection again keeps its place among those that end",
+        lua=(("  if present and owner == '' then\n    expiry.stop(session)\n", "  if present and owner == '' then\n"),),
     ),
     Mutation(
         "session expires at once",
         "G1",
         "a session with a Session Expiry Interval ends at the next heartbeat",
-        lua=(("clock(prefix) + tonumber(interval) * 1000), cid)", "clock(prefix)), cid)"),),
+        lua=(("session.since + tonumber(interval) + 1 ", "session.since + 1 "),),
     ),
     Mutation(
         "clock of Redis",
@@ -558,7 +563,7 @@ ALL = (
         "epochs forgotten",
         "G5",
         "a session that ends takes the epochs with it that are not released",
-        lua=(("    if waits ~= '' then\n      keep_waits(", "    if false then\n      keep_waits("),),
+        lua=(("  if waits ~= '' then\n    create(", "  if false then\n    create("),),
     ),
     Mutation(
         "logs one by one",
@@ -621,7 +626,7 @@ ALL = (
         "no limit",
         "G1",
         "the queue of a session takes more than its limit",
-        lua=(("    if is_over then\n", "    if false then\n"),),
+        lua=((OVER, "    if false then\n"), ("count >= math.min(MOST, most)", "count >= MOST")),
     ),
     Mutation(
         "dropped with room",
@@ -629,7 +634,7 @@ ALL = (
         "a full queue drops all new messages of a commit, not as many as needed",
         lua=(
             (
-                "while count > least and queues.is_over(length - acked, bytes, most, most_bytes, quota) do",
+                "while count > least and is_over() do",
                 "while count > 0 do",
             ),
         ),
@@ -638,13 +643,13 @@ ALL = (
         "one dropped more",
         "G1",
         "a full queue drops one of its oldest messages more than it counts",
-        lua=((OLDEST_DROPPED, OLDEST_DROPPED_TWICE),),
+        lua=((OLDEST_DROPPED, "        drop_first(session, 2)\n        session.head = session.head + 1\n"),),
     ),
     Mutation(
         "tenant without a limit",
         "G1",
         "the queues of a tenant take more than its limit",
-        lua=(("job.limits and before + tenants.free(prefix, job.limits, tenant) or job.unlimited", "job.unlimited"),),
+        lua=((QUOTA, "math.huge"),),
     ),
     Mutation(
         "no rest",
@@ -688,13 +693,13 @@ ALL = (
         "never admitted",
         "G6",
         "a claim discards the delayed will of its session, also if its client is never admitted",
-        lua=(("    if is_held and state[4] == '' then\n      held.resume(prefix, cid)\n", "    if false then\n"),),
+        lua=(("  if session.waits == '' then\n    held.resume(session)\n", "  if false then\n"),),
     ),
     Mutation(
         "waited for one that stood still",
         "G6",
         "the release of a connection drops its delayed will if another one waits for that, or has waited and ended",
-        lua=(("    held.hold(prefix, cid, epoch, due)\n", "    redis.call('HDEL', prefix .. 'delayed:wills', id)\n"),),
+        lua=(("    held.hold(session, epoch, due)\n", "    redis.call('HDEL', prefix .. 'delayed:wills', id)\n"),),
     ),
     Mutation(
         "waited for twice",
@@ -718,7 +723,7 @@ ALL = (
         "sent and not released",
         "G1",
         "drop-old drops messages that a node has sent, and whose client is at no other node",
-        lua=((" and not earlier.may_have_sent(prefix, more[1] or '')\n", "\n"),),
+        lua=((" and not earlier.may_have_sent(job.prefix, session.waits)\n", "\n"),),
     ),
     *PUT_BACK,
 )

@@ -25,8 +25,8 @@ REPEATED_TAKEN = (
     "      notify(prefix, where, 'taken', cid, tonumber(old))      -- repeated: the node may have had no link\n"
 )
 DIED_WHILE_WAITED_FOR = REPEATED_TAKEN + "    else\n      died = math.max(died, tonumber(old))\n"
-OF_THIS_LIFE = "  return tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x') or 0) == incarnation\n"
-MAY_HAVE_BEEN_SENT = "local kept, looks_on = math.max(more[2] - head, 0), false"
+OF_THIS_LIFE = "  return session and session.incarnation == incarnation and session or nil\n"
+MAY_HAVE_BEEN_SENT = "local kept, looks_on = math.max(session.sent - session.head, 0), false"
 
 PUT_BACK = (
     Mutation(
@@ -95,7 +95,7 @@ PUT_BACK = (
         "messages count as not sent if their node dies while other connections wait for it",
         lua=(
             (DIED_WHILE_WAITED_FOR, REPEATED_TAKEN),
-            ("    elseif state[4] and waits ~= state[5] then\n", "    elseif false then\n"),
+            ("    elseif waits ~= session.waits then\n", "    elseif false then\n"),
         ),
     ),
     Mutation(
@@ -108,7 +108,12 @@ PUT_BACK = (
         "sent by an earlier node",
         "G13",
         "messages of a subscriber go back to the group although the node of its earlier connection may have sent them",
-        lua=(("  if state[3] ~= '' or state[4] ~= '' then\n    unsent", "  if state[3] ~= '' then\n    unsent"),),
+        lua=(
+            (
+                "  if session.owner ~= '' or session.waits ~= '' then\n    unsent",
+                "  if session.owner ~= '' then\n    unsent",
+            ),
+        ),
     ),
     Mutation(
         "places not compared",
@@ -132,13 +137,16 @@ PUT_BACK = (
         "acks of an earlier session",
         "G1",
         "Redis applies the acknowledgements of an earlier session of the client to the present one",
-        lua=(("  if not state[1] or tonumber(state[4]) ~= incarnation then\n", "  if not state[1] then\n"),),
+        lua=(
+            ("  if not session or session.incarnation ~= incarnation then\n", "  if not session then\n"),
+            ("  if its_incarnation ~= incarnation or flags >= LISTED or marks", "  if flags >= LISTED or marks"),
+        ),
     ),
     Mutation(
         "handshakes of an earlier session",
         "G3",
         "Redis applies the handshakes of an earlier session of the client to the present one",
-        lua=((OF_THIS_LIFE, "  return true\n"),),
+        lua=((OF_THIS_LIFE, "  return session\n"),),
     ),
     Mutation(
         "earlier link",

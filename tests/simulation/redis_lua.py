@@ -17,8 +17,9 @@ import msgpack
 
 from tests.simulation.redis_types import Keyspace, RedisError, Reply, Status
 
-FIELD = re.compile(r"([<>])|(I4|I|B|H|d)")
+FIELD = re.compile(r"[<>]|I4|I|B|H|d|c0")
 FIELDS = {"I4": "I", "I": "I", "B": "B", "H": "H", "d": "d"}
+TEXT = "c0"  # a text; when it is read, the number before it, which is no result, has its bytes
 
 # `redis.call` raises a table, as in Redis: code of the library looks for its field `err`.
 PRELUDE = b"""
@@ -220,17 +221,44 @@ def _encoded(value: Any) -> Any:
     return value
 
 
-def _struct_format(text: bytes) -> str:
-    parts = FIELD.findall(text.decode())
-    return "".join(order or FIELDS[field] for order, field in parts)
+@lru_cache(maxsize=100)
+def _struct_parts(text: bytes) -> list[struct.Struct]:
+    """The fields of a format, up to each text and behind the last one."""
+    order, parts = "", [""]
+    for field in FIELD.findall(text.decode()):
+        if field == TEXT:
+            parts.append("")
+        elif field in "<>":
+            order = field
+        else:
+            parts[-1] += FIELDS[field]
+    return [struct.Struct(order + part) for part in parts]
 
 
 def _struct_pack(text: bytes, *values: Any) -> bytes:
-    return struct.pack(_struct_format(text), *values)
+    packed, at = b"", 0
+    for number, part in enumerate(_struct_parts(text)):
+        if number:
+            packed += values[at]
+            at += 1
+        count = len(part.format) - part.format.startswith(("<", ">"))
+        packed += part.pack(*values[at : at + count])
+        at += count
+    return packed
 
 
 def _struct_unpack(text: bytes, data: bytes, position: int = 1) -> tuple[Any, ...]:
-    layout = struct.Struct(_struct_format(text))
-    if position - 1 + layout.size > len(data):
-        raise RedisError("data string too short")
-    return (*layout.unpack_from(data, position - 1), position + layout.size)
+    found: list[Any] = []
+    at = position - 1
+    for number, part in enumerate(_struct_parts(text)):
+        if number:
+            size = found.pop()
+            if at + size > len(data):
+                raise RedisError("data string too short")
+            found.append(data[at : at + size])
+            at += size
+        if at + part.size > len(data):
+            raise RedisError("data string too short")
+        found += part.unpack_from(data, at)
+        at += part.size
+    return (*found, at + 1)

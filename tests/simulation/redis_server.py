@@ -310,8 +310,8 @@ class RedisServer:
         self._world.story.detail(self._world.now, HOST, lambda: f"{client.name.decode()}: {_shown(command, reply)}")
         if reply is BLOCKED:
             return
-        if b"flockmq_claim" in command[:2]:
-            client.claims.append((command[4], command[5]))
+        if b"flockmq_claims" in command[:2]:
+            client.claims += [(command[4], client_id) for client_id, *_ in unpack(command[6])]
         if [word.upper() for word in command] == SKIP:
             client.skips = True
         elif client.skips:

@@ -202,6 +202,15 @@ class Keyspace:
         self.keys[key] = value
         return OK
 
+    def do_mget(self, *keys: bytes) -> Reply:
+        values = [self.keys.get(key) for key in keys]
+        return [value if type(value) is bytes else None for value in values]
+
+    def do_mset(self, *items: bytes) -> Reply:
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            self.do_set(key, value)
+        return OK
+
     def do_setnx(self, key: bytes, value: bytes) -> Reply:
         if key in self.keys:
             return 0
@@ -209,8 +218,11 @@ class Keyspace:
         return 1
 
     def do_incr(self, key: bytes) -> Reply:
+        return self.do_incrby(key, b"1")
+
+    def do_incrby(self, key: bytes, by: bytes) -> Reply:
         found = self._find(key, bytes)
-        value = _integer(b"0" if found is None else found) + 1
+        value = _integer(b"0" if found is None else found) + _integer(by)
         self.keys[key] = b"%d" % value
         return value
 
@@ -373,9 +385,11 @@ class Keyspace:
     def do_sismember(self, key: bytes, member: bytes) -> Reply:
         return int(member in (self._find(key, Set) or ()))
 
-    def do_srandmember(self, key: bytes) -> Reply:
-        found = self._find(key, Set)
-        return self._rng.choice(list(found)) if found else None
+    def do_srandmember(self, key: bytes, *count: bytes) -> Reply:
+        found = list(self._find(key, Set) or ())
+        if count:
+            return self._rng.sample(found, min(_integer(count[0]), len(found)))
+        return self._rng.choice(found) if found else None
 
     def do_spop(self, key: bytes, *count: bytes) -> Reply:
         value = self._find(key, Set)

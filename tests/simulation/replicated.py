@@ -12,6 +12,7 @@ from flockmq.broker.core.subscription_options import MAXIMUM_QOS
 from flockmq.broker.rpc.clients import UNLIMITED
 from flockmq.cluster.life import ClusterLife
 from flockmq.cluster.replication.routes import options_of
+from tests.harness.stored_sessions import sessions_in
 
 Keys = Mapping[bytes, Any]
 OF_NODES = (b"node", b"routes", b"wills", b"owned", b"gl", b"gn")  # beginnings of their keys
@@ -56,10 +57,10 @@ def _of_owners(keys: Keys) -> Iterator[str]:
     """The epochs of sessions, and of nodes."""
     owned = {(*each.split(b"\0"), node) for node, entries in _items(keys, b"mq:owned:") for each in entries}
     claimed = set()
-    for client_id, fields in _items(keys, b"mq:s:"):
-        if fields[b"o"]:
-            claimed.add((client_id, fields[b"e"], fields[b"o"]))
-        claimed |= {(client_id, *each.split(b"=")) for each in fields[b"w"].split(b",") if each}
+    for client_id, session in sessions_in(keys).items():
+        if session.owner:
+            claimed.add((client_id, b"%d" % session.epoch, session.owner))
+        claimed |= {(client_id, *each.split(b"=")) for each in session.waits.split(b",") if each}
     for client_id, epoch, node in sorted(owned ^ claimed):
         only = "owned by the node" if (client_id, epoch, node) in owned else "in the session"
         yield f"epoch {epoch.decode()} of {client_id.decode()} at {node.decode()} is only {only}"
@@ -99,9 +100,9 @@ def _of_sessions(node: ClusterLife, keys: Keys) -> Iterator[str]:
     """The subscriptions of persistent sessions."""
     filters, sessions = node.data_plane.router.filters, node.data_plane.sessions
     stored = {
-        client_id: (int(fields[b"x"]), keys.get(b"mq:subs:" + client_id, NOTHING))
-        for client_id, fields in _items(keys, b"mq:s:")
-        if fields[b"p"] == b"1"
+        client_id: (session.incarnation, keys.get(b"mq:subs:" + client_id, NOTHING))
+        for client_id, session in sessions_in(keys).items()
+        if session.persistent
     }
     here = {session.client_id: session for session in sessions if session.kind == SessionKind.SHARED}
     for client_id in sorted(stored.keys() | here.keys()):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from flockmq.cluster.redis.packed_session import PackedSession
 from flockmq.loadtest.prove.history import Delivered, Event, History, Published
 from tests.simulation.limits import NO_LIMITS, Drops, Limits, excused
 
@@ -75,11 +76,16 @@ def test_messages_that_were_dropped_may_come_later(limits: Limits, events: list[
     assert excuses([LATER], limits, events=events) == ([LATER] if excuse else [])
 
 
+def stored(queues: dict[bytes, list[bytes]]) -> dict[bytes, Any]:
+    """The keys of sessions with these queues, by client id."""
+    return {b"mq:s:" + cid: PackedSession(1, 1, entries=entries).encode() for cid, entries in queues.items()}
+
+
 def rules(limits: Limits, reply: list[Any], length: int) -> list[str]:
     """The findings when Redis has replied so, and a queue has so many messages."""
     found: list[str] = []
     drops = Drops(limits, "", found.append)
-    keys = {b"mq:q:subscriber 0": [b""] * length}
+    keys = stored({b"subscriber 0": [b"-"] * length})
     drops.called(b"flockmq_commit", reply, keys)
     drops.judge(keys)
     return found
@@ -93,14 +99,15 @@ def test_nothing_is_dropped_at_a_queue_with_room() -> None:
 
 def test_no_queue_has_more() -> None:
     assert not rules(NEW, [0, 0], 2)
-    assert rules(NEW, [0, 0], 3) == ["S3 mq:q:subscriber 0 has 3 messages, and may have 2"]
+    assert rules(NEW, [0, 0], 3) == ["S3 the queue of subscriber 0 has 3 messages, and may have 2"]
     assert not rules(OLD, [0, 0], 4)  # its node drops some, if its client is connected
 
 
 def test_no_tenant_has_more() -> None:
     found: list[str] = []
     drops = Drops(Limits(tenant_bytes=1024), "$tenant/acme/", found.append)
-    drops.judge({b"mq:q:$tenant/acme/a": [b"-" * 1000], b"mq:q:$tenant/acme/b": [b"-" * 24], b"mq:q:c": [b"-" * 100]})
+    sessions = {b"$tenant/acme/a": [b"-" * 1000], b"$tenant/acme/b": [b"-" * 24], b"c": [b"-" * 100]}
+    drops.judge(stored(sessions))
     assert not found
-    drops.judge({b"mq:q:$tenant/acme/a": [b"-" * 1000], b"mq:q:$tenant/acme/b": [b"-" * 25]})
+    drops.judge(stored(sessions | {b"$tenant/acme/b": [b"-" * 25]}))
     assert found == ["S3 the queues of $tenant/acme/ have 1025 bytes, and may have 1024"]

@@ -1,7 +1,9 @@
 """The model of Redis, held against a real Redis: random commands, and random calls of the function library."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain
 from random import Random
 from typing import Any
@@ -14,6 +16,7 @@ from flockmq.broker.core.will import Will
 from flockmq.cluster.peers.wire import LOGGED, batch_header
 from flockmq.cluster.redis.calls import CALLS
 from flockmq.cluster.redis.connector import function_library
+from flockmq.cluster.redis.packed_session import PackedSession
 from flockmq.cluster.sessions.wills import encode_will
 from tests.harness.commits import commit_arguments
 from tests.harness.redis_process import RedisProcess
@@ -126,7 +129,7 @@ class Calls:
             place, self._gone = self._gone, None
             self._nodes[place] += b"+"
             return b"flockmq_join", self.join(self._nodes[place])
-        often = ("claim", "claim", *["commit"] * 6, "acks", "acks", "load", "bury")
+        often = ("claims", "claims", *["commit"] * 6, "acks", "acks", "load", "bury")
         seldom = ("join", "ready", "beat", "confirm", "leave", "sessions", "retained", "owned", "logs", "values")
         name = self._rng.choice((*often, "applied", "applied", *seldom))
         return f"flockmq_{name}".encode(), getattr(self, name)(self._rng.choice(self._nodes))
@@ -154,13 +157,15 @@ class Calls:
         """A node leaves, rarely."""
         return [node if self._rng.random() < 0.2 else b"nobody"]
 
-    def claim(self, node: bytes) -> list[Any]:
-        """A client connects."""
-        client = self._rng.choice(CLIENTS)
-        will = encode_will(client, Will(b"t", b"bye", 0, False)) if self._rng.random() < 0.5 else b""
-        persistent = self._rng.randrange(2)
-        clean = self._rng.choice((0, 0, 1))
-        return [node, client, persistent, 4, will, 1000, "", clean, "" if persistent else 0, 0]
+    def claims(self, node: bytes) -> list[Any]:
+        """Clients connect."""
+        claims = []
+        for client in self._rng.sample(CLIENTS, self._rng.randint(1, 2)):
+            will = encode_will(client, Will(b"t", b"bye", 0, False)) if self._rng.random() < 0.5 else b""
+            persistent = self._rng.randrange(2)
+            clean = self._rng.choice((0, 0, 1))
+            claims.append([client, persistent, 4, will, b"", clean, b"" if persistent else 0, 0])
+        return [node, 1000, pack(claims)]
 
     def commit(self, node: bytes) -> list[Any]:
         """A turn: messages, changes, releases."""
@@ -199,7 +204,9 @@ class Calls:
         entry = [self._rng.choice(CLIENTS), self._rng.randrange(1, 12), numbers[:2], received, 20]
         room = [b"$share/g/t", self._rng.randrange(5), 1, 0, self._rng.choice([0, 40])]
         settled = pack([[], room, [], []]) if self._rng.random() < 0.5 else b""
-        return [node, pack([entry]), settled]
+        first = self._rng.randrange(1, 9)
+        in_order = [self._rng.choice(CLIENTS), self._rng.randrange(1, 12), first, self._rng.randint(1, 3), 20]
+        return [node, pack([in_order, [entry]]), settled]
 
     def load(self, node: bytes) -> list[Any]:
         """A session is read."""
@@ -228,6 +235,7 @@ class Calls:
         return [pack([b"t/0", b"t/1"])]
 
 
+TIMED_SET = re.compile(rb"(mq:(?:off|ends):)\d+")
 MARK = b"mark"  # followed by the time, or a random number of the caller
 
 
@@ -254,15 +262,24 @@ def state_of_model(keyspace: Keyspace) -> dict[bytes, Any]:
         if key in keyspace.expires:  # each expires by its own clock
             continue
         kind = bytes(keyspace.execute(b"TYPE", [key]))
-        found[key] = _shape(kind, value.entries if isinstance(value, Stream) else getattr(value, "scores", value))
+        shape = _shape(kind, value.entries if isinstance(value, Stream) else getattr(value, "scores", value))
+        found[TIMED_SET.sub(rb"\1time", key)] = _without_since(key, shape)
     return found
+
+
+def _without_since(key: bytes, value: Any) -> Any:
+    """The value of a key; a session without the time of its last change of the owner."""
+    return replace(PackedSession.decode(value), since=0) if key.startswith(b"mq:s:") else value
 
 
 def _shape(kind: bytes, value: Any) -> Any:
     if kind == b"hash":
         return {key: without_times(each) for key, each in value.items() if key not in (b"t", b"w", b"off")}
     if kind == b"zset":
-        return {key: score if score < 1 << 30 else "time" for key, score in value.items()}
+        return {
+            b"time" if key.isdigit() and score > 1 << 30 else key: score if score < 1 << 30 else "time"
+            for key, score in value.items()
+        }
     if kind == b"set":
         return set(value)
     if kind == b"stream":
@@ -288,7 +305,7 @@ def state_of_real(real: redis.Redis) -> dict[bytes, Any]:
                 b"set": real.smembers,
                 b"string": real.get,
             }[kind](key)
-        found[key] = _shape(kind, value)
+        found[TIMED_SET.sub(rb"\1time", key)] = _without_since(key, _shape(kind, value))
     return found
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from flockmq.cluster.redis.packed_session import LISTED, PackedSession
 from flockmq.loadtest.prove.history import Connecting, Delivered, History, Published, Subscribed, Taken
 from tests.simulation.checker import disordered, disordered_in_group, miscounted_for
 from tests.simulation.redis_types import Hash
@@ -59,8 +60,8 @@ def test_order_of_a_group_is_that_of_the_messages_which_it_keeps(topic: str, qos
 def test_bytes_of_the_queues_of_a_tenant() -> None:
     tenant, sums = b"$tenant/acme/", Hash({b"$tenant/acme/": b"15", b"$tenant/other/": b"2"})
     keys: dict[bytes, object] = {
-        b"mq:s:$tenant/acme/subscriber": Hash({b"b": b"5"}),
-        b"mq:s:$tenant/other/subscriber": Hash({b"b": b"2"}),
+        b"mq:s:$tenant/acme/subscriber": PackedSession(1, 1, entries=[b"12345"]).encode(),
+        b"mq:s:$tenant/other/subscriber": PackedSession(1, 1, flags=LISTED, listed_bytes=2).encode(),
         b"mq:g:$share/team/$tenant/acme/t/#": Hash({b"b": b"7"}),
         b"mq:queued:n0-1": Hash({tenant: b"3"}),
         b"mq:queued:tenants": sums,

@@ -6,6 +6,7 @@
 local AT_ONCE = library.AT_ONCE
 local topic_place = wills.topic_place
 local add_waiting = tenants.add_waiting
+local session_of, slice = packed_sessions.of, packed_sessions.slice
 
 -- New messages that wait are in a list, the last one with the place `n` of the group. Those that have come back wait in
 -- front of it, each with its place; so do all of a group that keeps only the newest message of each topic. A message of
@@ -129,14 +130,14 @@ local function part_of_group(value)
 end
 
 -- Call `visit` for the entries of a session's queue that are from groups and not done: number, group, place, message.
-local function each_of_groups(prefix, cid, visit)
-  local number = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'h') or 0)
-  local head = number
+local function each_of_groups(session, visit)
+  local head = session.head
+  local number, states = head, queues.states_of(session)
   while true do
-    local values = redis.call('LRANGE', prefix .. 'q:' .. cid, number - head, number - head + AT_ONCE - 1)
+    local values = slice(session, number - head, number - head + AT_ONCE - 1)
     for i = 1, #values do
       local group, place, message = part_of_group(values[i])
-      if group and redis.call('HGET', prefix .. 'st:' .. cid, number) ~= 'd' then
+      if group and (session.marks == 0 or redis.call('HGET', states, number) ~= 'd') then
         visit(number, group, place, message)
       end
       number = number + 1
@@ -151,9 +152,12 @@ end
 local function has_key(prefix, cid, group, key, known)
   if not known[cid] then
     known[cid] = {}
-    each_of_groups(prefix, cid, function(_, of, _, message)
-      known[cid][of .. (key_of(message) or '')] = true
-    end)
+    local session = session_of(prefix, cid)
+    if session then
+      each_of_groups(session, function(_, of, _, message)
+        known[cid][of .. (key_of(message) or '')] = true
+      end)
+    end
   end
   return known[cid][group .. key] or false
 end
@@ -165,6 +169,15 @@ local function keep(prefix, group, place, message)
   redis.call('ZADD', prefix .. 'gq:' .. group, field, field)
 end
 
+-- A message with this deadline was added. `key`: of the group.
+function backlog.note_deadline(key, deadline)
+  local field = redis.call('HGET', key, 'y')
+  local changed = field and queues.looked_with(field, deadline, 0)
+  if changed then
+    redis.call('HSET', key, 'y', changed)
+  end
+end
+
 -- Put a message back to its place, where it waits.
 local function put_back(prefix, group, place, message)
   if redis.call('EXISTS', prefix .. 'gs:' .. group) == 0 then
@@ -173,7 +186,7 @@ local function put_back(prefix, group, place, message)
   local key = prefix .. 'g:' .. group
   local deadline = queues.deadline_of(message)
   if deadline then
-    queues.note_deadline(key, deadline, true)
+    backlog.note_deadline(key, deadline)
   end
   local more = not key_of(message) and redis.call('HGET', key, 'o:last_value') == '1'
     and supersede(prefix, group, place, message)

@@ -1,44 +1,28 @@
 -- Claims of sessions; kick and purge; and the ends of sessions and delayed wills that are due.
 
-local register, notify = library.register, library.notify
+local call, register, notify = library.call, library.register, library.notify
+local in_parts, NOTHING = library.in_parts, library.NOTHING
 local attempt, each, note_damage, refusal = damage.attempt, damage.each, damage.note_damage, damage.refusal
-local CLIENT = damage.CLIENT
-local count_call, live = nodes.count_call, nodes.live
-local clock, now, LATE = clock.clock, clock.now, clock.LATE
+local wrong_key, CLIENT, OWNED = damage.wrong_key, damage.CLIENT, damage.OWNED
+local count_calls, live = nodes.count_calls, nodes.live
+local clock, now = clock.clock, clock.now
+local FLAGS, create, has = packed_sessions.FLAGS, packed_sessions.create, packed_sessions.has
+local rare, read, session_of = packed_sessions.rare, packed_sessions.read, packed_sessions.of
+local set_rare = packed_sessions.set_rare
+local is_plain = packed_sessions.is_plain
 local starts = redis_restarts.starts
 local earlier, end_session = session_ends.earlier, session_ends.end_session
 local forget, held = session_ends.forget, session_ends.held
-local begin_grace, give_back = groups.begin_grace, groups.give_back
+local give_back = groups.give_back
 
 local FLAP_SECONDS = 10       -- take-overs of a session within this time of each other count as a fight
 
-register('claim', {}, function(prefix, node, cid, persistent, level, will, max_sessions,
-    user, clean_start, interval, without_redis)
-  if not live(prefix, node) then
-    return {'gone'}
-  end
-  local key = prefix .. 's:' .. cid
-  local state = redis.pcall('HMGET', key, 'o', 'e', 'x', 'p', 'w', 'f', 't', 'u', 'i', 'd')
-  if state.err then
-    return refusal(key, state.err)
-  end
-  local owner, last, incarnation = state[1], state[2], state[3]
-  if (state[8] or '') ~= '' and state[8] ~= user then
-    return {'denied'}
-  end
-  if without_redis == '1' and (owner or '') ~= '' and owner ~= node and live(prefix, owner)
-      and tonumber(last) > tonumber(redis.call('HGET', prefix .. 'node:' .. node, 'epoch') or 0) then
-    return {'taken'}                             -- after the node's last heartbeat with a link
-  end
-  -- A session without expiry ends with its connection, also if that is taken over.
-  local present = last and clean_start == '0' and state[4] == '1' and not (owner ~= '' and state[9] == '0')
-  if not last and persistent == '1' and redis.call('ZCARD', prefix .. 'sessions') >= tonumber(max_sessions) then
-    return {'full'}
-  end
-  local epoch = redis.call('INCR', prefix .. 'epoch')
-  count_call(prefix, node)
-  local waits, waited, old_will, died = '', {}, '', 0   -- the last epoch whose node is dead
-  for old, where in (state[5] or ''):gmatch('([^=,]+)=([^,]*),') do
+-- The earlier connections of a session that the next one waits for, as `waits`; these as epochs and nodes in turn; and
+-- the last epoch whose node is dead, or 0. Their nodes are told.
+local function waits_for(session)
+  local prefix, cid = session.prefix, session.cid
+  local waits, waited, died = '', {}, 0
+  for old, where in session.waits:gmatch('([^=,]+)=([^,]*),') do
     if live(prefix, where) then
       waits = waits .. old .. '=' .. where .. ','
       waited[#waited + 1] = tonumber(old)
@@ -48,107 +32,157 @@ register('claim', {}, function(prefix, node, cid, persistent, level, will, max_s
       died = math.max(died, tonumber(old))
     end
   end
-  local fights, seconds = tonumber(state[6] or 0), now(prefix)
-  if last and owner ~= '' then
-    if math.abs(seconds - tonumber(state[7])) < FLAP_SECONDS then fights = fights + 1 else fights = 0 end
+  return waits, waited, died
+end
+
+-- A connection claims a session with an epoch. Appends to `owned` what the node has then. Returns the outcome.
+local function claim(prefix, node, max_sessions, epoch, owned, cid, persistent, level, will, user, clean_start,
+    interval, without_redis)
+  local session = session_of(prefix, cid)
+  local owner, last = session and session.owner or '', session and session.epoch
+  if session and session.user ~= '' and session.user ~= user then
+    return {'denied'}
+  end
+  if without_redis == 1 and owner ~= '' and owner ~= node and live(prefix, owner)
+      and last > tonumber(redis.call('HGET', prefix .. 'node:' .. node, 'epoch') or 0) then
+    return {'taken'}                             -- after the node's last heartbeat with a link
+  end
+  -- A session without expiry ends with its connection, also if that is taken over.
+  local present = session and clean_start == 0 and has(session, FLAGS.PERSISTENT)
+    and not (owner ~= '' and session.interval == '0')
+  if not session and persistent == 1 and redis.call('SCARD', prefix .. 'sessions') >= max_sessions then
+    return {'full'}
+  end
+  local waits, waited, died, old_will = '', NOTHING, 0, ''
+  if session and session.waits ~= '' then
+    waits, waited, died = waits_for(session)
+  end
+  local fights, seconds = session and session.fights or 0, now(prefix)
+  if owner ~= '' then
+    if math.abs(seconds - session.since) < FLAP_SECONDS then fights = fights + 1 else fights = 0 end
     if live(prefix, owner) then
       waits = waits .. last .. '=' .. owner .. ','
-      waited[#waited + 1] = tonumber(last)
+      waited = waited == NOTHING and {} or waited
+      waited[#waited + 1] = last
       waited[#waited + 1] = owner
-      notify(prefix, owner, 'taken', cid, tonumber(last))
+      notify(prefix, owner, 'taken', cid, last)
     else
       old_will = redis.call('HGET', prefix .. 'wills:' .. owner, last) or ''
       redis.call('HDEL', prefix .. 'wills:' .. owner, last)
       if present and wills.delay_of(old_will) > 0 then
         old_will = ''
       end
-      died = tonumber(last)
+      died = last
     end
   end
   if died > 0 then
-    attempt(prefix, CLIENT, cid, earlier.has_died, prefix, cid, died)
+    attempt(prefix, CLIENT, cid, earlier.has_died, session, died)
   end
   if old_will ~= '' then
     redis.call('HSET', prefix .. 'wills:' .. node, last, old_will)
   end
-  if (state[10] or '') ~= '' then
+  local delayed_epoch = session and rare(session, 'd')
+  if delayed_epoch then
     -- The will of an ended connection waits for its delay: the client is back, or its session ends.
-    local due = redis.call('ZSCORE', prefix .. 'delayed', state[10])
-    local delayed = redis.call('HGET', prefix .. 'delayed:wills', state[10])
-    redis.call('ZREM', prefix .. 'delayed', state[10])
-    redis.call('HDEL', key, 'd')
+    local due = redis.call('ZSCORE', prefix .. 'delayed', delayed_epoch)
+    local delayed = redis.call('HGET', prefix .. 'delayed:wills', delayed_epoch)
+    redis.call('ZREM', prefix .. 'delayed', delayed_epoch)
+    set_rare(session, 'd')
     if present and delayed and due then
-      held.hold(prefix, cid, tonumber(state[10]), due)
+      held.hold(session, tonumber(delayed_epoch), due)
     elseif delayed then
-      redis.call('HDEL', prefix .. 'delayed:wills', state[10])
-      old_will, last = delayed, state[10]
+      redis.call('HDEL', prefix .. 'delayed:wills', delayed_epoch)
+      old_will, last = delayed, tonumber(delayed_epoch)
       redis.call('HSET', prefix .. 'wills:' .. node, last, delayed)
     end
   end
-  redis.call('ZREM', prefix .. 'expiring', cid)
-  redis.call('ZREM', prefix .. 'grace', cid)
-  if present then
-    redis.call('HSET', key, 'o', node, 'e', epoch, 'l', level, 'w', waits, 'f', fights, 't', seconds, 'u', user,
-      'i', interval)
-  else
-    if last then
-      redis.call('HSET', key, 'e', epoch)          -- what it had of groups goes to others, not to its former connection
-      end_session(prefix, '', cid, incarnation, state[4])
+  if present and owner == '' then
+    expiry.stop(session)
+    if has(session, FLAGS.GROUPED) then
+      redis.call('ZREM', prefix .. 'grace', cid)
     end
-    incarnation = epoch
-    redis.call('HSET', key, 'o', node, 'e', epoch, 'x', epoch, 'p', persistent, 'l', level, 'h', 1,
-      'b', 0, 'n', 1, 'z', 0, 'w', waits, 'f', fights, 't', seconds, 'u', user,
-      'i', interval)
+  elseif not present then
+    if session then
+      session.epoch = epoch                      -- what it had of groups goes to others, not to its former connection
+      end_session(session)
+    end
+    session = create(prefix, cid, epoch, epoch, persistent == 1 and FLAGS.PERSISTENT or 0)
+    if persistent == 1 then
+      redis.call('SADD', prefix .. 'sessions', cid)
+    end
   end
-  if persistent == '1' and not present then
-    redis.call('ZADD', prefix .. 'sessions', interval == '' and seconds or LATE, cid)
-  end
-  redis.call('SADD', prefix .. 'owned:' .. node, cid .. '\0' .. epoch)
+  session.owner, session.epoch, session.level, session.waits = node, epoch, level, waits
+  session.fights, session.since, session.user = fights, seconds, user
+  session.interval = interval == '' and '' or string.format('%.0f', interval)
+  session.changed = true
+  owned[#owned + 1] = cid .. '\0' .. epoch
   if will ~= '' then
     redis.call('HSET', prefix .. 'wills:' .. node, epoch, will)
   end
-  return {'ok', epoch, present and 1 or 0, tonumber(incarnation), waited, fights, old_will, tonumber(last or 0)}
+  local is_all = present and not waited[1] and session.marks == 0 and is_plain(session, FLAGS.AWAITED)
+  local stored = is_all and {session.head, session.sent, session.queue} or NOTHING
+  return {'ok', epoch, present and 1 or 0, session.incarnation, waited, fights, old_will, last or 0, stored}
+end
+
+register('claims', {}, function(prefix, node, max_sessions, claims)
+  if not live(prefix, node) then
+    return {'gone'}
+  end
+  local key, reason = wrong_key(prefix, OWNED, node)
+  if key then
+    return refusal(key, reason)
+  end
+  local list, outcomes, owned = cmsgpack.unpack(claims), {}, {}
+  read(prefix, list)
+  local before = redis.call('INCRBY', prefix .. 'epoch', #list) - #list
+  each(#list, function(i)
+    outcomes[i] = claim(prefix, node, tonumber(max_sessions), before + i, owned, unpack(list[i]))
+  end, function(i, reason)
+    note_damage(prefix, CLIENT, list[i][1], reason)
+    outcomes[i] = {'damaged', unpack(call.damaged, #call.damaged - 1)}
+  end)
+  if owned[1] then
+    in_parts('SADD', prefix .. 'owned:' .. node, owned)
+    count_calls(prefix, node, #owned)
+  end
+  return {'ok', outcomes}
 end)
 
 register('kick', {}, function(prefix, cid)
-  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e')
-  if not state[2] then
+  local session = session_of(prefix, cid)
+  if not session then
     return {'unknown'}
   end
-  if state[1] == '' or not live(prefix, state[1]) then
+  if session.owner == '' or not live(prefix, session.owner) then
     return {'offline'}
   end
-  notify(prefix, state[1], 'kick', cid)
-  return {'sent', state[1]}
+  notify(prefix, session.owner, 'kick', cid)
+  return {'sent', session.owner}
 end)
 
 register('purge', {}, function(prefix, cid)
-  local readable, state = attempt(prefix, CLIENT, cid, redis.call, 'HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p', 'w')
+  local readable, session = attempt(prefix, CLIENT, cid, session_of, prefix, cid)
   if not readable then
     forget(prefix, cid)
     return {'purged'}
   end
-  if not state[2] then
+  if not session then
     return {'unknown'}
   end
-  if state[1] ~= '' and live(prefix, state[1]) then
-    redis.call('HSET', prefix .. 's:' .. cid, 'i', 0)
+  if session.owner ~= '' and live(prefix, session.owner) then
+    session.interval, session.changed = '0', true
     -- If its node dies, has no link, or has closed the connection just before, the session ends with its claim.
-    notify(prefix, state[1], 'purge', cid)
-    return {'sent', state[1]}
+    notify(prefix, session.owner, 'purge', cid)
+    return {'sent', session.owner}
   end
-  end_session(prefix, '', cid, state[2], state[3])
+  end_session(session)
   return {'purged'}
 end)
 
 register('limit', {}, function(prefix, node, cid, limits)
-  local key = prefix .. 's:' .. cid
-  if live(prefix, node) and redis.call('HGET', key, 'x') then
-    if limits == '' then
-      redis.call('HDEL', key, 'm')
-    else
-      redis.call('HSET', key, 'm', limits)
-    end
+  local session = live(prefix, node) and session_of(prefix, cid)
+  if session then
+    set_rare(session, 'm', limits ~= '' and limits or nil)
   end
   return {'ok'}
 end)
@@ -158,29 +192,20 @@ register('expire', {'allow-oom'}, function(prefix, node, seconds, most)
   if starts.rests(prefix, clock(prefix)) then
     return 0
   end
-  local found = redis.call('ZRANGEBYSCORE', prefix .. 'sessions', '-inf', time - tonumber(seconds), 'LIMIT', 0,
-    most)
-  each(#found, function(i)
-    local cid = found[i]
-    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p', 'i', 'e')
-    if not state[2] then
-      redis.call('ZREM', prefix .. 'sessions', cid)
-    elseif (state[4] or '') ~= '' then
-      redis.call('ZADD', prefix .. 'sessions', LATE, cid)
-    elseif state[1] == '' then
-      end_session(prefix, '', cid, state[2], state[3])
+  local last = time - tonumber(seconds)
+  local found = expiry.look(prefix, last, tonumber(most))
+  each(#found / 2, function(i)
+    local second, cid = found[2 * i - 1], found[2 * i]
+    local session = session_of(prefix, cid)
+    if not session or expiry.second_of(session, 'off') ~= second then
+      expiry.remove('off', second, cid)
+    elseif session.since <= last then
+      end_session(session)
       ended = ended + 1
-    else
-      redis.call('ZADD', prefix .. 'sessions', time, cid)      -- its time offline begins now, when the end is noticed
-      if not live(prefix, state[1]) then
-        redis.call('HSET', prefix .. 's:' .. cid, 'o', '')
-        earlier.has_died(prefix, cid, tonumber(state[5]))
-        begin_grace(prefix, cid)
-      end
     end
   end, function(i, reason)
-    note_damage(prefix, CLIENT, found[i], reason)
-    redis.call('ZADD', prefix .. 'sessions', time, found[i])       -- others wait behind it
+    note_damage(prefix, CLIENT, found[2 * i], reason)
+    expiry.put_off(prefix, found[2 * i - 1], found[2 * i])
   end)
   return ended
 end)
@@ -191,13 +216,12 @@ register('due', {'allow-oom'}, function(prefix, node, most)
   end
   local time = string.format('%.0f', clock(prefix))
   local ended, handed, rests = 0, {}, starts.rests(prefix, tonumber(time))
-  local expired = rests and {} or redis.call('ZRANGEBYSCORE', prefix .. 'expiring', '-inf', time, 'LIMIT', 0, most)
+  local expired = rests and {} or expiry.take(prefix, tonumber(most))
   each(#expired, function(i)
-    local cid = expired[i]
-    redis.call('ZREM', prefix .. 'expiring', cid)
-    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p')
-    if state[2] and state[1] == '' then
-      end_session(prefix, '', cid, state[2], state[3])
+    local session = session_of(prefix, expired[i])
+    local second = session and expiry.second_of(session, 'ends')
+    if second and second * 1000 <= tonumber(time) then
+      end_session(session)
       ended = ended + 1
     end
   end, function(i, reason)
@@ -206,8 +230,9 @@ register('due', {'allow-oom'}, function(prefix, node, most)
   for _, cid in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'grace', '-inf', time, 'LIMIT', 0, most)) do
     redis.call('ZREM', prefix .. 'grace', cid)
     attempt(prefix, CLIENT, cid, function()
-      if redis.call('HGET', prefix .. 's:' .. cid, 'o') == '' then
-        give_back(prefix, cid, true)
+      local session = session_of(prefix, cid)
+      if session and session.owner == '' then
+        give_back(session, true)
       end
     end)
   end
@@ -219,8 +244,9 @@ register('due', {'allow-oom'}, function(prefix, node, most)
     if will then
       local cid = wills.client_of(will)
       attempt(prefix, CLIENT, cid, function()
-        if redis.call('HGET', prefix .. 's:' .. cid, 'd') == epoch then
-          redis.call('HDEL', prefix .. 's:' .. cid, 'd')
+        local session = session_of(prefix, cid)
+        if session and rare(session, 'd') == epoch then
+          set_rare(session, 'd')
         end
       end)
       -- Without its delay: if this node dies now, the will is still due, and waits for nothing.

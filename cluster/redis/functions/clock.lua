@@ -1,6 +1,6 @@
 -- The clock of the cluster, in milliseconds: steps of Redis' wall clock do not move it.
 
-local publish = library.publish
+local call, publish = library.call, library.publish
 
 -- The wall clock of Redis in milliseconds.
 local function wall()
@@ -10,16 +10,16 @@ end
 
 local CLOCK_AHEAD = 3000      -- milliseconds: how far the clock runs ahead of the last heartbeat
 local NEVER = '4294967295'    -- a Session Expiry Interval
-local LATE = 9007199254740991 -- score of a session whose end is not decided by how long it has been offline
 
 -- The clock of the cluster, in milliseconds. It is that of the last heartbeat, plus the time since then by the wall
 -- clock, within bounds: steps of the wall clock and a promoted replica don't move it.
 local function clock(prefix)
-  local state = redis.call('HMGET', prefix .. 'clock', 't', 'w')
-  if not state[1] then
-    return wall()
+  if not call.time then
+    local state = redis.call('HMGET', prefix .. 'clock', 't', 'w')
+    call.time = state[1]
+      and tonumber(state[1]) + math.min(math.max(wall() - tonumber(state[2]), 0), CLOCK_AHEAD) or wall()
   end
-  return tonumber(state[1]) + math.min(math.max(wall() - tonumber(state[2]), 0), CLOCK_AHEAD)
+  return call.time
 end
 
 -- The same in seconds.
@@ -47,6 +47,7 @@ local function advance_clock(prefix, most, node)
     value = tonumber(state[1]) + math.min(passed, most)
   end
   redis.call('HSET', prefix .. 'clock', 't', string.format('%.0f', value), 'w', string.format('%.0f', time))
+  call.time = nil
   if has_stepped then
     announce_clock(prefix, value)
   end
@@ -54,6 +55,6 @@ local function advance_clock(prefix, most, node)
 end
 
 return {
-  CLOCK_AHEAD = CLOCK_AHEAD, LATE = LATE, NEVER = NEVER, advance_clock = advance_clock,
+  CLOCK_AHEAD = CLOCK_AHEAD, NEVER = NEVER, advance_clock = advance_clock,
   announce_clock = announce_clock, clock = clock, now = now, wall = wall,
 }

@@ -4,6 +4,8 @@ local call, publish, register, NOTHING = library.call, library.publish, library.
 local attempt, client_failed, each, refusal = damage.attempt, damage.client_failed, damage.each, damage.refusal
 local wrong_key = damage.wrong_key
 local seq_of = nodes.seq_of
+local FLAGS, read = packed_sessions.FLAGS, packed_sessions.read
+local session_of, set_flag = packed_sessions.of, packed_sessions.set_flag
 local PROGRESS = wills.PROGRESS
 local new_outbox, send_outbox = subscribers.new_outbox, subscribers.send_outbox
 local dispatch_all = assignments.dispatch_all
@@ -13,28 +15,32 @@ local delay_messages = delayed.delay_messages
 local add_log_entry, log_obstacle = log.add_log_entry, log.log_obstacle
 local push = queue_appends.push
 local apply = records.apply
-local release_one = disconnects.release_one
+local release_all = disconnects.release_all
 
-local function lives(prefix, cid, incarnation)
-  return tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x') or 0) == incarnation
+-- The session of a client, if it has this incarnation.
+local function living(prefix, cid, incarnation)
+  local session = session_of(prefix, cid)
+  return session and session.incarnation == incarnation and session or nil
 end
 
 -- A QoS 2 message is received, and awaits PUBREL; or it is released, and a part of its receivers have it.
 local function await(i, job)
   local item = job.list[i]
-  if lives(job.prefix, item[1], item[2]) then
+  local session = living(job.prefix, item[1], item[2])
+  if session then
     local message = job.messages[item[4]]
     if item[5] > 0 then
       message = struct.pack('<BI4', PROGRESS, item[5]) .. message
     end
     redis.call('HSET', job.prefix .. 'in:' .. item[1], item[3], message)
+    set_flag(session, FLAGS.AWAITED, true)
   end
 end
 
 -- PUBREL is received.
 local function await_no_more(i, job)
   local item = job.list[i]
-  if lives(job.prefix, item[1], item[2]) then
+  if living(job.prefix, item[1], item[2]) then
     redis.call('HDEL', job.prefix .. 'in:' .. item[1], item[3])
   end
 end
@@ -102,7 +108,7 @@ end
 -- The messages, the entry and the batch are arguments, not parts of the block: unpacking copies the parts of a block,
 -- and Lua hashes each byte of a new text.
 register('commit', {}, function(prefix, node, seq, block, max_messages, max_bytes, drop_oldest, oldest_batch, entry_id,
-    log_entry, oldest_entry, batch)
+    log_entry, oldest_entry, batch, acks, settled)
   local last, number = seq_of(prefix, node), tonumber(seq)
   if not last then
     return {'gone'}
@@ -114,7 +120,7 @@ register('commit', {}, function(prefix, node, seq, block, max_messages, max_byte
     return {'gap', last}
   end
   -- What may fail as a whole does so before anything is written.
-  local pushes, header, targets, changes, awaiting, released, settled, releases, group_limits, shares, moves, closed,
+  local pushes, header, targets, changes, awaiting, released, of_wills, releases, group_limits, shares, moves, closed,
     checks, later, limits = unpack(cmsgpack.unpack(block))
   local messages = call.arguments
   local obstacle = entry_id ~= '' and log_obstacle(prefix, node, entry_id, log_entry)
@@ -123,7 +129,8 @@ register('commit', {}, function(prefix, node, seq, block, max_messages, max_byte
   end
   limits = limits[1] and tenants.limits(limits)
   local records = changes ~= '' and cmsgpack.unpack(changes)
-  local refused = obstacle_of(prefix, node, settled[1], changes, later[1])
+  acks, settled = acks ~= '' and cmsgpack.unpack(acks), settled ~= '' and cmsgpack.unpack(settled)
+  local refused = obstacle_of(prefix, node, of_wills[1], changes, later[1])
   if not refused and entry_id ~= '' and not obstacle then
     refused = add_log_entry(prefix, node, entry_id, log_entry, oldest_entry)
   end
@@ -135,15 +142,20 @@ register('commit', {}, function(prefix, node, seq, block, max_messages, max_byte
   end
   redis.call('HSET', prefix .. 'node:' .. node, 'seq', number)
   local outbox = new_outbox()
+  for _, list in ipairs({pushes, awaiting, released, releases}) do
+    read(prefix, list)
+  end
   local numbers, dropped, full, expired, number_of_change = {}, 0, NOTHING, 0, 0
+  -- First of all: the node that gets a session which this block releases must see them.
+  acknowledgements.apply(prefix, node, acks, settled, outbox)
   if awaiting[1] then
     each(#awaiting, await, client_failed, {prefix = prefix, list = awaiting, messages = messages})
   end
   if released[1] then
     each(#released, await_no_more, client_failed, {prefix = prefix, list = released})
   end
-  for i = 1, #settled, 3 do
-    settle_will(prefix, node, unpack(settled, i, i + 2))
+  for i = 1, #of_wills, 3 do
+    settle_will(prefix, node, unpack(of_wills, i, i + 2))
   end
   local waiting = NOTHING
   if moves[1] or closed[1] then
@@ -164,7 +176,7 @@ register('commit', {}, function(prefix, node, seq, block, max_messages, max_byte
     number_of_change = fine and found or 0
   end
   if releases[1] then
-    each(#releases, release_one, client_failed, {prefix = prefix, node = node, list = releases, outbox = outbox})
+    release_all(prefix, node, releases, outbox)
   end
   dispatch_all(prefix, waiting, outbox)
   dispatch_all(prefix, call.woken, outbox)

@@ -5,11 +5,14 @@
 
 local call = library.call
 
-local CLIENT = {kind = 'client', 's:', 'hash', 'q:', 'list', 'st:', 'hash', 'in:', 'hash', 'subs:', 'hash'}
+local CLIENT = {kind = 'client', 's:', 'string', 'q:', 'list', 'st:', 'hash', 'in:', 'hash', 'subs:', 'hash',
+  'rare:', 'hash'}
+
+local OWNED = {kind = 'node', 'owned:', 'set'}
 
 local GROUP = {kind = 'group', 'g:', 'hash', 'gs:', 'set', 'gw:', 'list', 'gq:', 'zset', 'gm:', 'hash', 'gr:', 'zset',
   'go:', 'hash', 'gk:', 'hash', 'gv:', 'hash'}
-local COMMON = {'sessions', 'zset', 'expiring', 'zset', 'grace', 'zset', 'left', 'zset', 'delayed', 'zset',
+local COMMON = {'sessions', 'set', 'off', 'zset', 'ends', 'zset', 'grace', 'zset', 'left', 'zset', 'delayed', 'zset',
   'delayed:wills', 'hash', 'clock', 'hash', 'epoch', 'string', 'change', 'string', 'changes', 'stream',
   'shared', 'hash', 'groups', 'hash', 'nodes', 'hash', 'queued:tenants', 'hash'}
 
@@ -80,6 +83,6 @@ local function client_failed(i, reason, job)
 end
 
 return {
-  CLIENT = CLIENT, GROUP = GROUP, attempt = attempt, client_failed = client_failed, each = each,
+  CLIENT = CLIENT, GROUP = GROUP, OWNED = OWNED, attempt = attempt, client_failed = client_failed, each = each,
   note_damage = note_damage, refusal = refusal, wrong_key = wrong_key,
 }

@@ -1,5 +1,6 @@
 -- The time in which no node lived: it counts by the wall clock of Redis.
 
+local call = library.call
 local advance_clock, announce_clock, wall = clock.advance_clock, clock.announce_clock, clock.wall
 local CLOCK_AHEAD = clock.CLOCK_AHEAD
 local starts = redis_restarts.starts
@@ -27,6 +28,7 @@ function downtime.begin(prefix, others)
     end
     redis.call('HSET', prefix .. 'clock', 'off', string.format('%.0f', passed + tonumber(state[3] or 0)), 'of', nodes,
       'w', string.format('%.0f', wall()))
+    call.time = nil
   end
   return 0
 end
@@ -48,6 +50,7 @@ function downtime.lose(prefix, node, is_dead)
     local passed = math.min(tonumber(state[2]), downtime.MOST)
     local time = tonumber(state[1]) + passed
     redis.call('HSET', prefix .. 'clock', 't', string.format('%.0f', time))
+    call.time = nil
     announce_clock(prefix, time)
     -- What this process waits for is no part of it.
     starts.rest_ends[prefix] = starts.rest_ends[prefix] and starts.rest_ends[prefix] + passed

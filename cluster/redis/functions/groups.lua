@@ -4,6 +4,7 @@ local register = library.register
 local attempt, each, note_damage, GROUP = damage.attempt, damage.each, damage.note_damage, damage.GROUP
 local live = nodes.live
 local clock = clock.clock
+local FLAGS, has, set_flag = packed_sessions.FLAGS, packed_sessions.has, packed_sessions.set_flag
 local starts = redis_restarts.starts
 local change, mark = changes.change, changes.mark
 local add_waiting, empty_waiting, waiting_bytes = tenants.add_waiting, tenants.empty_waiting, tenants.waiting_bytes
@@ -155,18 +156,17 @@ end
 -- Give the messages in a session's queue back to their groups: those that were not sent, and with `sent` also those of
 -- QoS 1 that were. `outbox`: what the caller will send to nodes; nil: this step sends it. Returns whether others of
 -- groups stay.
-local function give_back(prefix, cid, sent, outbox)
-  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'n', 'g', 'o', 'w')
-  if (state[2] or '') == '' then
+local function give_back(session, sent, outbox)
+  if not has(session, FLAGS.GROUPED) then
     return false
   end
-  local unsent = tonumber(state[1])
-  if state[3] ~= '' or state[4] ~= '' then
+  local prefix, unsent = session.prefix, session.sent
+  if session.owner ~= '' or session.waits ~= '' then
     unsent = math.huge                           -- its connection, or one that still ends, may have got everything
   end
   local news, rotations, done, stay = outbox or new_outbox(), {}, {}, false
-  each_of_groups(prefix, cid, function(number, group, place, message)
-    if redis.call('HGET', prefix .. 'st:' .. cid, number) then
+  each_of_groups(session, function(number, group, place, message)
+    if redis.call('HGET', queues.states_of(session), number) then
       return                                     -- its client has it
     elseif (number >= unsent or (sent and body_of(message):byte(1) % 4 == 1)) and attempt(prefix, GROUP, group,
         backlog.take_back, prefix, group, place, number >= unsent and message or failed(message, 0), rotations,
@@ -178,21 +178,22 @@ local function give_back(prefix, cid, sent, outbox)
   end)
   backlog.end_taking_back(prefix, rotations, news)
   if #done > 0 then
-    finish_entries(prefix, cid, done)
+    finish_entries(session, done)
     dispatch_all(prefix, rotations, news)
     if not outbox then
       send_outbox(prefix, '', news)
     end
   end
-  redis.call('HSET', prefix .. 's:' .. cid, 'g', stay and 1 or '')
+  set_flag(session, FLAGS.GROUPED, stay)
   return stay
 end
 
 -- A session with messages of groups has no connection any more: what was not sent goes back, the rest after a while.
-local function begin_grace(prefix, cid, outbox)
-  if give_back(prefix, cid, false, outbox) then
+local function begin_grace(session, outbox)
+  if give_back(session, false, outbox) then
+    local prefix = session.prefix
     local time = clock(prefix) + tonumber(redis.call('HGET', prefix .. 'shared', 'redispatch') or REDISPATCH)
-    redis.call('ZADD', prefix .. 'grace', string.format('%.0f', time), cid)
+    redis.call('ZADD', prefix .. 'grace', string.format('%.0f', time), session.cid)
   end
 end
 

@@ -13,7 +13,7 @@
 
 local AT_ONCE = 1000          -- values per command: Lua's stack is small
 local AT_ONCE_BYTES = 524288  -- of messages in one reply: Redis disconnects a subscriber with 32 MB of pending output
-local MOST_ARGUMENTS = 12     -- of a function, but for the messages of `commit`
+local MOST_ARGUMENTS = 14     -- of a function, but for the messages of `commit`
 
 local call = {                -- the present call
   arguments = {},
@@ -21,10 +21,16 @@ local call = {                -- the present call
   timed = false,              -- whether it has looked at the clock for `noted_tails`
   woken = {},                 -- groups in which it gave subscribers room: what waits there goes to them at its end
   damaged = {},               -- not applied: 'client', 'group', 'node' or 'common', name, key, reason, in turn
+  sessions = {},              -- by client id, see packed_sessions.lua: a text that is read, false = none, or a table
+  changed = {},               -- client id -> whether the text has changed
+  cids = {},                  -- these client ids, in turn
+  keys = {},                  -- the keys of the sessions
+  waiting = nil,              -- sets in which sessions wait for their end, see expiry.lua
+  time = nil,                 -- the clock of the cluster, once it is read
   bytes = nil,                -- changes of the bytes of tenants' queues, by tenant
   sums = nil,                 -- these bytes before the call, by tenant
 }
-local library = {call = call} -- tenants.lua adds `at_end`
+local library = {call = call, at_end = {}} -- functions that write what a call has noted, with the prefix
 
 -- Register a function. `flags`: of Redis. `run` gets the arguments that cluster/redis/calls.py lists, one by one.
 local function register(name, flags, run)
@@ -36,10 +42,11 @@ local function register(name, flags, run)
     if next(call.woken) then
       call.woken = {}
     end
-    call.bytes, call.sums = nil, nil
+    call.sessions, call.changed, call.cids, call.keys = {}, {}, {}, {}
+    call.waiting, call.time, call.bytes, call.sums = nil, nil, nil, nil
     local result = run(unpack(args, 1, MOST_ARGUMENTS))
-    if call.bytes then
-      library.at_end(args[1])
+    for i = 1, #library.at_end do
+      library.at_end[i](args[1])
     end
     return result
   end

@@ -6,8 +6,9 @@ local live, seq_of = nodes.live, nodes.seq_of
 local advance_clock, clock = clock.advance_clock, clock.clock
 local starts = redis_restarts.starts
 local change, mark = changes.change, changes.mark
-local begin_expiry, earlier, end_session = session_ends.begin_expiry, session_ends.earlier, session_ends.end_session
-local held = session_ends.held
+local FLAGS, delete, has = packed_sessions.FLAGS, packed_sessions.delete, packed_sessions.has
+local session_of, set_rare = packed_sessions.of, packed_sessions.set_rare
+local earlier, end_session, held = session_ends.earlier, session_ends.end_session, session_ends.held
 local begin_grace, end_node_assignments = groups.begin_grace, groups.end_node_assignments
 
 register('join', {}, function(prefix, node, layout, description)
@@ -73,7 +74,7 @@ register('beat', {'allow-oom'}, function(prefix, node, elapsed, description)
   local change, due = tonumber(redis.call('GET', prefix .. 'change') or 0), 0
   local time = advance_clock(prefix, tonumber(elapsed), node)
   starts.begin_rest(prefix, time)
-  for _, name in ipairs(starts.rests(prefix, time) and {'grace'} or {'delayed', 'expiring', 'grace'}) do
+  for _, name in ipairs(starts.rests(prefix, time) and {'grace'} or {'delayed', 'ends', 'grace'}) do
     if #redis.call('ZRANGEBYSCORE', prefix .. name, '-inf', string.format('%.0f', time), 'LIMIT', 0, 1) > 0 then
       due = 1
     end
@@ -165,19 +166,19 @@ register('bury', {'allow-oom'}, function(prefix, node, dead, heartbeats)
   each(#left / 2, function(i)
     local epoch, will = left[2 * i - 1], left[2 * i]
     local cid = wills.client_of(will)
-    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e', 'p', 'x', 'i')
-    local owner, delay = state[1], wills.delay_of(will)
-    if delay > 0 and state[2] and state[3] == '1' and tonumber(epoch) >= tonumber(state[4])
-        and not (state[2] == epoch and state[5] == '0') then
+    local session, delay = session_of(prefix, cid), wills.delay_of(will)
+    local owner, is_last = session and session.owner, session and session.epoch == tonumber(epoch)
+    if delay > 0 and session and has(session, FLAGS.PERSISTENT) and tonumber(epoch) >= session.incarnation
+        and not (is_last and session.interval == '0') then
       -- The session outlives its connection: the will waits, or is held if another connection has claimed the session.
-      local seconds = (state[5] or '') == '' and delay or math.min(delay, tonumber(state[5]))
+      local seconds = session.interval == '' and delay or math.min(delay, tonumber(session.interval))
       local due = string.format('%.0f', clock(prefix) + seconds * 1000)
       redis.call('HSET', prefix .. 'delayed:wills', epoch, will)
-      if state[2] == epoch then
+      if is_last then
         redis.call('ZADD', prefix .. 'delayed', due, epoch)
-        redis.call('HSET', prefix .. 's:' .. cid, 'd', epoch)
+        set_rare(session, 'd', epoch)
       else
-        held.hold(prefix, cid, tonumber(epoch), due)
+        held.hold(session, tonumber(epoch), due)
       end
     elseif owner and owner ~= '' and owner ~= dead and owner ~= node and live(prefix, owner) then
       redis.call('HSET', prefix .. 'wills:' .. owner, epoch, will)
@@ -231,25 +232,26 @@ register('tidy', {'allow-oom'}, function(prefix, most)
   end
   each(#found, function(i)
     local cid = found[i]:match('^(.*)%z[^%z]*$')
-    local key, epoch = prefix .. 's:' .. cid, tonumber(found[i]:match('[^%z]*$'))
-    local state = redis.call('HMGET', key, 'o', 'p', 'i', 'x', 'w', 'e')
-    local waits = earlier.without(state[5] or '', node)
-    if state[4] == '0' then
+    local epoch, session = tonumber(found[i]:match('[^%z]*$')), session_of(prefix, cid)
+    local waits = session and earlier.without(session.waits, node)
+    if not session then
+      return
+    elseif session.incarnation == 0 then
       if earlier.living(prefix, waits) == '' then
-        redis.call('DEL', key)
+        delete(prefix, cid)
       end
-    elseif state[1] == node and (state[2] ~= '1' or state[3] == '0') then
-      end_session(prefix, '', cid, state[4], state[2])
-    elseif state[1] == node then
-      redis.call('HSET', key, 'o', '', 'w', waits)
-      earlier.has_died(prefix, cid, tonumber(state[6]))
-      begin_expiry(prefix, cid, state[3] or '')
-      begin_grace(prefix, cid)
-    elseif state[4] and waits ~= state[5] then
-      redis.call('HSET', key, 'w', waits)
-      earlier.has_died(prefix, cid, epoch)
-      if state[1] == '' and waits == '' then
-        held.resume(prefix, cid)
+    elseif session.owner == node and (not has(session, FLAGS.PERSISTENT) or session.interval == '0') then
+      end_session(session)
+    elseif session.owner == node then
+      session.owner, session.waits = '', waits
+      earlier.has_died(session, session.epoch)
+      expiry.begin(session)
+      begin_grace(session)
+    elseif waits ~= session.waits then
+      session.waits = waits
+      earlier.has_died(session, epoch)
+      if session.owner == '' and waits == '' then
+        held.resume(session)
       end
     end
   end, function(i, reason)

@@ -14,10 +14,10 @@ local function seq_of(prefix, node)
   return tonumber(last)
 end
 
--- Count a call of a node that is no commit, and that would be missed: a node whose link is back compares this with the
--- replies that it has had. The call takes effect also if the count is damaged.
-local function count_call(prefix, node)
-  redis.pcall('HINCRBY', prefix .. 'node:' .. node, 'calls', 1)
+-- Count claims of a node, or a call with acknowledgements, which would be missed: a node whose link is back compares
+-- this with the replies that it has had. The call takes effect also if the count is damaged.
+local function count_calls(prefix, node, count)
+  redis.pcall('HINCRBY', prefix .. 'node:' .. node, 'calls', count)
 end
 
-return {count_call = count_call, live = live, seq_of = seq_of}
+return {count_calls = count_calls, live = live, seq_of = seq_of}

@@ -6,18 +6,16 @@
 -- no message any more. It is no message that waits: no limit counts it, in messages or in bytes.
 
 local AT_ONCE_BYTES = library.AT_ONCE_BYTES
-local write_bytes = tenants.write_bytes
+local bytes_of = packed_sessions.bytes_of
+local FLAGS, clear, drop_first = packed_sessions.FLAGS, packed_sessions.clear, packed_sessions.drop_first
+local has, length_of, rare, remove = packed_sessions.has, packed_sessions.length_of, packed_sessions.rare,
+  packed_sessions.remove
+local set_rare, slice = packed_sessions.set_rare, packed_sessions.slice
 
 local queues = {
-  NO_MESSAGE = '\18\0\0',     -- an entry whose message no client needs any more: QoS 2, and nothing else
   LOOK = 5000,                -- entries that one call reads to find expired messages: Redis executes nothing else
   FAR = 9007199254740991,     -- later than all deadlines
 }
-
--- The bytes of an entry, as the field `b` of its session counts them.
-function queues.size_of(entry)
-  return entry == queues.NO_MESSAGE and 0 or #entry
-end
 
 -- The deadline of a message or of an entry, in milliseconds of the cluster's clock; nil: it does not expire.
 function queues.deadline_of(entry)
@@ -43,55 +41,60 @@ function queues.deadline_of(entry)
   end
 end
 
--- How many entries of a queue are done. `marks`: entries of its `st`; without any, none is done.
-function queues.done(key, marks)
-  return marks > 0 and tonumber(redis.call('HGET', key, 'a') or 0) or 0
+-- How many entries of a queue are done.
+function queues.done(session)
+  return session.marks > 0 and session.acked or 0
 end
 
--- Mark the entry with this number, and this index in the queue, as done. Returns the bytes that it had, the marks that
--- this adds, and the entries that it adds to those that are done: 0 if it was done.
-function queues.finish(queue, states, number, index)
-  local mark = redis.call('HGET', states, number)
-  if mark == 'd' then
-    return 0, 0, 0
-  end
-  redis.call('HSET', states, number, 'd')
-  local entry = redis.call('LINDEX', queue, index)
-  if entry and entry ~= queues.NO_MESSAGE then
-    redis.call('LSET', queue, index, queues.NO_MESSAGE)
-  end
-  return entry and queues.size_of(entry) or 0, mark and 0 or 1, 1
+-- The key with the marks of the entries.
+function queues.states_of(session)
+  return session.prefix .. 'st:' .. session.cid
 end
 
--- Remove the entries of a queue from its first one to `head`, and those after it that are done. `bytes`, `marks` and
--- `acked` are those of the queue, without what entries before `head` had of the last two. `noted`: the number of done
--- entries that the session has noted. `size`: bytes of the entries before `head`, if the caller knows them; else they
--- are read, and Lua hashes each byte. `resting`: see `rest`.
-function queues.drop_done(prefix, tenant, cid, first, head, bytes, marks, acked, noted, size, resting)
-  local states, queue, known, before = prefix .. 'st:' .. cid, prefix .. 'q:' .. cid, first, bytes
-  if size then
-    bytes, known = bytes - size, head
-  end
-  while acked > 0 and redis.call('HGET', states, head) == 'd' do
-    marks = marks - redis.call('HDEL', states, head)
-    acked = acked - 1
-    head = head + 1
-  end
-  if known > first then
-    redis.call('LTRIM', queue, known - first, -1)
-  end
-  if head > known then
-    for _, value in ipairs(redis.call('LPOP', queue, head - known) or {}) do
-      bytes = bytes - queues.size_of(value)
+-- PUBREC is received for the entry with this number. `size`: its bytes, 0 = they are needed.
+function queues.receive(session, number, size)
+  if number >= session.head and redis.call('HSETNX', queues.states_of(session), number, 'r') == 1 then
+    session.marks, session.changed = session.marks + 1, true
+    if size > 0 then
+      clear(session, number - session.head, size)
     end
   end
-  if acked == noted then
-    write_bytes(tenant, prefix .. 's:' .. cid, before, bytes, 'h', head, 'z', marks)
-  else
-    write_bytes(tenant, prefix .. 's:' .. cid, before, bytes, 'h', head, 'z', marks, 'a', acked)
+end
+
+-- Mark the entry with this number as done.
+function queues.finish(session, number)
+  local states = queues.states_of(session)
+  local mark = redis.call('HGET', states, number)
+  if mark ~= 'd' then
+    redis.call('HSET', states, number, 'd')
+    session.acked, session.changed = queues.done(session) + 1, true
+    session.marks = session.marks + (mark and 0 or 1)
+    clear(session, number - session.head)
   end
-  if resting and resting ~= '' then
-    queues.wake(prefix, cid, resting, acked)
+end
+
+-- Remove the entries before the number `head`, and those after them that are done. `size`: bytes of the entries before
+-- `head`, if the caller knows them.
+function queues.drop_done(session, head, size)
+  local states, dropped = queues.states_of(session), head - session.head
+  for number = session.head, session.marks > 0 and head - 1 or 0 do
+    if session.acked > 0 and redis.call('HGET', states, number) == 'd' then
+      session.acked, size = session.acked - 1, nil             -- it was done before
+    end
+    session.marks = session.marks - redis.call('HDEL', states, number)
+  end
+  drop_first(session, dropped, size)
+  local more = head
+  while queues.done(session) > 0 and redis.call('HGET', states, more) == 'd' do
+    session.marks, session.acked = session.marks - redis.call('HDEL', states, more), session.acked - 1
+    more = more + 1
+  end
+  drop_first(session, more - head)
+  if more > session.head then
+    session.head, session.changed = more, true
+  end
+  if has(session, FLAGS.RESTING) then
+    queues.wake(session)
   end
 end
 
@@ -100,89 +103,79 @@ function queues.is_over(length, bytes, most, most_bytes, quota)
   return length > most or (bytes > most_bytes and length > 1) or (bytes > quota and length > 0)
 end
 
--- Remove the entry at an index of a queue, from 0. Returns its bytes.
-function queues.remove(queue, index, length)
-  if index == 0 then
-    return #redis.call('LPOP', queue)
-  end
-  if index == length - 1 then
-    return #redis.call('RPOP', queue)
-  end
-  local size = #redis.call('LINDEX', queue, index)
-  redis.call('LSET', queue, index, '')
-  redis.call('LREM', queue, index < length / 2 and 1 or -1, '')
-  return size
-end
-
--- Remove the entries behind the first `kept` that are done: their messages went back to their groups. Returns how many.
-function queues.remove_returned(prefix, cid, head, kept, length)
-  local queue, states, returned = prefix .. 'q:' .. cid, prefix .. 'st:' .. cid, {}
+-- Remove the entries behind the first `kept` that are done: their messages went back to their groups.
+function queues.remove_returned(session, kept)
+  local states, returned = queues.states_of(session), {}
   local known = redis.call('HGETALL', states)
   for i = 1, #known, 2 do
-    local number = tonumber(known[i])
-    if known[i + 1] == 'd' and number >= head + kept then
-      returned[#returned + 1] = number
+    local index = tonumber(known[i]) - session.head
+    if known[i + 1] == 'd' and index >= kept then
+      returned[#returned + 1] = index
+      redis.call('HDEL', states, known[i])
     end
   end
-  table.sort(returned)
-  for i = #returned, 1, -1 do
-    queues.remove(queue, returned[i] - head, length)
-    redis.call('HDEL', states, returned[i])
-    length = length - 1
+  if returned[1] then
+    table.sort(returned)
+    remove(session, returned)
+    session.marks, session.acked = session.marks - #returned, session.acked - #returned
   end
-  return #returned
 end
 
--- Where a call has looked for expired messages in a full queue: the field `y` of its session or group. Three numbers: a
--- time before which none expires; the place from which the next call looks on, 0 = all have been looked at; the
--- earliest deadline before that place. For a session the place is an index in the queue, and its epoch follows: with
--- another epoch the field means nothing, since only queues of absent clients are looked at.
+-- Where a call has looked for expired messages in a full queue: the field `y` of a group, or the rare one of a session.
+-- Four numbers: a time before which none expires; the place from which the next call looks on, 0 = all have been looked
+-- at; the earliest deadline before that place; an epoch. For a session the place is an index in the queue, and with
+-- another epoch than its own the field means nothing, since only queues of absent clients are looked at.
 function queues.looks(field, epoch)
   local earliest, at, seen, of = (field or ''):match('^(%d+) (%d+) (%d+) (%d+)$')
-  if of ~= epoch then
+  if tonumber(of) ~= epoch then
     return 0, 0, queues.FAR
   end
   return tonumber(earliest), tonumber(at), tonumber(seen)
 end
 
-function queues.note_looks(key, epoch, earliest, at, seen)
-  redis.call('HSET', key, 'y', string.format('%.0f %.0f %.0f %s', earliest, at, seen, epoch))
+-- The field.
+function queues.looked(earliest, at, seen, epoch)
+  return string.format('%.0f %.0f %.0f %.0f', earliest, at, seen, epoch)
 end
 
--- A message with this deadline was added to the queue of an absent client, or to a group.
-function queues.note_deadline(key, deadline, is_group)
-  local state = redis.call('HMGET', key, 'y', 'e')
-  if state[1] then
-    local epoch = is_group and '0' or state[2]
-    local earliest, at, seen = queues.looks(state[1], epoch)
-    if deadline < math.max(earliest, seen) then
-      queues.note_looks(key, epoch, math.min(earliest, deadline), at, at > 0 and math.min(seen, deadline) or seen)
-    end
+-- A message with this deadline was added. Returns another value of a field, or nil.
+function queues.looked_with(field, deadline, epoch)
+  local earliest, at, seen = queues.looks(field, epoch)
+  if deadline < math.max(earliest, seen) then
+    return queues.looked(math.min(earliest, deadline), at, at > 0 and math.min(seen, deadline) or seen, epoch)
+  end
+end
+
+-- A message with this deadline was added to the queue of an absent client.
+function queues.note_deadline(session, deadline)
+  local field = rare(session, 'y')
+  local changed = field and queues.looked_with(field, deadline, session.epoch)
+  if changed then
+    set_rare(session, 'y', changed)
   end
 end
 
 -- Remove the messages of an absent client that have expired, wherever they stand behind the first `kept`. A call reads
--- so many entries, and the next one looks on. `field`: `y`. Returns how many, their bytes, and whether there may be
--- more.
-function queues.remove_expired(key, queue, field, epoch, kept, length, bytes, time)
-  local earliest, at, seen = queues.looks(field, epoch)
+-- so many entries, and the next one looks on. Returns how many, and whether there may be more.
+function queues.remove_expired(session, kept, time)
+  local earliest, at, seen = queues.looks(rare(session, 'y'), session.epoch)
   if earliest > time then
-    return 0, 0, false
+    return 0, false
   end
+  local length = length_of(session)
   if at <= kept or at >= length then
     at, seen = kept, queues.FAR
   end
-  local last, read, removed, freed = at + queues.LOOK, 0, 0, 0
-  local step = math.max(1, math.min(500, math.floor(AT_ONCE_BYTES * length / math.max(bytes, 1))))
+  local last, read, freed, expired = at + queues.LOOK, 0, 0, {}
+  local step = math.max(1, math.min(500, math.floor(AT_ONCE_BYTES * length / math.max(bytes_of(session), 1))))
   while at < math.min(length, last) and read < AT_ONCE_BYTES do
-    local values = redis.call('LRANGE', queue, at, at + step - 1)
+    local values = slice(session, at, at + step - 1)
     for i = 1, #values do
       local first = values[i]:byte()
       local is_of_group = math.floor(first / 16) == 3 and first % 2 == 1
       local deadline = not is_of_group and queues.deadline_of(values[i])
       if deadline and deadline <= time then
-        redis.call('LSET', queue, at + i - 1, '')
-        removed, freed = removed + 1, freed + #values[i]
+        expired[#expired + 1], freed = at + i - 1, freed + #values[i]
       elseif deadline then
         seen = math.min(seen, deadline)
       end
@@ -190,15 +183,13 @@ function queues.remove_expired(key, queue, field, epoch, kept, length, bytes, ti
     end
     at = at + #values
   end
-  if removed > 0 then
-    redis.call('LREM', queue, 0, '')
+  if expired[1] then
+    remove(session, expired, freed)
   end
-  if at < length then
-    queues.note_looks(key, epoch, 0, at - removed, seen)
-    return removed, freed, true
-  end
-  queues.note_looks(key, epoch, seen, 0, queues.FAR)
-  return removed, freed, false
+  local looks_on = at < length
+  set_rare(session, 'y', looks_on and queues.looked(0, at - #expired, seen, session.epoch)
+    or queues.looked(seen, 0, queues.FAR, session.epoch))
+  return #expired, looks_on
 end
 
 return queues

@@ -5,6 +5,7 @@ local attempt, each, note_damage, CLIENT = damage.attempt, damage.each, damage.n
 local GROUP = damage.GROUP
 local clock, CLOCK_AHEAD = clock.clock, clock.CLOCK_AHEAD
 local change = changes.change
+local session_of = packed_sessions.of
 local is_group = backlog.is_group
 local join_group, leave_group = groups.join_group, groups.leave_group
 
@@ -15,7 +16,8 @@ local function apply_record(prefix, node, record, retained, comes_back)
   local kind, name = record[1], record[2]
   if kind == 'subscribed' or kind == 'unsubscribed' then
     local cid, filter = name, record[4]
-    if tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x') or -1) ~= record[3] then
+    local session = session_of(prefix, cid)
+    if not session or session.incarnation ~= record[3] then
       return false
     end
     if kind == 'subscribed' then

@@ -119,10 +119,10 @@ end
 
 -- Where a queue ended when this process began, or where it ends, if that is less: a node that has not compared its
 -- numbers with this process may have had other messages from there on.
-local function common_end(prefix, node, cid, incarnation, head)
-  local tail = head + redis.call('LLEN', prefix .. 'q:' .. cid)
-  local before = redis_restarts.tails_for(prefix, node)[prefix .. 's:' .. cid]
-  return before and before[1] == incarnation and math.min(tail, before[2]) or tail
+local function common_end(prefix, node, session)
+  local tail = session.head + packed_sessions.length_of(session)
+  local before = redis_restarts.tails_for(prefix, node)[prefix .. 's:' .. session.cid]
+  return before and before[1] == session.incarnation and math.min(tail, before[2]) or tail
 end
 
 redis_restarts.common_end = common_end

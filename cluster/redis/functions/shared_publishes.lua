@@ -136,7 +136,7 @@ end
 -- next one looks on.
 local function drop_expired(prefix, state)
   local key, time = prefix .. 'g:' .. state.group, clock(prefix)
-  local earliest, from, seen = queues.looks(redis.call('HGET', key, 'y'), '0')
+  local earliest, from, seen = queues.looks(redis.call('HGET', key, 'y'), 0)
   if earliest > time then
     return
   end
@@ -152,9 +152,9 @@ local function drop_expired(prefix, state)
   end
   state.looks_on = from < state.place
   if state.looks_on then
-    queues.note_looks(key, '0', 0, from, seen)
+    redis.call('HSET', key, 'y', queues.looked(0, from, seen, 0))
   else
-    queues.note_looks(key, '0', seen, 0, queues.FAR)
+    redis.call('HSET', key, 'y', queues.looked(seen, 0, queues.FAR, 0))
   end
 end
 
@@ -183,7 +183,7 @@ end
 local function wait(prefix, state, message)
   local place, deadline = state.place + 1, queues.deadline_of(message)
   if deadline then
-    queues.note_deadline(prefix .. 'g:' .. state.group, deadline, true)
+    backlog.note_deadline(prefix .. 'g:' .. state.group, deadline)
   end
   local more = state.last_value and supersede(prefix, state.group, place, message)
   if more then

@@ -2,18 +2,20 @@
 
 local register, AT_ONCE, AT_ONCE_BYTES = library.register, library.AT_ONCE, library.AT_ONCE_BYTES
 local each, note_damage, CLIENT = damage.each, damage.note_damage, damage.CLIENT
+local read, session_of = packed_sessions.read, packed_sessions.of
 
 register('sessions', {'no-writes', 'allow-oom'}, function(prefix, cursor, most)
-  local found = redis.call('ZSCAN', prefix .. 'sessions', cursor, 'COUNT', most)
+  local found = redis.call('SSCAN', prefix .. 'sessions', cursor, 'COUNT', most)
   local sessions = {}
-  each(#found[2] / 2, function(i)
-    local cid = found[2][2 * i - 1]
+  read(prefix, found[2])
+  each(#found[2], function(i)
+    local cid = found[2][i]
     local subs = redis.call('HGETALL', prefix .. 'subs:' .. cid)
     if #subs > 0 then
-      sessions[#sessions + 1] = {cid, assert(tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x'))), subs}
+      sessions[#sessions + 1] = {cid, assert(session_of(prefix, cid)).incarnation, subs}
     end
   end, function(i, reason)
-    note_damage(prefix, CLIENT, found[2][2 * i - 1], reason)
+    note_damage(prefix, CLIENT, found[2][i], reason)
   end)
   return {found[1], sessions}
 end)

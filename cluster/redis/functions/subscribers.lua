@@ -3,10 +3,13 @@
 -- place.
 
 local append, call, publish, notify = library.append, library.call, library.publish, library.notify
-local AT_ONCE, LARGE, NOTHING = library.AT_ONCE, library.LARGE, library.NOTHING
+local LARGE, NOTHING = library.LARGE, library.NOTHING
 local live = nodes.live
 local note_tail, noted_tails = redis_restarts.note_tail, redis_restarts.noted_tails
-local write_bytes = tenants.write_bytes
+local FLAGS, append_entries = packed_sessions.FLAGS, packed_sessions.append_entries
+local length_of = packed_sessions.length_of
+local rare, session_of = packed_sessions.rare, packed_sessions.of
+local set_flag, set_rare = packed_sessions.set_flag, packed_sessions.set_rare
 local FIRST_HEAD = backlog.FIRST_HEAD
 
 local ITEM_HEAD = 5           -- elements of an item of `given` before the entries
@@ -61,28 +64,28 @@ end
 
 local CHARACTERS = {}         -- by number; Redis lets a library use `string` only in functions
 
--- The field of `s:<client id>` with the number of messages of a group that were put into its queue in this way.
+-- The rare field of a session with the number of messages of a group that were put into its queue in this way.
 local function counter_of(group)
   return 'k' .. group
 end
 
 -- The subscribers' limits. The limit of a session without other subscriptions is announced once for each connection,
 -- and is one `by_length`: the session has room while its queue has fewer messages that are not done. Others have a
--- limit of the number above, which their node has to announce again and again. `acked`: field `a` of the session.
-local function room_of(prefix, cid, limit, by_length, total, acked)
+-- limit of the number above, which their node has to announce again and again.
+local function room_of(session, limit, by_length, total)
   if by_length == 1 then
-    return limit - redis.call('LLEN', prefix .. 'q:' .. cid) + (tonumber(acked) or 0)
+    return limit - length_of(session) + queues.done(session)
   end
   return limit - total
 end
 
 -- A subscriber with a limit by length has no room, and has left the rotation: it is to return when its queue is
--- shorter. The field `r` of its session has the groups, each with a zero byte behind it.
+-- shorter. The rare field `r` of its session has the groups, each with a zero byte behind it.
 local function rest(prefix, group, cid)
-  local key = prefix .. 's:' .. cid
-  local resting = redis.call('HGET', key, 'r') or ''
-  if not ('\0' .. resting):find('\0' .. group .. '\0', 1, true) then
-    redis.call('HSET', key, 'r', resting .. group .. '\0')
+  local session = session_of(prefix, cid)
+  local resting = session and rare(session, 'r') or ''
+  if session and not ('\0' .. resting):find('\0' .. group .. '\0', 1, true) then
+    set_rare(session, 'r', resting .. group .. '\0')
   end
 end
 
@@ -93,12 +96,13 @@ local function enter(prefix, group, name)
   end
 end
 
-function queues.wake(prefix, cid, resting, acked)
-  local left = ''
+function queues.wake(session)
+  local prefix, cid = session.prefix, session.cid
+  local resting, left = rare(session, 'r') or '', ''
   for group in resting:gmatch('([^%z]+)%z') do
     local packed = redis.call('HGET', prefix .. 'go:' .. group, SUBSCRIBER .. cid)
     local _, _, limit, by_length = unpack(packed and cmsgpack.unpack(packed) or NOTHING)
-    if by_length == 1 and room_of(prefix, cid, limit, 1, 0, acked) > 0 then
+    if by_length == 1 and room_of(session, limit, 1, 0) > 0 then
       enter(prefix, group, SUBSCRIBER .. cid)
       call.woken[group] = true
     elseif by_length == 1 then
@@ -106,7 +110,7 @@ function queues.wake(prefix, cid, resting, acked)
     end
   end
   if left ~= resting then
-    redis.call('HSET', prefix .. 's:' .. cid, 'r', left)
+    set_rare(session, 'r', left ~= '' and left or nil)
   end
 end
 
@@ -116,18 +120,15 @@ end
 local function taker_of(prefix, group, name, packed, nodes)
   local node, epoch, limit, by_length, qos, as_published, identifiers = unpack(cmsgpack.unpack(packed))
   local cid = name:sub(#SUBSCRIBER + 1)
-  local key, tenant = prefix .. 's:' .. cid, tenants.of(cid)
-  local state = redis.pcall('HMGET', key, 'o', 'e', 'h', 'b', 'x', counter_of(group), 'a')
   if nodes[node] == nil then
     nodes[node] = live(prefix, node)
   end
-  local total = tonumber(state[6] or 0)
-  local fine, room = pcall(room_of, prefix, cid, limit, by_length, total, state[7])
-  if state.err or state[1] ~= node or tonumber(state[2]) ~= epoch or not nodes[node] or not fine then
-    return nil
-  end
-  local head, bytes = tonumber(state[3]), tonumber(state[4])
-  if not (head and bytes) then
+  local fine, session, total, room = pcall(function()
+    local found = session_of(prefix, cid)
+    local so_far = found and tonumber(rare(found, counter_of(group)) or 0)
+    return found, so_far, found and room_of(found, limit, by_length, so_far)
+  end)
+  if not fine or not session or session.owner ~= node or session.epoch ~= epoch or not nodes[node] then
     return nil
   end
   local kind, between = 49, struct.pack('<H', #group) .. group   -- an entry begins with kind and place: `part_of_group`
@@ -136,8 +137,7 @@ local function taker_of(prefix, group, name, packed, nodes)
   end
   return {name = name, cid = cid, node = node, room = room, rests = by_length == 1, total = total, qos = qos,
     kind = string.char(kind), retained_kind = string.char(kind + 2 * as_published), between = between,
-    head = head, tenant = tenant, before = bytes, bytes = bytes, incarnation = tonumber(state[5]), step = 1,
-    item = {cid, 0, group, epoch, 0}}
+    session = session, bytes = 0, step = 1, item = {cid, 0, group, epoch, 0}}
 end
 
 -- Add the messages with these indices to those for a subscriber; the first one has this place. Stops at a message with
@@ -174,19 +174,15 @@ end
 
 -- Append what was added for a subscriber to its queue.
 local function fill_queue(prefix, group, taker, outbox)
-  local key, item, length = prefix .. 's:' .. taker.cid, taker.item, 0
-  for i = ITEM_HEAD + 1, #item, AT_ONCE do
-    length = redis.call('RPUSH', prefix .. 'q:' .. taker.cid, unpack(item, i, math.min(i + AT_ONCE - 1, #item)))
-  end
+  local session, item = taker.session, taker.item
   local count = #item - ITEM_HEAD
-  item[2], item[5] = taker.head + length - count, taker.total + count
-  outbox.large[item] = taker.bytes - taker.before >= LARGE * count
-  if length == count then
-    taker.bytes = taker.bytes - taker.before     -- as in `push_one`
-  end
-  write_bytes(taker.tenant, key, taker.before, taker.bytes, 'g', '1', counter_of(group), item[5])
+  local length = append_entries(session, item, ITEM_HEAD + 1, taker.bytes)
+  item[2], item[5] = session.head + length - count, taker.total + count
+  outbox.large[item] = taker.bytes >= LARGE * count
+  set_flag(session, FLAGS.GROUPED, true)
+  set_rare(session, counter_of(group), item[5])
   if noted_tails(prefix) then
-    note_tail(prefix, key, taker.incarnation, item[2])
+    note_tail(prefix, prefix .. 's:' .. taker.cid, session.incarnation, item[2])
   end
   append(outbox.given, taker.node, item)
 end
@@ -195,16 +191,19 @@ end
 -- were put into its queue. `...`: the rest of the subscriber's field in `go`. Returns whether the subscriber has room.
 local function announce_subscriber(prefix, node, outbox, group, cid, epoch, limit, by_length, ...)
   local name = SUBSCRIBER .. cid
-  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e', counter_of(group), 'a')
-  if state[1] ~= node or tonumber(state[2]) ~= epoch
-      or (not state[3] and redis.call('SISMEMBER', prefix .. 'gs:' .. group, name) == 0) then
-    return false                                 -- it is connected elsewhere by now, or has left
+  local session = session_of(prefix, cid)
+  if not session or session.owner ~= node or session.epoch ~= epoch then
+    return false                                 -- it is connected elsewhere by now
   end
-  local total = tonumber(state[3] or 0)
+  local counted = rare(session, counter_of(group))
+  if not counted and redis.call('SISMEMBER', prefix .. 'gs:' .. group, name) == 0 then
+    return false                                 -- it has left
+  end
+  local total = tonumber(counted or 0)
   if limit == 0 then
     append(outbox.given, node, {cid, 0, group, epoch, total})
   end
-  local room = room_of(prefix, cid, limit, by_length, total, state[4])
+  local room = room_of(session, limit, by_length, total)
   if room > 0 or by_length == 1 then
     redis.call('HSET', prefix .. 'go:' .. group, name, cmsgpack.pack({node, epoch, limit, by_length, ...}))
   else
@@ -225,7 +224,10 @@ end
 local function forget_subscriber(prefix, group, name)
   redis.call('ZREM', prefix .. 'gr:' .. group, name)
   redis.call('HDEL', prefix .. 'go:' .. group, name)
-  redis.call('HDEL', prefix .. 's:' .. name:sub(#SUBSCRIBER + 1), counter_of(group))
+  local session = session_of(prefix, name:sub(#SUBSCRIBER + 1))
+  if session then
+    set_rare(session, counter_of(group))
+  end
 end
 
 return {

@@ -52,8 +52,11 @@ end
 -- Write what this call has changed. A sum of 0 stays: the queues of a tenant are often empty, and then have something
 -- again. `flockmq_queued` removes it.
 function tenants.write(prefix)
+  if not call.bytes then
+    return
+  end
   local key = prefix .. 'queued:tenants'
-  for tenant, change in pairs(call.bytes or NOTHING) do
+  for tenant, change in pairs(call.bytes) do
     local bytes = change ~= 0 and redis.pcall('HINCRBY', key, tenant, change) or 1
     if type(bytes) == 'table' then
       redis.log(redis.LOG_WARNING, 'FlockMQ found a damaged key, ' .. key .. ': ' .. bytes.err)
@@ -90,7 +93,7 @@ local function empty_waiting(prefix, group)
   add_waiting(prefix, group, -waiting_bytes(prefix, group))
 end
 
-library.at_end = tenants.write
+library.at_end[#library.at_end + 1] = tenants.write
 tenants.add_waiting = add_waiting
 tenants.empty_waiting = empty_waiting
 tenants.waiting_bytes = waiting_bytes

@@ -3,6 +3,8 @@
 
 local append, notify = library.append, library.notify
 local attempt, each, note_damage, GROUP = damage.attempt, damage.each, damage.note_damage, damage.GROUP
+local FLAGS, entry_at = packed_sessions.FLAGS, packed_sessions.entry_at
+local session_of, set_flag = packed_sessions.of, packed_sessions.set_flag
 local body_of, has_key = backlog.body_of, backlog.has_key
 local key_of, assignments_of = backlog.key_of, backlog.assignments_of
 local part_of_group, put_back, split_key = backlog.part_of_group, backlog.put_back, backlog.split_key
@@ -19,20 +21,11 @@ local function failed(message, code)
 end
 
 -- Mark entries of a queue as done; `done` has their numbers.
-local function finish_entries(prefix, cid, done)
-  local key, states, tenant = prefix .. 's:' .. cid, prefix .. 'st:' .. cid, tenants.of(cid)
-  local state = redis.call('HMGET', key, 'h', 'b', 'z', 'r')
-  local head, before, marks = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
-  local noted = queues.done(key, marks)
-  local bytes, acked = before, noted
+local function finish_entries(session, done)
   for i = 1, #done do
-    local freed, more_marks, more_acked = queues.finish(prefix .. 'q:' .. cid, states, done[i], done[i] - head)
-    bytes, marks, acked = bytes - freed, marks + more_marks, acked + more_acked
+    queues.finish(session, done[i])
   end
-  if tenant then
-    tenants.add(tenant, bytes - before)
-  end
-  queues.drop_done(prefix, tenant, cid, head, head, bytes, marks, acked, noted, nil, state[4])
+  queues.drop_done(session, session.head)
 end
 
 -- A message comes from a node that has no assignment of it: the node has it again if that is the node of its key. Else
@@ -51,14 +44,13 @@ end
 -- A client has refused an entry of its session's queue: its message comes back, with one more failure; code 0: it may
 -- not read it any more. An entry that is not there any more, or has another message, has come back in another way.
 local function take_refused(prefix, node, cid, number, group, place, code)
-  local head = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'h') or 0)
-  if number < head or redis.call('HGET', prefix .. 'st:' .. cid, number) == 'd' then
+  local session = session_of(prefix, cid)
+  if not session or number < session.head or redis.call('HGET', queues.states_of(session), number) == 'd' then
     return
   end
-  local value = redis.call('LINDEX', prefix .. 'q:' .. cid, number - head)
-  local of, at, message = part_of_group(value or '')
+  local of, at, message = part_of_group(entry_at(session, number - session.head) or '')
   if of == group and at == place then
-    finish_entries(prefix, cid, {number})
+    finish_entries(session, {number})
     take_from(prefix, node, group, place, code > 0 and failed(message, code) or message)
   end
 end
@@ -130,10 +122,10 @@ local function move(prefix, node, messages, list, closed, outbox)
     local step, group, place, cid, number, code = unpack(list, 6 * i - 5, 6 * i)
     if step == 'given' then
       if not incarnations[cid] then
-        local key = prefix .. 's:' .. cid
-        incarnations[cid] = tonumber(redis.call('HGET', key, 'x') or -1)
+        local session = session_of(prefix, cid)
+        incarnations[cid] = session and session.incarnation or -1
         if incarnations[cid] == number then
-          redis.call('HSET', key, 'g', 1)
+          set_flag(session, FLAGS.GROUPED, true)
         end
       end
       if incarnations[cid] == number then
