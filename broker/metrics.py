@@ -109,7 +109,7 @@ METRICS: tuple[Metric, ...] = (
     gauge(
         "retained",
         "retained messages/count",
-        "Retained messages, $SYS included.",
+        "Retained messages, without $SYS.",
         lambda d: d.router.retained.count,
     ),
     gauge(

@@ -204,7 +204,7 @@ def install(point: str, count: int) -> None:
     around(RedisStore, "_committed", here("commit-answered"), nothing)
     around(ClusterLife, "_confirm", nothing, here("acknowledged"))
     around(TakeOver, "_granted", here("claimed"), nothing)
-    around(Loading, "_loaded", nothing, here("loaded"))
+    around(Loading, "_take", nothing, here("loaded"))
     around(TakeOver, "ended", nothing, here("released"))
     around(TakeOver, "ended", nothing, releases)
     around(RedisStore, "_number", released, nothing)
