@@ -300,8 +300,8 @@ CALLS: Mapping[str, Call] = {
     ),
     "applied": Call(
         "The node has applied all changes up to this one, and waits until all nodes have applied the change `wanted`; "
-        "0: it waits for none. It is told so at the end of a round, which ends when all nodes have applied the changes "
-        "that were wanted when it began.",
+        "0: it waits for none. It gets a message at the end of a round, which ends when all nodes have applied the "
+        "changes that were wanted when it began.",
         {"change": NUMBER, "wanted": NUMBER},
         Outcomes({"ok": {}, "gone": GONE}),
         flags=(FREES,),

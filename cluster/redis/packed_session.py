@@ -34,7 +34,7 @@ class PackedSession:
         fights: take-overs that have followed each other at once.
         since: second of the cluster's clock at which the owner came or went.
         level: of the protocol.
-        user: who owns the session; empty: nobody.
+        user: name of the user that the session belongs to; empty: it belongs to none.
         interval: Session Expiry Interval in seconds; empty: as the nodes are configured.
         waits: epochs that their nodes have not released yet, `epoch=node,` each.
         entries: of a short queue.

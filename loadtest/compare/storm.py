@@ -27,7 +27,7 @@ from .benchmark import describe_machine
 from .cluster import Cluster, start_cluster
 
 NODES = 3
-SPARE_FILES = 500  # of a process, beside those of clients
+SPARE_FILES = 500  # of a process, beside the sockets of its clients
 HANDSHAKES = 64  # at once, at each node
 PATIENCE = 60.0  # seconds for the next reply
 IDLE_SHARE = 0.02  # of a core: Redis uses less when nothing is left to do

@@ -1,6 +1,6 @@
 """The barrier of a large cluster: Redis counts which changes all nodes have applied. A client gets SUBACK then (G4)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -142,25 +142,21 @@ def subscribed(client: SocketClient, members: Members, name: str) -> None:
     until(lambda: members.change > before and members.reported(members.node) == members.change)
 
 
-def test_suback_waits_for_the_last_node(alone: ClusterProcess) -> None:
-    members = Members(alone, COUNTED_FROM)
+@pytest.mark.parametrize(
+    ("others", "settle"),
+    [(COUNTED_FROM, Members.report), (COUNTED_FROM + 1, Members.bury)],
+    ids=["it has applied the change", "it is dead"],
+)
+def test_suback_waits_for_the_last_node(
+    alone: ClusterProcess, others: int, settle: Callable[[Members, bytes], object]
+) -> None:
+    members = Members(alone, others)
     with SocketClient(alone["a"].port, "c") as client:
         subscribed(client, members, "t/1")
         members.report(*members.names[1:])
         with pytest.raises(TimeoutError):
             client.receive(SILENCE)
-        members.report(members.names[0])
-        assert isinstance(client.receive(), Suback)
-
-
-def test_suback_does_not_wait_for_a_dead_node(alone: ClusterProcess) -> None:
-    members = Members(alone, COUNTED_FROM + 1)
-    with SocketClient(alone["a"].port, "c") as client:
-        subscribed(client, members, "t/1")
-        members.report(*members.names[1:])
-        with pytest.raises(TimeoutError):
-            client.receive(SILENCE)
-        members.bury(members.names[0])
+        settle(members, members.names[0])
         assert isinstance(client.receive(), Suback)
 
 

@@ -55,7 +55,7 @@ def present(client: SocketClient) -> bool:
 
 
 def test_a_session_that_comes_back_to_its_node_makes_no_change(cluster: ClusterProcess) -> None:
-    """Its routes are still there. At another node each filter is a route; that of the first node goes later."""
+    """Its routes are still there. At another node each filter is a route; the first node withdraws its route later."""
     redis = cluster.redis.client()
 
     def connected(name: str) -> int:
