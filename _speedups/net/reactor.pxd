@@ -32,6 +32,7 @@ cdef class Reactor(Acceptor):
     cdef int watch_loop(self, int fd, int alarm) except -1
     cdef bint is_loops(self, uint64_t tag) noexcept
     cdef bint take_turn(self, int timeout) except -1
+    cpdef int end_turn(self) except -1
     cdef int serve(self, Connection c, uint32_t events) except -1
     cdef int serve_pending(self) except -1
     cdef int serve_read_again(self) except -1

@@ -187,7 +187,7 @@ cdef class Reactor(Acceptor):
         note_turn(&self.wakeup, self.turn.counters[PACKETS_RECEIVED] - packets_before + publications)
         return loop_ready
 
-    def end_turn(self):
+    cpdef int end_turn(self) except -1:
         """End a turn: end connections that are to be closed, store, write. To be called after changes outside `run`."""
         cdef bint within = self.in_turn
         self.in_turn = True
@@ -205,7 +205,9 @@ cdef class Reactor(Acceptor):
                 not self.soon):
             self.soon = True
             self.driver.wake(self)
-        self.closed_this_turn.clear()
+        if self.closed_this_turn:
+            self.closed_this_turn.clear()
+        return 0
 
     cdef int call_heirs(self) except -1:
         """Connections have given way: the connections that waited go on."""
