@@ -34,11 +34,11 @@ cdef inline int choose_wait(Wakeup* w) noexcept:
     """The longest wait that pays; now and then another one, since the load changes."""
     cdef int longest = LONG_WAIT if w.packets_after[SHORT_WAIT] >= LONG_PACKETS else SHORT_WAIT
     cdef int wait = NO_WAIT
-    w.busy_turns += 1
-    if w.busy_turns % PROBE_TURNS == 0:
-        return w.busy_turns // PROBE_TURNS % (longest + 1)
     while wait < longest and w.packets_after[wait + 1] >= WORTH_FACTOR * w.packets_after[wait]:
         wait += 1
+    w.busy_turns += 1
+    if w.busy_turns % PROBE_TURNS == 0:            # the others in turn
+        wait = (wait + 1 + w.busy_turns // PROBE_TURNS % longest) % (longest + 1)
     return wait
 
 
