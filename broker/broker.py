@@ -102,8 +102,8 @@ class Broker:
         message = Message(topic.decode(), payload, qos, bool(retain), decode_block(properties) if properties else {})
         return self.hooks.filter(message, ("deliver", lambda _: (session.client_id.decode(), message))) is message
 
-    def _session_ended(self, session: Session) -> None:
-        self.hooks.notify("session_ended", session.client_id.decode())
+    def _session_ended(self, client_id: bytes) -> None:
+        self.hooks.notify("session_ended", client_id.decode())
 
     def add_methods(self, methods: RpcMethods) -> None:
         """Let nodes call these methods, too."""

@@ -25,6 +25,7 @@ from .redis.append_only_file import rewrite_after_restart
 from .redis.connector import Refused
 from .redis.durability import inspect
 from .redis.link import LinkError, LinkLost, ignore, is_forbidden
+from .replication.foreign_records import ForeignRecords
 from .replication.replica import Replica
 from .state import State
 from .ties import Ties
@@ -76,6 +77,7 @@ class ClusterLife(NodeLife):
         self._reconnection = membership.reconnection
         self._joining = membership.joining
         self._logged = logged
+        self._records = ForeignRecords(data_plane.router.foreign, data_plane.turn)
         self._loop = loop
         self._former_id = former_id
         self._durability = ""
@@ -165,6 +167,7 @@ class ClusterLife(NodeLife):
         self.sessions.delayed.tick(now)
         self.sessions.tenant_queues.tick(now)
         self.replica.members.resume_held(now)
+        self._records.tick(now)
         self._expire_retained()
 
     def _expire_retained(self) -> None:

@@ -1,6 +1,6 @@
 # Sessions that are at other nodes, with their topic filters, and the routes of these nodes. See foreign.pyx.
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from ..base.arena cimport Arena, Ref
 from ..base.segments cimport Table
@@ -9,6 +9,7 @@ cdef enum:
     SHAPES_MAX = 256           # other filters have no room here
     SHAPE_LEVELS = 64          # of a filter, without '#'
     PROBES = 16                # filters that are looked up at once
+    ROUTE = 128                # an option of a holder, beside the options of a subscription: it is a node
 
 # All filters with the same number of levels, '+' at the same levels, and '#' or not.
 cdef struct Shape:
@@ -43,6 +44,20 @@ cdef class ForeignTable:
     cdef uint8_t* texts                # of the filters that are looked up
     cdef Py_ssize_t texts_capacity
 
+    cpdef int add(self, bytes client_id, uint64_t incarnation) except -1
+    cpdef bint remove(self, bytes client_id) except -1
+    cpdef object incarnation_of(self, bytes client_id)
+    cpdef bint has_room(self, bytes topic_filter) noexcept
+    cpdef bint subscribe(self, bytes client_id, bytes topic_filter, uint8_t options) except -1
+    cpdef bint unsubscribe(self, bytes client_id, bytes topic_filter) except -1
+    cpdef list subscriptions_of(self, bytes client_id)
+    cpdef bint route(self, uint32_t node, bytes topic_filter, uint8_t options) except -1
+    cpdef bint unroute(self, uint32_t node, bytes topic_filter) except -1
+    cdef Ref new_session(self, const uint8_t* client_id, Py_ssize_t n, uint64_t h, uint64_t incarnation) except 0
+    cdef bint subscribe_session(self, Ref session, bytes topic_filter, uint64_t h, uint8_t options) except -1
+    cdef int64_t memory(self) noexcept
+    cdef bytes client_id_at(self, Ref session)
+    cdef uint64_t incarnation_at(self, Ref session) noexcept
     cdef Ref session_of(self, bytes client_id) noexcept
     cdef Ref find_session(self, const uint8_t* client_id, Py_ssize_t n, uint64_t h) noexcept
     cdef Ref find_filter(self, const uint8_t* text, Py_ssize_t n, uint64_t h) noexcept

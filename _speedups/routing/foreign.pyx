@@ -8,8 +8,9 @@ A session has the Refs of its filters, and its position at each; a filter has th
 that have a route for it. So both sides are removed in constant time, whatever number shares a filter.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy
 
@@ -52,8 +53,6 @@ cdef enum:
     FILTER_SIZE = 21
     HOLDER_SIZE = 6            # a session or the number of a node, and options
     HOLDERS_WITHIN = 2
-    # Options of a holder, besides those of a subscription.
-    ROUTE = 128                # it is a node
     NODES_MAX = 65536
 
 
@@ -64,14 +63,6 @@ cdef inline uint16_t get_short(const uint8_t* p) noexcept:
 cdef inline void put_short(uint8_t* p, uint32_t n) noexcept:
     p[0] = <uint8_t>n
     p[1] = <uint8_t>(n >> 8)
-
-
-cdef inline uint64_t incarnation_at(const uint8_t* session) noexcept:
-    return get_number(session + INCARNATION) | <uint64_t>get_short(session + INCARNATION + 4) << 32
-
-
-cdef inline bytes client_id_at(const uint8_t* session):
-    return PyBytes_FromStringAndSize(<const char*>session + SESSION_SIZE, get_short(session + ID_LENGTH))
 
 
 cdef inline bytes text_at(const uint8_t* record):
@@ -103,6 +94,7 @@ cdef inline bint is_wild_at(const Shape* shape, int level) noexcept:
     return shape.plus >> level & 1 if level < shape.levels else shape.below and level == shape.levels
 
 
+@cython.final
 cdef class ForeignTable:
     """Foreign sessions by client id, and topic filters with their sessions and nodes."""
 
@@ -132,20 +124,27 @@ cdef class ForeignTable:
     @property
     def size(self):
         """Bytes of memory."""
+        return self.memory()
+
+    cdef int64_t memory(self) noexcept:
         return self.arena.size + self.by_client_id.size + self.by_filter.size
 
     # ---- sessions ----
 
-    def add(self, bytes client_id not None, uint64_t incarnation):
+    cpdef int add(self, bytes client_id, uint64_t incarnation) except -1:
         """Add a session without filters; there must be none with this client id."""
         cdef Py_ssize_t n = len(client_id)
         cdef uint64_t h = text_hash(client_id, n, self.seed)
+        if self.find_session(client_id, n, h):
+            raise ValueError(client_id)
+        self.new_session(client_id, n, h, incarnation)
+
+    cdef Ref new_session(self, const uint8_t* client_id, Py_ssize_t n, uint64_t h, uint64_t incarnation) except 0:
+        """As `add`; returns the session. `h` is the hash of the client id."""
         cdef Ref ref
         cdef uint8_t* p
         if incarnation >> INCARNATION_BITS:
             raise OverflowError(incarnation)
-        if self.find_session(client_id, n, h):
-            raise ValueError(client_id)
         ref = record_new(&self.arena, SESSION_SIZE + n)
         if not ref:
             raise MemoryError
@@ -157,9 +156,10 @@ cdef class ForeignTable:
         put_short(p + ENTRIES, 0)
         put_number(p + INCARNATION, <uint32_t>incarnation)
         put_short(p + INCARNATION + 4, <uint32_t>(incarnation >> 32))
-        memcpy(p + SESSION_SIZE, <const uint8_t*>client_id, n)
+        memcpy(p + SESSION_SIZE, client_id, n)
+        return ref
 
-    def remove(self, bytes client_id not None):
+    cpdef bint remove(self, bytes client_id) except -1:
         """Remove a session with its filters. False: there is none."""
         cdef Py_ssize_t n = len(client_id)
         cdef uint64_t h = text_hash(client_id, n, self.seed)
@@ -175,18 +175,18 @@ cdef class ForeignTable:
         record_free(&self.arena, ref, SESSION_SIZE + n)
         return True
 
-    def incarnation_of(self, bytes client_id not None):
+    cpdef object incarnation_of(self, bytes client_id):
         """The incarnation of a session; None: there is none with this client id."""
         cdef Ref ref = self.session_of(client_id)
-        return incarnation_at(record_at(&self.arena, ref)) if ref else None
+        return self.incarnation_at(ref) if ref else None
 
-    def has_room(self, bytes topic_filter not None):
+    cpdef bint has_room(self, bytes topic_filter) noexcept:
         """Whether the table can have a filter: it has not too many levels, and its shape is not one too many."""
         cdef Shape shape
         return parse_shape(topic_filter, len(topic_filter), &shape) and (
             self.shape_of(&shape) != NULL or self.shape_count < SHAPES_MAX)
 
-    def subscribe(self, bytes client_id not None, bytes topic_filter not None, uint8_t options):
+    cpdef bint subscribe(self, bytes client_id, bytes topic_filter, uint8_t options) except -1:
         """Add a filter of a session, or replace its options (maximum QoS, Retain As Published).
 
         Returns:
@@ -196,18 +196,21 @@ cdef class ForeignTable:
             KeyError: there is no such session.
             ValueError: there is no room for the filter.
         """
-        cdef Py_ssize_t n = len(topic_filter)
-        cdef uint64_t h = text_hash(topic_filter, n, self.seed)
-        cdef Ref session, ref
-        cdef uint8_t* p
-        cdef uint8_t* item
-        cdef uint32_t count
-        cdef Py_ssize_t index
+        cdef uint64_t h = text_hash(topic_filter, len(topic_filter), self.seed)
+        cdef Ref session
         fetch(&self.by_filter, h)
         session = self.session_of(client_id)
         if not session:
             raise KeyError(client_id)
-        ref = self.make_filter(topic_filter, n, h)
+        return self.subscribe_session(session, topic_filter, h, options)
+
+    cdef bint subscribe_session(self, Ref session, bytes topic_filter, uint64_t h, uint8_t options) except -1:
+        """As `subscribe`; `h` is the hash of the filter."""
+        cdef Ref ref = self.make_filter(topic_filter, len(topic_filter), h)
+        cdef uint8_t* p
+        cdef uint8_t* item
+        cdef uint32_t count
+        cdef Py_ssize_t index
         index = self.entry_of(session, ref)
         p = record_at(&self.arena, session)
         count = get_short(p + ENTRIES)
@@ -238,7 +241,7 @@ cdef class ForeignTable:
         self.subscriptions += 1
         return True
 
-    def unsubscribe(self, bytes client_id not None, bytes topic_filter not None):
+    cpdef bint unsubscribe(self, bytes client_id, bytes topic_filter) except -1:
         """Remove a filter of a session. False: it has none."""
         cdef Py_ssize_t n = len(topic_filter), index
         cdef uint64_t h = text_hash(topic_filter, n, self.seed)
@@ -252,12 +255,20 @@ cdef class ForeignTable:
         self.remove_entry(session, <uint32_t>index)
         return True
 
-    def subscriptions_of(self, bytes client_id not None):
+    cpdef list subscriptions_of(self, bytes client_id):
         """The filters of a session and their options. Raises KeyError: there is none with this client id."""
         cdef Ref session = self.session_of(client_id)
         if not session:
             raise KeyError(client_id)
         return self.filters_of(session)
+
+    cdef bytes client_id_at(self, Ref session):
+        cdef const uint8_t* p = record_at(&self.arena, session)
+        return PyBytes_FromStringAndSize(<const char*>p + SESSION_SIZE, get_short(p + ID_LENGTH))
+
+    cdef uint64_t incarnation_at(self, Ref session) noexcept:
+        cdef const uint8_t* p = record_at(&self.arena, session) + INCARNATION
+        return get_number(p) | <uint64_t>get_short(p + 4) << 32
 
     cdef Ref session_of(self, bytes client_id) noexcept:
         """The session with this client id, or 0."""
@@ -304,7 +315,7 @@ cdef class ForeignTable:
 
     # ---- routes ----
 
-    def route(self, uint32_t node, bytes topic_filter not None, uint8_t options):
+    cpdef bint route(self, uint32_t node, bytes topic_filter, uint8_t options) except -1:
         """Add a route of a node, or replace its options.
 
         Args:
@@ -338,7 +349,7 @@ cdef class ForeignTable:
         self.routes += 1
         return True
 
-    def unroute(self, uint32_t node, bytes topic_filter not None):
+    cpdef bint unroute(self, uint32_t node, bytes topic_filter) except -1:
         """Remove a route of a node. False: it has none."""
         cdef Py_ssize_t n = len(topic_filter)
         cdef Ref ref = self.find_filter(topic_filter, n, text_hash(topic_filter, n, self.seed))
@@ -537,15 +548,15 @@ cdef class ForeignTable:
             filters is there several times.
         """
         cdef Py_ssize_t i
-        cdef const uint8_t* p
+        cdef Ref holder
         cdef list sessions = [], routes = []
         self.find_matches(topic, len(topic))
         for i in range(self.match_count):
+            holder = self.matches[i].holder
             if self.matches[i].options & ROUTE:
-                routes.append((self.matches[i].holder, self.matches[i].options & ~ROUTE))
+                routes.append((holder, self.matches[i].options & ~ROUTE))
             else:
-                p = record_at(&self.arena, self.matches[i].holder)
-                sessions.append((client_id_at(p), incarnation_at(p), self.matches[i].options))
+                sessions.append((self.client_id_at(holder), self.incarnation_at(holder), self.matches[i].options))
         return sessions, routes
 
     cdef int find_matches(self, const uint8_t* topic, Py_ssize_t n) except -1:
@@ -655,8 +666,7 @@ cdef class ForeignTable:
         return found
 
     cdef tuple described(self, Ref session):
-        cdef const uint8_t* p = record_at(&self.arena, session)
-        return client_id_at(p), incarnation_at(p), self.filters_of(session)
+        return self.client_id_at(session), self.incarnation_at(session), self.filters_of(session)
 
     cdef list filters_of(self, Ref session):
         cdef uint8_t* p = record_at(&self.arena, session)
@@ -689,7 +699,7 @@ cdef class ForeignTable:
             sessions, nodes = [], []
             for k in range(get_number(p + HOLDERS)):
                 if k >= routes:
-                    sessions.append(client_id_at(record_at(&self.arena, get_ref(items + k * HOLDER_SIZE))))
+                    sessions.append(self.client_id_at(get_ref(items + k * HOLDER_SIZE)))
                 elif not self.is_ended(<uint32_t>get_ref(items + k * HOLDER_SIZE)):
                     nodes.append((get_ref(items + k * HOLDER_SIZE), items[k * HOLDER_SIZE + REF_SIZE] & ~ROUTE))
             if sessions or nodes:

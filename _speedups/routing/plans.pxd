@@ -4,6 +4,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from ..base.buffers cimport Buffer, Pool
 from ..session.subscriber cimport Plan, Receiver
+from .foreign_receivers cimport ForeignReceivers
 from .topic_tree cimport Node, TopicTree
 
 cdef enum:
@@ -51,6 +52,7 @@ cdef class Plans(TopicTree):
     cdef Node** beyond         # nodes reached at the next
     cdef Py_ssize_t frontier_capacity, beyond_capacity, receiver_capacity
     cdef readonly uint64_t generation
+    cdef ForeignReceivers foreign      # of sessions and nodes whose filters are not in the tree; None = there are none
 
     cdef Plan* known(self, const uint8_t* topic, Py_ssize_t n, uint64_t* h) noexcept
     cdef Plan* known_below(self, const uint8_t* prefix, Py_ssize_t size, uint64_t prefix_part, const uint8_t* name,
@@ -59,6 +61,8 @@ cdef class Plans(TopicTree):
     cdef int forget(self, const uint8_t* path, Py_ssize_t n) except -1
     cdef int match(self, const uint8_t* topic, Py_ssize_t n) except -1
     cdef int collect(self, Node* node) except -1
+    cdef int collect_foreign(self, const uint8_t* topic, Py_ssize_t n) except -1
+    cdef int add_match(self, void* subscriber, uint32_t options) except -1
     cdef bint is_receiver(self, void* subscriber) noexcept
     cdef int add_receiver(self, void* subscriber, uint8_t qos, uint8_t flags) except -1
     cdef int complete(self) except -1

@@ -22,6 +22,7 @@ from ..codec.publish cimport SUBSCRIPTION_IDENTIFIER
 from ..codec.tenants cimport tenant_size
 from ..session.rights cimport MAY_READ
 from ..session.subscriber cimport KEEP_RETAIN, NOT_OWN, ONLY_OWN, Plan, Receiver, Subscriber
+from .foreign cimport ForeignTable
 from .topic_tree cimport (
     HASH, PLUS, Node, TopicTree, level_hash, level_length, node_child, node_hash, node_plus, tree_free,
 )
@@ -248,6 +249,8 @@ cdef class Plans(TopicTree):
                 self.collect(node)
             if node.wild & HASH:                      # '#' matches the parent level too [MQTT-4.7.1-2]
                 self.collect(node_hash(node))
+        if self.foreign is not None and self.foreign.table.shape_count:
+            self.collect_foreign(topic, n)
         if self.special_count:
             self.complete()
         return 0
@@ -264,8 +267,6 @@ cdef class Plans(TopicTree):
         cdef SubscriptionEntry* s = <SubscriptionEntry*>node.value
         cdef SubscriptionEntry* end = s + node.count
         cdef Subscriber subscriber
-        cdef Receiver* known
-        cdef uint8_t qos, flags
         if array_reserve(<void**>&self.scratch.receivers, self.scratch.count + node.count, &self.receiver_capacity,
                          sizeof(Receiver)) < 0:
             raise MemoryError
@@ -283,16 +284,35 @@ cdef class Plans(TopicTree):
                 self.special_count += 1
                 s += 1
                 continue
-            qos = s.options & MAXIMUM_QOS
-            flags = KEEP_RETAIN if s.options & KEEPS_RETAIN else 0
-            if self.is_receiver(s.subscriber):
-                known = &self.scratch.receivers[subscriber.plan_index]
-                known.flags |= flags
-                if known.qos < qos:
-                    known.qos = qos
-            else:
-                self.add_receiver(s.subscriber, qos, flags)
+            self.add_match(s.subscriber, s.options)
             s += 1
+        return 0
+
+    cdef int collect_foreign(self, const uint8_t* topic, Py_ssize_t n) except -1:
+        """Add foreign sessions and nodes to the plan."""
+        cdef ForeignTable table = self.foreign.table
+        cdef Subscriber subscriber
+        cdef Py_ssize_t i
+        table.find_matches(topic, n)
+        if array_reserve(<void**>&self.scratch.receivers, self.scratch.count + table.match_count,
+                         &self.receiver_capacity, sizeof(Receiver)) < 0:
+            raise MemoryError
+        for i in range(table.match_count):
+            subscriber = self.foreign.receiver_of(&table.matches[i])
+            self.add_match(<void*>subscriber, table.matches[i].options)
+        return 0
+
+    cdef int add_match(self, void* subscriber, uint32_t options) except -1:
+        """Add a subscriber, for which there is room; if the plan has it, its highest QoS counts."""
+        cdef uint8_t qos = options & MAXIMUM_QOS
+        cdef uint8_t flags = KEEP_RETAIN if options & KEEPS_RETAIN else 0
+        cdef Receiver* known
+        if not self.is_receiver(subscriber):
+            return self.add_receiver(subscriber, qos, flags)
+        known = &self.scratch.receivers[(<Subscriber>subscriber).plan_index]
+        known.flags |= flags
+        if known.qos < qos:
+            known.qos = qos
         return 0
 
     cdef bint is_receiver(self, void* subscriber) noexcept:

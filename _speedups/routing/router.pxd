@@ -5,6 +5,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from ..base.buffers cimport Buffer
 from ..codec.properties cimport PropertyScan
 from .delayed cimport DelayedMessages
+from .foreign_sessions cimport ForeignSessions
 from .retained cimport RetainedTree
 from .subscriptions cimport SubscriptionTree
 from ..session.group cimport Group
@@ -18,6 +19,7 @@ from ..session.turn cimport Outlet, Turn
 cdef class Router:
     cdef readonly Turn turn
     cdef readonly SubscriptionTree filters
+    cdef readonly ForeignSessions foreign
     cdef readonly RetainedTree retained
     cdef readonly DelayedMessages delayed
     cdef Buffer scratch                # a QoS 0 packet made from a message with a packet identifier

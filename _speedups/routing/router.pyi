@@ -1,11 +1,13 @@
 from ..session.turn import Turn
 from .delayed import DelayedMessages
+from .foreign_sessions import ForeignSessions
 from .retained import RetainedSearch, RetainedTree
 from .subscriptions import SubscriptionTree
 
 class Router:
     turn: Turn
     filters: SubscriptionTree
+    foreign: ForeignSessions
     retained: RetainedTree
     delayed: DelayedMessages
     def __init__(self, turn: Turn) -> None: ...

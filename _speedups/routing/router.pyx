@@ -21,6 +21,7 @@ from ..codec.topics cimport (
     TOPIC_BYTES_MAX, TOPIC_CONTROL_CHARACTER, TOPIC_EMPTY, TOPIC_TOO_LONG, check_topic_name, holds_control_character,
 )
 from .delayed cimport DelayedMessages, Waiting, delay_of, is_delayed
+from .foreign_sessions cimport ForeignSessions
 from .plans cimport KEEPS_RETAIN
 from .retained cimport RetainedSearch, RetainedTree
 from .slices cimport Slices, slices_free, slices_make
@@ -91,6 +92,7 @@ cdef class Router:
         self.filters = SubscriptionTree()
         self.retained = RetainedTree()
         self.filters.set_tenants(turn.tenants)
+        self.foreign = ForeignSessions(turn, self.filters)
         self.retained.set_tenants(turn.tenants)
         self.delayed = DelayedMessages(turn)
 

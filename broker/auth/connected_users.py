@@ -75,8 +75,9 @@ class ConnectedUsers:
     def lacks_room(self, identity: Identity, client_id: bytes) -> str:
         """The reason why user or tenant may not have one more connection; empty: they may, or it replaces another."""
         user, tenant = _user(identity), self._tenant(identity)
-        session = self._data_plane.sessions.get(client_id)
-        if tenant is not None and tenant.max_sessions and tenant.sessions >= tenant.max_sessions and session is None:
+        sessions = self._data_plane.sessions
+        session = sessions.get(client_id)
+        if tenant is not None and 0 < tenant.max_sessions <= tenant.sessions and client_id not in sessions:
             return MANY_SESSIONS
         limit = self._quotas(identity.listener).max_connections_per_user
         many = FULL if limit and user is not None and self._connections[user] >= limit else ""

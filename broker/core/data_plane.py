@@ -49,7 +49,7 @@ class DataPlane:
         self.turn = Turn(journal, commit, report)
         self.router = Router(self.turn)
         self.dead_letters = DeadLetters(self.router)
-        self.sessions = Sessions(self.turn, self.router.filters)
+        self.sessions = Sessions(self.turn, self.router)
         self.stuck_sessions = StuckSessions(self.turn, self.sessions)
         self.reactor = Reactor(self.router, None, driver)
         self.log_limiter = LogLimiter()

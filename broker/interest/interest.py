@@ -12,6 +12,7 @@ from ..core.topic_filters import STREAM
 from .filters import Rows, collapsed, intersection, reduced
 from .neighbours import Neighbours
 
+RECORDS_AT_ONCE = 500  # that become entries of the tree: about a millisecond
 VISITS = 50_000  # nodes of the tree of subscriptions that are looked at; with more filters the scope is wanted
 LINGER = 3.0  # seconds for which a filter stays wanted after its last subscriber: it may come back
 SHARE_OF_TIME = 20  # a calculation is followed by a pause of so many times its duration
@@ -28,6 +29,7 @@ class Interest:
 
     def __init__(self, data_plane: DataPlane, neighbours: Neighbours) -> None:
         self._filters = data_plane.router.filters
+        self._sessions = data_plane.sessions
         self.neighbours = neighbours
 
     @property
@@ -37,6 +39,8 @@ class Interest:
 
     def own(self, scope: str, most: int) -> list[str]:
         """The filters of the clients within a scope; more than `most` are the scope itself."""
+        if not self._sessions.leave_records(RECORDS_AT_ONCE):  # only the tree can be searched by levels
+            return [scope]
         passed_over = self.neighbours.sessions
         levels = [level.encode() for level in scope.split("/")]
         found = wanted_filters(self._filters, levels, passed_over, most, VISITS)

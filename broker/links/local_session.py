@@ -29,6 +29,7 @@ from .pace import Pace
 NEW = "$flockmq/new"
 LATER = NO_LOCAL | 2 << RETAIN_HANDLING_SHIFT  # no retained messages now, and no RETAIN flag
 AT_ONCE = 100  # retained messages that are sent before others have their turn
+ENDED = "its session at this broker has ended"
 
 
 class LocalSession:
@@ -46,10 +47,10 @@ class LocalSession:
         self.client_id = (CLIENT_ID_PREFIX + config.name).encode()
 
     def of(self, plane: DataPlane) -> Session:
-        """The session. Raises LinkError."""
+        """The session, whose client is connected. Raises LinkError."""
         session = plane.sessions.get(self.client_id)
         if session is None:
-            raise LinkError("its session at this broker has ended")
+            raise LinkError(ENDED)
         return session
 
     def is_new(self, plane: DataPlane) -> bool:
@@ -57,8 +58,11 @@ class LocalSession:
         return NEW in self._known(plane)
 
     def _known(self, plane: DataPlane) -> dict[str, int]:
-        """The options of its subscriptions."""
-        return {name.decode(): options for name, options in plane.router.filters.subscriptions_of(self.of(plane))}
+        """The options of its subscriptions. Raises LinkError."""
+        session = plane.sessions.find(self.client_id)
+        if session is None:
+            raise LinkError(ENDED)
+        return {name.decode(): options for name, options, _ in plane.sessions.subscriptions_of(session)}
 
     def _wanted(self) -> dict[str, int]:
         """The QoS of each filter that the rules name."""
@@ -87,7 +91,7 @@ class LocalSession:
             relay: of the rules; its packets are dropped, and the session sends again what matters.
         """
         self.set_limits(plane)
-        if plane.sessions.get(self.client_id) is not None and not self._changes(plane):
+        if self.client_id in plane.sessions and not self._changes(plane):
             return
         local = await adopt(plane.reactor, relay, lambda: None, Pace(0, 0))
         async with closing(local):

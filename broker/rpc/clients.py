@@ -1,6 +1,6 @@
 """Calls about clients and sessions: search, describe, kick; their wills that wait."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..._speedups.protocol import close_reasons
@@ -9,10 +9,11 @@ from ..._speedups.session.session import Session
 from ..coordination.coordinator import DelayedWills, StoredSessions
 from ..core.calls import Arguments
 from ..core.data_plane import DataPlane
+from ..core.sessions import Record
 from ..core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED
 from .paging import first, in_scope
 
-Match = Callable[[Session], bool]
+Match = Callable[[Session | Record], bool]
 
 UNLIMITED = 0xFFFFFFFF  # Maximum Packet Size of a client that has none
 
@@ -26,7 +27,7 @@ async def find(data_plane: DataPlane, stored: StoredSessions, arguments: Argumen
     is_own, hidden = in_scope(arguments), len(arguments.get("prefix", "").encode())
     matches, connected = _match(arguments["by"], arguments["search"], hidden), arguments["connected"]
     found = await first(
-        data_plane.sessions,
+        data_plane.sessions if connected else data_plane.sessions.all(),
         lambda session: is_own(session.client_id) and (session.owner is not None or not connected) and matches(session),
         lambda session: session.client_id,
         arguments["after"].encode(),
@@ -46,7 +47,7 @@ def _match(by: str, search: str, hidden: int) -> Match:
     return lambda session: session.client_id.find(wanted, hidden) >= 0
 
 
-def describe(session: Session, data_plane: DataPlane, stored: StoredSessions) -> dict[str, Any]:
+def describe(session: Session | Record, data_plane: DataPlane, stored: StoredSessions) -> dict[str, Any]:
     """A session, in a list."""
     owner = session.owner
     expires_in = stored.expires_in(session.client_id)
@@ -68,13 +69,13 @@ def describe(session: Session, data_plane: DataPlane, stored: StoredSessions) ->
         "subscriptions": session.subscriptions_held,
         "queued_messages": session.queue_length,
         "queued_bytes": session.queue_bytes,
-        "stuck": data_plane.stuck_sessions.described(session),
+        "stuck": data_plane.stuck_sessions.described(session) if isinstance(session, Session) else None,
     }
 
 
 def one(data_plane: DataPlane, stored: StoredSessions, arguments: Arguments) -> dict[str, Any] | None:
     """The session of `client_id`, with its subscriptions."""
-    session = data_plane.sessions.get(arguments["client_id"].encode())
+    session = data_plane.sessions.find(arguments["client_id"].encode())
     if session is None:
         return None
     return {
@@ -83,9 +84,9 @@ def one(data_plane: DataPlane, stored: StoredSessions, arguments: Arguments) -> 
     }
 
 
-def filters(data_plane: DataPlane, session: Session) -> Iterator[dict[str, Any]]:
+def filters(data_plane: DataPlane, session: Session | Record) -> Iterator[dict[str, Any]]:
     """The subscriptions of a session."""
-    for name, options, identifier in sorted(data_plane.router.filters.all_of(session)):
+    for name, options, identifier in sorted(data_plane.sessions.subscriptions_of(session)):
         yield {"filter": name.decode(), **described(options, identifier)}
 
 
@@ -103,14 +104,15 @@ async def subscriptions(data_plane: DataPlane, arguments: Arguments) -> dict[str
     """Subscriptions in the order of their filters, which contain `search`: of `client_id` if given, after
     `after` (filter and client id), `limit` of them; only of client ids in the scope."""
     wanted, client_id = arguments["search"].encode(), arguments["client_id"].encode()
-    session = data_plane.sessions.get(client_id)
-    sessions = list(data_plane.sessions) if not client_id else [session] if session is not None else []
+    known = data_plane.sessions
+    session = known.find(client_id)
+    sessions: Iterable[Session | Record] = known.all() if not client_id else [session] if session is not None else []
     is_own = in_scope(arguments)
-    sessions = [session for session in sessions if is_own(session.client_id)]
     rows = (
         (name, session.client_id, options, identifier)
         for session in sessions
-        for name, options, identifier in data_plane.router.filters.all_of(session)
+        if is_own(session.client_id)
+        for name, options, identifier in known.subscriptions_of(session)
     )
     after = tuple(part.encode() for part in arguments["after"])
     found = await first(rows, lambda row: wanted in row[0], lambda row: row[:2], after, arguments["limit"])

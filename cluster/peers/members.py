@@ -89,6 +89,7 @@ class Members:
         member = self._members.get(node)
         if member is None:
             member = self._members[node] = Member(node, self._plane.turn, self._link)
+            self._plane.router.foreign.receivers.add_node(member.peer)
         member.seen = max(member.seen, seen)
         return member
 
@@ -97,7 +98,7 @@ class Members:
         member = self._members.pop(node, None)
         self._heartbeats.pop(node, None)
         if member is not None:
-            self._plane.router.filters.unsubscribe_all(member.peer)
+            self._plane.router.foreign.node_left(member.peer)
             if not self._link.connected:
                 self._departed[node] = member
 

@@ -18,6 +18,7 @@ mark            a random number, the last record of a change
 ==============  ====================================================================================================
 """
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, Protocol
 
@@ -54,6 +55,18 @@ class Changes:
         self._plane = plane
         self._members = members
         self._node_id = node_id
+        kinds: dict[str, Callable[..., object]] = {
+            "subscribed": self.apply_subscribed,
+            "unsubscribed": self._apply_unsubscribed,
+            "ended": self._apply_ended,
+            "retained": self.apply_retained,
+            "outdated": self.note_outdated,
+            "left": self._apply_left,
+            "group": self.apply_group,
+        }
+        self._kinds: dict[str | bytes, Callable[..., object]] = {}  # records that were read from Redis have bytes
+        for kind, apply in kinds.items():
+            self._kinds[kind] = self._kinds[kind.encode()] = apply
         self._missing: dict[bytes, None] = {}  # topic names, in the order in which they are read
         self.last = 0  # number of the last applied change ...
         self.mark = 0  # ... and its mark: after a failover that lost it, another change may have the number; 0 = none
@@ -65,30 +78,15 @@ class Changes:
     def apply(self, number: int, origin: bytes, records: list[Any]) -> None:
         """Apply the records of a change."""
         for kind, *fields in records:
-            name = kind if isinstance(kind, str) else kind.decode()
-            if name == "subscribed":
-                self.apply_subscribed(*fields)
-            elif name == "unsubscribed":
-                self._apply_unsubscribed(*fields)
-            elif name == "ended":
-                self._apply_ended(*fields)
-            elif name == "route":
+            apply = self._kinds.get(kind)
+            if apply is not None:
+                apply(*fields)
+            elif kind in (b"route", "route"):
                 self.apply_route(origin, *fields)
-            elif name == "unroute":
-                member = self._members.get(origin)
-                if member is not None:
-                    self._plane.router.filters.unsubscribe(member.peer, fields[0])
-            elif name == "retained":
-                self.apply_retained(*fields)
-            elif name == "outdated":
-                self.note_outdated(*fields)
-            elif name == "ready":
-                if fields[0] != self._node_id:
-                    self._nodes.joined(fields[0], number)
-            elif name == "left":
-                self._nodes.left(fields[0])
-            elif name == "group":
-                self.apply_group(*fields)
+            elif kind in (b"unroute", "unroute"):
+                self._apply_unroute(origin, *fields)
+            elif kind in (b"ready", "ready") and fields[0] != self._node_id:
+                self._nodes.joined(fields[0], number)
         if number >= self.last:
             self.last, self.mark = number, mark_of(records)
 
@@ -96,7 +94,7 @@ class Changes:
         self, client_id: bytes, incarnation: int, topic_filter: bytes, options: int, identifier: int
     ) -> None:
         """A persistent session has a subscription."""
-        sessions = self._plane.sessions
+        sessions, router = self._plane.sessions, self._plane.router
         session = sessions.get(client_id)
         if session is not None and session.session_id != incarnation:
             if session.owner is not None or session.session_id > incarnation:
@@ -104,12 +102,16 @@ class Changes:
             sessions.end(session)
             session = None
         if session is None:
+            if router.foreign.subscribe(client_id, incarnation, topic_filter, options, identifier):
+                return
             session = sessions.share(client_id, incarnation)
-        self._plane.router.filters.subscribe(session, topic_filter, options, identifier)
+        router.filters.subscribe(session, topic_filter, options, identifier)
 
     def _apply_unsubscribed(self, client_id: bytes, incarnation: int, topic_filter: bytes) -> None:
         session = self._plane.sessions.get(client_id)
-        if session is not None and session.session_id == incarnation:
+        if session is None:
+            self._plane.router.foreign.unsubscribe(client_id, incarnation, topic_filter)
+        elif session.session_id == incarnation:
             self._plane.router.filters.unsubscribe(session, topic_filter)
             if not session.subscriptions_held and session.owner is None and not session.loading:
                 self._plane.sessions.end(session)
@@ -117,9 +119,11 @@ class Changes:
     def _apply_ended(self, client_id: bytes, incarnation: int) -> None:
         sessions = self._plane.sessions
         session = sessions.get(client_id)
-        if session is None or session.kind != SessionKind.SHARED or session.session_id != incarnation:
+        if session is None:
+            sessions.end_record(client_id, incarnation)
+        elif session.kind != SessionKind.SHARED or session.session_id != incarnation:
             return
-        if session.owner is None:
+        elif session.owner is None:
             sessions.end(session)
         else:  # another connection has claimed it while this node had no link: `Reclaim` closes this one
             sessions.end_with_connection(session)
@@ -128,7 +132,16 @@ class Changes:
         """A node has clients for a topic filter; `route`: as `options_of` has it."""
         member = self._members.get(node)
         if member is not None:
-            self._plane.router.filters.subscribe(member.peer, topic_filter, options_of(*route))
+            self._plane.router.foreign.route(member.peer, topic_filter, options_of(*route))
+
+    def _apply_unroute(self, node: bytes, topic_filter: bytes) -> None:
+        """A node has no clients for a topic filter any more."""
+        member = self._members.get(node)
+        if member is not None:
+            self._plane.router.foreign.unroute(member.peer, topic_filter)
+
+    def _apply_left(self, node: bytes) -> None:
+        self._nodes.left(node)
 
     def apply_group(self, name: bytes, settings: bytes) -> None:
         """A shared subscription is declared, or is it no more."""

@@ -5,6 +5,7 @@ link is one.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -50,7 +51,7 @@ class SnapshotReader:
         async for sessions in self._pieces("sessions", SESSIONS_AT_ONCE):
             for client_id, incarnation, subscriptions in sessions:
                 for name, stored in pairs(subscriptions):
-                    self._changes.apply_subscribed(client_id, incarnation, name, *map(int, stored.split(b";")))
+                    self._changes.apply_subscribed(client_id, incarnation, name, *subscription_of(stored))
 
     async def read_groups(self) -> None:
         """The declared groups."""
@@ -189,6 +190,13 @@ class SnapshotReader:
             self._plane.end_turn()  # later the node may be no member any more
             if first + len(entries) >= tail:
                 return
+
+
+@lru_cache
+def subscription_of(stored: bytes) -> tuple[int, int]:
+    """Options and identifier of a subscription, as Redis has them."""
+    options, identifier = map(int, stored.split(b";"))
+    return options, identifier
 
 
 def read_tail(link: NodeLink, session: Session) -> None:

@@ -250,7 +250,12 @@ class TakeOver(SessionOwner):
                 return
             plane.turn.count(TAKEOVERS)
             session = plane.sessions.get(claim.client_id)
-        if claim.persistent or not packet.clean_start or session is not None or packet.will_topic is not None:
+        if (
+            claim.persistent
+            or not packet.clean_start
+            or claim.client_id in plane.sessions
+            or packet.will_topic is not None
+        ):
             self._claims.remove(claim)
             admission.refuse(connection, ReasonCode.SERVER_UNAVAILABLE, packet.client_id)
             return
@@ -285,7 +290,9 @@ class TakeOver(SessionOwner):
             self._routes.remove(claim.routed(), clean=False, linger=stays and session.expiry != 0)
             messages = unfinished(session)
             sent = session_store.unload(session)
-            if not stays:
+            if stays:
+                sessions.put_away(session)
+            else:
                 sessions.end(session)
         else:
             sessions.end(session, self._withdraw)
@@ -311,11 +318,14 @@ class TakeOver(SessionOwner):
         """The connection closed before it was admitted: it has no will to publish."""
         self._claims.remove(claim)
         self._waiting.pop(claim, None)
-        session = claim.session
+        session, sessions = claim.session, self._plane.sessions
         if session is not None:
             session_store.unload(session)
-            if not session.subscriptions_held and self._plane.sessions.get(claim.client_id) is session:
-                self._plane.sessions.end(session)
+            if sessions.get(claim.client_id) is session:
+                if session.kind == SessionKind.SHARED:
+                    sessions.put_away(session)
+                else:
+                    sessions.end(session)
         if claim.packet.will_topic is not None:
             self._wills.settle(claim.epoch)
         self._release(claim.client_id, claim.epoch)

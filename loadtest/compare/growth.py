@@ -12,20 +12,23 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from statistics import median
 
 from ..._speedups.codec.decode import Decoder
 from ..._speedups.codec.encode import encode
-from ..._speedups.codec.packets import Connect, Packet, Pingreq, Publish, Subscribe
+from ..._speedups.codec.packets import Connect, Disconnect, Packet, Pingreq, Publish, Subscribe
 from ..generator.cost import ProcessMeter
 from ..generator.runs import find_faults, publish_load
 from ..generator.target import Target, Workload
+from . import foreign
 from .benchmark import choose_cores, describe_machine
 from .brokers import placed, start
 from .cluster import start_cluster
 from .growth_plot import Panel, plot
 
+AT_ONCE = 500  # clients that connect
 FILTERS_PER_PACKET = 1000
 FILTERS_PER_CLIENT = 50_000  # below limits.max_subscriptions
 CHUNK = 10_000  # messages per write
@@ -181,7 +184,6 @@ class _Client:
         self._decoder = Decoder(4)
         self._packets: list[Packet] = []
         self.send(Connect(client_id=client_id, clean_start=False, keep_alive=0, protocol_level=4))
-        self.receive()
 
     def send(self, *packets: Packet) -> None:
         self._socket.sendall(b"".join(encode(packet, 4) for packet in packets))
@@ -194,14 +196,54 @@ class _Client:
             self._packets += self._decoder.feed(data)
         return self._packets.pop(0)
 
+    def close(self) -> None:
+        self._socket.close()
+
     def __enter__(self) -> _Client:
+        self.receive()  # CONNACK
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.close()
+        self.close()
 
 
 # ---- many nodes ----
+
+
+def _generated(kind: str, figure: str) -> Callable[[int, float], float]:
+    """A figure of sessions at other nodes, from generated changes: see `foreign.py`."""
+
+    def run(count: int, seconds: float) -> float:
+        return foreign.run(count, kind)[figure]
+
+    return run
+
+
+@cache
+def _elsewhere(count: int, seconds: float) -> tuple[float, float]:
+    """Real persistent sessions at the first node: bytes each, and the cost of a message, at the second one."""
+    own, _ = choose_cores(False)
+    with start_cluster("FlockMQ", set(own), nodes=2) as cluster:
+        meter = ProcessMeter([cluster.pids[1]])
+        _have_sessions(cluster.ports[0], 0, WARM_UP)
+        before = meter.resident_bytes()
+        _have_sessions(cluster.ports[0], WARM_UP, WARM_UP + count)
+        size = (meter.resident_bytes() - before) / count
+        return size, _cost(Target(port=cluster.ports[1], pids=[cluster.pids[1]]), WILD, seconds)
+
+
+def _have_sessions(port: int, first: int, end: int) -> None:
+    """Persistent sessions with a filter each, and no client. The other node has applied it before SUBACK."""
+    for start_at in range(first, end, AT_ONCE):
+        numbers = range(start_at, min(start_at + AT_ONCE, end))
+        clients = [_Client(port, f"device-{number:08}") for number in numbers]
+        for number, client in zip(numbers, clients, strict=True):
+            client.send(Subscribe(packet_id=1, topic_filters=[(f"f{number // 10_000:03}/d{number:08}/cmd/x", 1)]))
+        for client in clients:
+            client.receive()  # CONNACK
+            client.receive()
+            client.send(Disconnect())
+            client.close()
 
 
 def _across(qos: int) -> Callable[[int, float], float]:
@@ -251,6 +293,29 @@ GROWTHS = (
             "10 topics": _alone(lambda count: PAIRS, _subscribe),
             "a million topics, wildcards": _alone(lambda count: WILD, _subscribe),
         },
+    ),
+    Growth(
+        "sessions at other nodes, generated",
+        (1000, 10_000, 100_000, 1_000_000, 10_000_000),
+        {"a filter and a route each": _generated("own", "bytes"), "filters shared": _generated("shared", "bytes")},
+        unit="bytes each",
+    ),
+    Growth(
+        "sessions at other nodes, generated",
+        (1000, 10_000, 100_000, 1_000_000, 10_000_000),
+        {"a topic name": _generated("own", "match"), "a change": _generated("own", "change")},
+        unit="CPU µs",
+    ),
+    Growth(
+        "sessions at another node",
+        (1000, 10_000, 100_000, 1_000_000),
+        {"with a filter each": lambda count, seconds: _elsewhere(count, seconds)[0]},
+        unit="bytes each",
+    ),
+    Growth(
+        "sessions at another node",
+        (1000, 10_000, 100_000, 1_000_000),
+        {"a million topics, wildcards": lambda count, seconds: _elsewhere(count, seconds)[1]},
     ),
     Growth("nodes", (1, 2, 3, 4), {"QoS 0, A to B": _across(0), "QoS 1, A to B": _across(1)}),
 )

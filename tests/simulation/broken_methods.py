@@ -3,12 +3,15 @@
 import time
 from typing import Any
 
+from flockmq._speedups.session.session import Session
+from flockmq.broker.core.sessions import Sessions
 from flockmq.cluster.membership.dead_nodes import DeadNodes
 from flockmq.cluster.membership.lease import Lease
 from flockmq.cluster.peers import wire
 from flockmq.cluster.peers.members import Members
 from flockmq.cluster.redis.store import RedisStore
 from flockmq.cluster.replication.barrier import Barrier
+from flockmq.cluster.replication.foreign_records import ForeignRecords
 from flockmq.cluster.replication.routes import Routes
 from flockmq.cluster.sessions.delayed_messages import RedisDelayed
 from flockmq.cluster.sessions.takeover import TakeOver
@@ -49,6 +52,30 @@ def start_unconfirmed(start: Any) -> Any:
         start(self, lambda count: None, call)
 
     return started
+
+
+def retire_at_once(retire: Any) -> Any:
+    def early(self: ForeignRecords) -> None:
+        gone = self._foreign.retire()
+        if gone is not None:
+            gone()
+
+    return early
+
+
+def share_another(share: Any) -> Any:
+    """Of Sessions: a client that connects does not get the Session that stands for its record."""
+
+    def shared(self: Sessions, client_id: bytes, number: int) -> Any:
+        session = share(self, client_id, number)
+        other = Session(self._turn, number, client_id, persistent=True, shared=True)
+        for name, options in self._filters.subscriptions_of(session):
+            self._filters.subscribe(other, name, options)
+        self._filters.unsubscribe_all(session)
+        self._by_client_id[client_id] = other
+        return other
+
+    return shared
 
 
 def ignore_waits(proceed: Any) -> Any:

@@ -93,6 +93,14 @@ MEETINGS = {
         Step(2030, "kill", ("n0", 3500)),
         *(Step(2900 + 100 * i, "away", (f"subscriber {i}", 2500)) for i in (0, 1)),
     ),
+    # A client connects to the node of its publisher, whose link is slow: more messages for it are under way.
+    "stands for its record": _plan(
+        [_publisher(0, "n0"), *(_subscriber(i, "n1", 4 + i) for i in (0, 1))],
+        *(Step(1900, "away", (f"subscriber {i}", 5000)) for i in (0, 1)),
+        Step(2000, "slow", ("n0", 300, 3500)),
+        *(Step(2200 + 600 * i, "come_back", (f"subscriber {i}", "n0")) for i in (0, 1)),
+        *_stream(2050, 15, 120),
+    ),
     # A node joins slowly. Redis has made it a subscriber, and it has no reply yet: then a client subscribes elsewhere.
     "joined in silence": _plan(
         [_publisher(0, "n1"), _visitor("n1")],

@@ -12,6 +12,7 @@ from flockmq.cluster.peers.members import Members
 from flockmq.cluster.peers.node_link import NodeLink
 from flockmq.cluster.redis.store import RedisStore
 from flockmq.cluster.replication.barrier import Barrier
+from flockmq.cluster.replication.foreign_records import ForeignRecords
 from flockmq.cluster.replication.routes import Routes
 from flockmq.cluster.replication.snapshot import SnapshotReader
 from flockmq.cluster.sessions.assignments import Assignments
@@ -615,6 +616,19 @@ ALL = (
         "R1",
         "a node keeps the subscriptions of a session that ended while its client was connected there",
         methods=((Sessions, "end_with_connection", broken.nothing),),
+    ),
+    Mutation(
+        "stand-in goes early",
+        "G1",
+        "a Session that stands for a record goes before the blocks that have it are confirmed",
+        methods=((ForeignRecords, "_retire", broken.retire_at_once),),
+        plan="stands for its record",
+    ),
+    Mutation(
+        "another stand-in",
+        "G1",
+        "a client that connects gets another Session than the blocks under way",
+        methods=((Sessions, "share", broken.share_another),),
     ),
     Mutation(
         "route stays",

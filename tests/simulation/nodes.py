@@ -15,6 +15,7 @@ from pathlib import Path
 from flockmq.broker.config.load import load
 from flockmq.broker.config.schema import Config
 from flockmq.broker.node import Node
+from flockmq.cluster.replication import foreign_records
 from tests.simulation.loop import NodeLoop
 from tests.simulation.network import Connection, Network
 from tests.simulation.redis_server import RedisServer
@@ -35,6 +36,8 @@ SETTINGS: dict[str, str] = {
     "shared.redispatch": "3",
 }
 CONNACK, DISCONNECT = 0x20, 0xE0
+
+foreign_records.RETIRE_SECONDS = 0.0  # a run is short: in each tick
 
 
 class ClientSocket:

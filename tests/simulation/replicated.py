@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flockmq._speedups.codec.topics import is_shared
+from flockmq._speedups.routing.foreign import SEGMENTS
+from flockmq._speedups.routing.foreign_sessions import ForeignSessions
 from flockmq._speedups.session.subscriber import SessionKind
 from flockmq.broker.core.subscription_options import MAXIMUM_QOS
 from flockmq.broker.rpc.clients import UNLIMITED
@@ -86,7 +88,8 @@ def _of_members(node: ClusterLife, keys: Keys) -> Iterator[str]:
         routes = keys.get(b"mq:routes:" + name, NOTHING)
         attended |= set(filter(is_shared, routes))
         wanted = {each: options_of(*map(int, value.split())) for each, value in routes.items() if not is_shared(each)}
-        if (found := dict(filters.subscriptions_of(member.peer))) != wanted:
+        found = routes_of(node.data_plane.router.foreign, member.peer.session_id)
+        if (found := found | dict(filters.subscriptions_of(member.peer))) != wanted:
             yield f"has the routes {found} to {name.decode()}; Redis: {wanted}"
     announced = {name: b"%d %d %d %d" % route.announced for name, route in node.sessions.routes._known.items()}
     if announced != (routes := keys.get(b"mq:routes:" + own, NOTHING)):
@@ -94,6 +97,13 @@ def _of_members(node: ClusterLife, keys: Keys) -> Iterator[str]:
     attended |= set(filter(is_shared, announced))
     if (found := {name for name, group in filters.groups.items() if group.is_attended}) != attended:
         yield f"has the groups {found}; Redis: {attended}"
+
+
+def routes_of(foreign: ForeignSessions, node: int) -> dict[bytes, int]:
+    """The topic filters of the routes of a node, with their options."""
+    table = foreign.receivers.table
+    filters = (row for segment in range(SEGMENTS) for row in table.filters_in(segment))
+    return {name: options for name, _, nodes in filters for number, options in nodes if number == node}
 
 
 def _of_sessions(node: ClusterLife, keys: Keys) -> Iterator[str]:
@@ -104,14 +114,18 @@ def _of_sessions(node: ClusterLife, keys: Keys) -> Iterator[str]:
         for client_id, session in sessions_in(keys).items()
         if session.persistent
     }
-    here = {session.client_id: session for session in sessions if session.kind == SessionKind.SHARED}
+    here = {
+        session.client_id: (session.session_id, dict(filters.subscriptions_of(session)))
+        for session in sessions
+        if session.kind == SessionKind.SHARED
+    }
+    here |= {client_id: (number, dict(held)) for client_id, number, held in node.data_plane.router.foreign}
     for client_id in sorted(stored.keys() | here.keys()):
         number, subscriptions = stored.get(client_id, (0, NOTHING))
         wanted = {name: int(value.partition(b";")[0]) for name, value in subscriptions.items()}
-        session = here.get(client_id)
-        found = dict(filters.subscriptions_of(session)) if session is not None else {}
-        if found != wanted or (session is not None and session.session_id != number):
-            yield f"has the session {session and session.session_id} of {client_id.decode()} with {found}; Redis: " + (
+        session_id, found = here.get(client_id, (number, {}))
+        if (session_id, found) != (number, wanted):
+            yield f"has the session {session_id} of {client_id.decode()} with {found}; Redis: " + (
                 f"{number} with {wanted}"
             )
 

@@ -1,0 +1,262 @@
+"""Persistent sessions at other nodes, and routes of these nodes: changes, and moves between the table and the tree.
+
+A session is a record of the ForeignTable, if all its subscriptions are plain: not shared, without identifier, without
+No Local. Any other one is a Session, as are the sessions of this node's clients, and its subscriptions are in the tree.
+A session moves when its client connects here, and when that connection has ended. Delivery plans are made of both.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from ..base.arena cimport Ref
+from ..base.segments cimport fetch, text_hash
+from ..codec.tenants cimport begins_tenant
+from ..codec.topics cimport shared_filter_at
+from ..session.session cimport Session
+from ..session.subscriber cimport Subscriber
+from ..session.tenant cimport Tenant
+from ..session.turn cimport Turn
+from .foreign cimport ForeignTable
+from .foreign_receivers cimport ForeignReceivers
+from .plans cimport NO_LOCAL
+from .subscriptions cimport SubscriptionTree
+
+from .foreign import SEGMENTS
+
+cdef enum:
+    RECORD_BYTES = 83          # of a subscription of a tenant, besides its topic filter
+    MOVED_MAX = 500            # subscriptions of a session that becomes a record: about 100 microseconds of work
+
+
+cdef class ForeignSessions:
+    """The foreign sessions and routes of a node.
+
+    Args:
+        turn: of the node.
+        tree: of the node.
+    """
+
+    def __init__(self, Turn turn not None, SubscriptionTree tree not None):
+        self.turn = turn
+        self.tree = tree
+        self.receivers = tree.foreign = ForeignReceivers(turn)
+        self.table = self.receivers.table
+
+    def __len__(self):
+        """The number of sessions that are records."""
+        return self.table.by_client_id.count
+
+    def __contains__(self, bytes client_id not None):
+        return self.table.session_of(client_id) != 0
+
+    # ---- changes ----
+
+    def subscribe(self, bytes client_id not None, uint64_t incarnation, bytes topic_filter not None, uint8_t options,
+                  uint32_t identifier):
+        """A session that is no Session has a subscription.
+
+        Returns:
+            False if no record can have the subscription: nothing has changed. A subscription of an earlier incarnation
+            is none: True.
+        """
+        cdef ForeignTable table = self.table
+        cdef int64_t size = table.memory()
+        cdef Py_ssize_t n = len(client_id)
+        cdef uint64_t of_client = text_hash(client_id, n, table.seed)
+        cdef uint64_t of_filter = text_hash(topic_filter, len(topic_filter), table.seed)
+        cdef uint64_t known
+        cdef Ref session
+        fetch(&table.by_client_id, of_client)
+        fetch(&table.by_filter, of_filter)
+        session = table.find_session(client_id, n, of_client)
+        if session:
+            known = table.incarnation_at(session)
+            if known > incarnation:
+                return True
+            if known < incarnation:
+                self.end(client_id, known)
+                session = 0
+        if identifier or options & NO_LOCAL or not self.fits(topic_filter):
+            return False
+        if not session:
+            session = table.new_session(client_id, n, of_client, incarnation)
+            self.count_sessions(client_id, 1)
+        if table.subscribe_session(session, topic_filter, of_filter, options):
+            self.count(client_id, topic_filter, 1)
+        self.changed(topic_filter, size)
+        return True
+
+    def unsubscribe(self, bytes client_id not None, uint64_t incarnation, bytes topic_filter not None):
+        """A session has a subscription no more; it is no record any more after its last one."""
+        cdef ForeignTable table = self.table
+        cdef int64_t size = table.memory()
+        if table.incarnation_of(client_id) != incarnation or not table.unsubscribe(client_id, topic_filter):
+            return
+        self.count(client_id, topic_filter, -1)
+        self.changed(topic_filter, size)
+        if not table.subscriptions_of(client_id):
+            self.end(client_id, incarnation)
+
+    def end(self, bytes client_id not None, uint64_t incarnation):
+        """A session has ended. False: no record is of this incarnation."""
+        cdef ForeignTable table = self.table
+        cdef int64_t size = table.memory()
+        cdef list held
+        if table.incarnation_of(client_id) != incarnation:
+            return False
+        held = table.subscriptions_of(client_id)
+        table.remove(client_id)
+        self.count_sessions(client_id, -1)
+        for topic_filter, _ in held:
+            self.count(client_id, topic_filter, -1)
+            self.changed(topic_filter, size)
+            size = table.memory()
+        return True
+
+    # ---- moves ----
+
+    def come(self, bytes client_id not None, uint64_t incarnation):
+        """The client of a session connects here, or it gets a subscription that no record can have.
+
+        Returns:
+            Its Session. A record that it had is gone, and the subscriptions are in the tree.
+        """
+        cdef list held = []
+        cdef Session session
+        known = self.table.incarnation_of(client_id)
+        if known is not None:
+            if known == incarnation:
+                held = self.table.subscriptions_of(client_id)
+            self.end(client_id, known)
+        session = self.receivers.take(client_id, incarnation)
+        for topic_filter, options in held:
+            self.tree.subscribe(session, topic_filter, options)
+        return session
+
+    def go(self, Session session not None):
+        """The connection of a session has ended here: it becomes a record, and its Session may stand for it.
+
+        Returns:
+            False if no record can have its subscriptions: nothing has changed.
+        """
+        cdef list held = self.tree.all_of(session)
+        if len(held) > MOVED_MAX:
+            return False
+        for topic_filter, options, identifier in held:
+            if identifier or options & NO_LOCAL or not self.fits(topic_filter):
+                return False
+        self.tree.unsubscribe_all(session)
+        for topic_filter, options, _ in held:
+            self.subscribe(session.client_id, session.session_id, topic_filter, options, 0)
+        self.receivers.give(session)
+        return True
+
+    cdef bint fits(self, bytes topic_filter) except -1:
+        """Whether a record can have the topic filter."""
+        if self.closed or shared_filter_at(topic_filter, len(topic_filter)):
+            return False
+        return self.table.has_room(topic_filter)
+
+    # ---- routes ----
+
+    def route(self, Subscriber node not None, bytes topic_filter not None, uint8_t options):
+        """A node has clients for a topic filter; the options are as of `SubscriptionTree.subscribe`."""
+        cdef int64_t size = self.table.memory()
+        if not self.fits(topic_filter) or (node.subscription_count and self.tree.has(node, topic_filter)):
+            self.tree.count -= self.table.unroute(node.session_id, topic_filter)
+            self.tree.subscribe(node, topic_filter, options)
+            return
+        self.tree.count += self.table.route(node.session_id, topic_filter, options)
+        self.changed(topic_filter, size)
+
+    def unroute(self, Subscriber node not None, bytes topic_filter not None):
+        """A node has no clients for a topic filter any more."""
+        cdef int64_t size = self.table.memory()
+        if self.table.unroute(node.session_id, topic_filter):
+            self.tree.count -= 1
+            self.changed(topic_filter, size)
+        else:
+            self.tree.unsubscribe(node, topic_filter)
+
+    def node_left(self, Subscriber node not None):
+        """A node has left, and its routes with it."""
+        self.tree.unsubscribe_all(node)
+        self.receivers.end_node(node.session_id)
+        self.tree.forget_plans()
+        self.tree.changes += 1
+
+    def retire(self):
+        """Let Sessions go that stand for records in no plan that is made from now on.
+
+        Returns:
+            A function to be called when all records so far are stored; None: there are no such Sessions.
+        """
+        if not self.receivers.may_retire():
+            return None
+        self.tree.forget_plans()
+        return self.receivers.retire()
+
+    def sweep(self, int segments):
+        """Remove the routes of nodes that have left from so many of the segments of the table."""
+        cdef int64_t size = self.table.memory()
+        cdef uint64_t routes = self.table.routes
+        self.receivers.sweep(segments)
+        self.tree.count -= routes - self.table.routes
+        self.tree.size += self.table.memory() - size
+
+    # ---- the end of the table ----
+
+    def close(self):
+        """Let nothing become a record any more."""
+        self.closed = True
+
+    def move_routes(self, int most):
+        """Move about so many routes from the table to the tree. False: there are none."""
+        cdef int segment
+        for segment in range(SEGMENTS):
+            if most <= 0 or not self.table.routes:
+                break
+            for topic_filter, _, nodes in self.table.filters_in(segment):
+                for number, options in nodes:
+                    self.route(self.receivers.nodes[number], topic_filter, options)
+                    most -= 1
+        return self.table.routes > 0
+
+    # ---- figures ----
+
+    cdef int changed(self, bytes topic_filter, int64_t size) except -1:
+        """A holder of a topic filter has changed; the table had `size` bytes before."""
+        self.tree.forget(topic_filter, len(topic_filter))
+        self.tree.changes += 1
+        self.tree.size += self.table.memory() - size
+        return 0
+
+    cdef int count_sessions(self, bytes client_id, int n) except -1:
+        cdef Tenant tenant
+        if begins_tenant(client_id, len(client_id)):
+            tenant = self.turn.tenants.of(client_id, len(client_id))
+            if tenant is not None:
+                tenant.sessions += n
+        return 0
+
+    cdef int count(self, bytes client_id, bytes topic_filter, int n) except -1:
+        """Count so many subscriptions more, or with a negative number less."""
+        cdef Tenant tenant
+        self.tree.count += n
+        if begins_tenant(client_id, len(client_id)):
+            tenant = self.turn.tenants.of(client_id, len(client_id))
+            if tenant is not None:
+                tenant.subscriptions += n
+                tenant.subscription_bytes += n * (RECORD_BYTES + <int64_t>len(topic_filter))
+        return 0
+
+    # ---- queries ----
+
+    def subscriptions_of(self, bytes client_id not None):
+        """The topic filters and options of a session that is a record; empty: it is none."""
+        return self.table.subscriptions_of(client_id) if self.table.session_of(client_id) else []
+
+    def __iter__(self):
+        """Client id, incarnation, topic filters with their options; a session that is there all the time is found."""
+        cdef int segment
+        for segment in range(SEGMENTS):
+            yield from self.table.sessions_in(segment)
