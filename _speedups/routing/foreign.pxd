@@ -1,6 +1,6 @@
 # Sessions that are at other nodes, with their topic filters, and the routes of these nodes. See foreign.pyx.
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from ..base.arena cimport Arena, Ref
 from ..base.segments cimport Table
@@ -55,7 +55,6 @@ cdef class ForeignTable:
     cpdef bint unroute(self, uint32_t node, bytes topic_filter) except -1
     cdef Ref new_session(self, const uint8_t* client_id, Py_ssize_t n, uint64_t h, uint64_t incarnation) except 0
     cdef bint subscribe_session(self, Ref session, bytes topic_filter, uint64_t h, uint8_t options) except -1
-    cdef int64_t memory(self) noexcept
     cdef bytes client_id_at(self, Ref session)
     cdef uint64_t incarnation_at(self, Ref session) noexcept
     cdef Ref session_of(self, bytes client_id) noexcept

@@ -10,7 +10,7 @@ that have a route for it. So both sides are removed in constant time, whatever n
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy
 
@@ -124,9 +124,6 @@ cdef class ForeignTable:
     @property
     def size(self):
         """Bytes of memory."""
-        return self.memory()
-
-    cdef int64_t memory(self) noexcept:
         return self.arena.size + self.by_client_id.size + self.by_filter.size
 
     # ---- sessions ----

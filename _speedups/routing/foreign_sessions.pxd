@@ -16,6 +16,7 @@ cdef class ForeignSessions:
     cdef bint closed                   # there are no new records
 
     cdef bint fits(self, bytes topic_filter) except -1
-    cdef int changed(self, bytes topic_filter, int64_t size) except -1
+    cdef int changed(self, bytes topic_filter) except -1
+    cdef int count_routes(self, int64_t n) noexcept
     cdef int count_sessions(self, bytes client_id, int n) except -1
     cdef int count(self, bytes client_id, bytes topic_filter, int n) except -1

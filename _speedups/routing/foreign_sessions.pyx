@@ -23,7 +23,8 @@ from .subscriptions cimport SubscriptionTree
 from .foreign import SEGMENTS
 
 cdef enum:
-    RECORD_BYTES = 83          # of a subscription of a tenant, besides its topic filter
+    RECORD_BYTES = 83          # of a subscription, besides its topic filter; about
+    ROUTE_BYTES = 30           # of a route; about: it may have its filter alone
     MOVED_MAX = 500            # subscriptions of a session that becomes a record: about 100 microseconds of work
 
 
@@ -59,7 +60,6 @@ cdef class ForeignSessions:
             is none: True.
         """
         cdef ForeignTable table = self.table
-        cdef int64_t size = table.memory()
         cdef Py_ssize_t n = len(client_id)
         cdef uint64_t of_client = text_hash(client_id, n, table.seed)
         cdef uint64_t of_filter = text_hash(topic_filter, len(topic_filter), table.seed)
@@ -82,24 +82,22 @@ cdef class ForeignSessions:
             self.count_sessions(client_id, 1)
         if table.subscribe_session(session, topic_filter, of_filter, options):
             self.count(client_id, topic_filter, 1)
-        self.changed(topic_filter, size)
+        self.changed(topic_filter)
         return True
 
     def unsubscribe(self, bytes client_id not None, uint64_t incarnation, bytes topic_filter not None):
         """A session has a subscription no more; it is no record any more after its last one."""
         cdef ForeignTable table = self.table
-        cdef int64_t size = table.memory()
         if table.incarnation_of(client_id) != incarnation or not table.unsubscribe(client_id, topic_filter):
             return
         self.count(client_id, topic_filter, -1)
-        self.changed(topic_filter, size)
+        self.changed(topic_filter)
         if not table.subscriptions_of(client_id):
             self.end(client_id, incarnation)
 
     def end(self, bytes client_id not None, uint64_t incarnation):
         """A session has ended. False: no record is of this incarnation."""
         cdef ForeignTable table = self.table
-        cdef int64_t size = table.memory()
         cdef list held
         if table.incarnation_of(client_id) != incarnation:
             return False
@@ -108,8 +106,7 @@ cdef class ForeignSessions:
         self.count_sessions(client_id, -1)
         for topic_filter, _ in held:
             self.count(client_id, topic_filter, -1)
-            self.changed(topic_filter, size)
-            size = table.memory()
+            self.changed(topic_filter)
         return True
 
     # ---- moves ----
@@ -160,20 +157,18 @@ cdef class ForeignSessions:
 
     def route(self, Subscriber node not None, bytes topic_filter not None, uint8_t options):
         """A node has clients for a topic filter; the options are as of `SubscriptionTree.subscribe`."""
-        cdef int64_t size = self.table.memory()
         if not self.fits(topic_filter) or (node.subscription_count and self.tree.has(node, topic_filter)):
-            self.tree.count -= self.table.unroute(node.session_id, topic_filter)
+            self.count_routes(-<int>self.table.unroute(node.session_id, topic_filter))
             self.tree.subscribe(node, topic_filter, options)
             return
-        self.tree.count += self.table.route(node.session_id, topic_filter, options)
-        self.changed(topic_filter, size)
+        self.count_routes(self.table.route(node.session_id, topic_filter, options))
+        self.changed(topic_filter)
 
     def unroute(self, Subscriber node not None, bytes topic_filter not None):
         """A node has no clients for a topic filter any more."""
-        cdef int64_t size = self.table.memory()
         if self.table.unroute(node.session_id, topic_filter):
-            self.tree.count -= 1
-            self.changed(topic_filter, size)
+            self.count_routes(-1)
+            self.changed(topic_filter)
         else:
             self.tree.unsubscribe(node, topic_filter)
 
@@ -197,11 +192,9 @@ cdef class ForeignSessions:
 
     def sweep(self, int segments):
         """Remove the routes of nodes that have left from so many of the segments of the table."""
-        cdef int64_t size = self.table.memory()
         cdef uint64_t routes = self.table.routes
         self.receivers.sweep(segments)
-        self.tree.count -= routes - self.table.routes
-        self.tree.size += self.table.memory() - size
+        self.count_routes(<int64_t>(self.table.routes - routes))
 
     # ---- the end of the table ----
 
@@ -223,12 +216,10 @@ cdef class ForeignSessions:
 
     # ---- figures ----
 
-    cdef int changed(self, bytes topic_filter, int64_t size) except -1:
-        """A holder of a topic filter has changed; the table had `size` bytes before."""
-        self.tree.forget(topic_filter, len(topic_filter))
+    cdef int changed(self, bytes topic_filter) except -1:
+        """A holder of a topic filter has changed."""
         self.tree.changes += 1
-        self.tree.size += self.table.memory() - size
-        return 0
+        return self.tree.forget(topic_filter, len(topic_filter))
 
     cdef int count_sessions(self, bytes client_id, int n) except -1:
         cdef Tenant tenant
@@ -240,13 +231,20 @@ cdef class ForeignSessions:
 
     cdef int count(self, bytes client_id, bytes topic_filter, int n) except -1:
         """Count so many subscriptions more, or with a negative number less."""
+        cdef int64_t size = n * (RECORD_BYTES + <int64_t>len(topic_filter))
         cdef Tenant tenant
         self.tree.count += n
+        self.tree.size += size
         if begins_tenant(client_id, len(client_id)):
             tenant = self.turn.tenants.of(client_id, len(client_id))
             if tenant is not None:
                 tenant.subscriptions += n
-                tenant.subscription_bytes += n * (RECORD_BYTES + <int64_t>len(topic_filter))
+                tenant.subscription_bytes += size
+        return 0
+
+    cdef int count_routes(self, int64_t n) noexcept:
+        self.tree.count += n
+        self.tree.size += n * ROUTE_BYTES
         return 0
 
     # ---- queries ----

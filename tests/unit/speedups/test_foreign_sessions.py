@@ -225,7 +225,7 @@ class ForeignMachine(RuleBasedStateMachine):
             self.node_joins_or_leaves(node)
         self.foreign.sweep(SEGMENTS)
         filters = self.router.filters
-        assert (len(self.sessions), filters.count, filters.filters()) == (0, 0, [])
+        assert (len(self.sessions), filters.count, filters.size, filters.filters()) == (0, 0, 0, [])
         assert sum(tenant.subscription_bytes + tenant.sessions for tenant in self.turn.tenants) == 0
 
 
