@@ -1,6 +1,6 @@
 # Persistent sessions at other nodes, and routes of these nodes. See foreign_sessions.pyx.
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from ..session.turn cimport Turn
 from .foreign cimport ForeignTable
@@ -13,8 +13,12 @@ cdef class ForeignSessions:
     cdef SubscriptionTree tree
     cdef ForeignTable table
     cdef readonly ForeignReceivers receivers
+    cdef dict known_options            # text of options and identifier -> both
     cdef bint closed                   # there are no new records
 
+    cpdef bint subscribe(self, bytes client_id, uint64_t incarnation, bytes topic_filter, uint8_t options,
+                         uint32_t identifier) except -1
+    cdef tuple parsed(self, bytes stored)
     cdef bint fits(self, bytes topic_filter) except -1
     cdef int changed(self, bytes topic_filter) except -1
     cdef int count_routes(self, int64_t n) noexcept

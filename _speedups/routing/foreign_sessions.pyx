@@ -25,6 +25,7 @@ from .foreign import SEGMENTS
 cdef enum:
     RECORD_BYTES = 83          # of a subscription, besides its topic filter; about
     ROUTE_BYTES = 30           # of a route; about: it may have its filter alone
+    OPTIONS_KEPT = 1000        # pairs of options and identifier that are not parsed again
     MOVED_MAX = 500            # subscriptions of a session that becomes a record: about 100 microseconds of work
 
 
@@ -41,6 +42,7 @@ cdef class ForeignSessions:
         self.tree = tree
         self.receivers = tree.foreign = ForeignReceivers(turn)
         self.table = self.receivers.table
+        self.known_options = {}
 
     def __len__(self):
         """The number of sessions that are records."""
@@ -51,8 +53,8 @@ cdef class ForeignSessions:
 
     # ---- changes ----
 
-    def subscribe(self, bytes client_id not None, uint64_t incarnation, bytes topic_filter not None, uint8_t options,
-                  uint32_t identifier):
+    cpdef bint subscribe(self, bytes client_id, uint64_t incarnation, bytes topic_filter, uint8_t options,
+                         uint32_t identifier) except -1:
         """A session that is no Session has a subscription.
 
         Returns:
@@ -84,6 +86,38 @@ cdef class ForeignSessions:
             self.count(client_id, topic_filter, 1)
         self.changed(topic_filter)
         return True
+
+    def load(self, list sessions not None, dict here not None):
+        """Add the subscriptions of many sessions.
+
+        Args:
+            sessions: client id, incarnation, and a list of topic filters, each with `OPTIONS;IDENTIFIER` behind it.
+            here: a Session by its client id.
+
+        Returns:
+            The subscriptions that are left: client id, incarnation, topic filter, options and identifier.
+        """
+        cdef list left = [], held
+        cdef bytes client_id, topic_filter, stored
+        cdef uint64_t incarnation
+        cdef uint32_t identifier
+        cdef Py_ssize_t i
+        for client_id, incarnation, held in sessions:
+            for i in range(0, len(held), 2):
+                topic_filter, stored = held[i], held[i + 1]
+                options, identifier = self.parsed(stored)
+                if client_id in here or not self.subscribe(client_id, incarnation, topic_filter, options, identifier):
+                    left.append((client_id, incarnation, topic_filter, options, identifier))
+        return left
+
+    cdef tuple parsed(self, bytes stored):
+        """Options and identifier, as Redis has them. There are few."""
+        found = self.known_options.get(stored)
+        if found is None:
+            found = tuple(map(int, stored.split(b";")))
+            if len(self.known_options) < OPTIONS_KEPT:
+                self.known_options[stored] = found
+        return found
 
     def unsubscribe(self, bytes client_id not None, uint64_t incarnation, bytes topic_filter not None):
         """A session has a subscription no more; it is no record any more after its last one."""

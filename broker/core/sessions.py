@@ -66,6 +66,11 @@ class Sessions:
         """The session of a client id, if there is one that is no record."""
         return self._by_client_id.get(client_id)
 
+    @property
+    def here(self) -> dict[bytes, Session]:
+        """The sessions that are no records, by client id."""
+        return self._by_client_id
+
     def find(self, client_id: bytes) -> Session | Record | None:
         """The session of a client id, if there is one."""
         if client_id in self._foreign:

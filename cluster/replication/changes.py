@@ -107,6 +107,11 @@ class Changes:
             session = sessions.share(client_id, incarnation)
         router.filters.subscribe(session, topic_filter, options, identifier)
 
+    def apply_sessions(self, sessions: list[tuple[bytes, int, list[bytes]]]) -> None:
+        """The subscriptions of persistent sessions, as `ForeignSessions.load` has them."""
+        for fields in self._plane.router.foreign.load(sessions, self._plane.sessions.here):
+            self.apply_subscribed(*fields)
+
     def _apply_unsubscribed(self, client_id: bytes, incarnation: int, topic_filter: bytes) -> None:
         session = self._plane.sessions.get(client_id)
         if session is None:

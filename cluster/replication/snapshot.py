@@ -49,9 +49,7 @@ class SnapshotReader:
     async def read_sessions(self) -> None:
         """The subscriptions of all persistent sessions."""
         async for sessions in self._pieces("sessions", SESSIONS_AT_ONCE):
-            for client_id, incarnation, subscriptions in sessions:
-                for name, stored in pairs(subscriptions):
-                    self._changes.apply_subscribed(client_id, incarnation, name, *subscription_of(stored))
+            self._changes.apply_sessions(sessions)
 
     async def read_groups(self) -> None:
         """The declared groups."""
@@ -68,19 +66,26 @@ class SnapshotReader:
                 else:
                     self._changes.note_outdated(topic)
 
-    async def _pieces(self, name: str, count: int) -> AsyncIterator[list[Any]]:
+    async def read_routes(self, node: bytes) -> None:
+        """The topic filters for which a node has clients."""
+        key = self._link.keys.routes(node)
+        async for values in self._scanned(lambda cursor: self._link.ask("HSCAN", key, cursor, "COUNT", AT_ONCE)):
+            for name, value in pairs(values):
+                self._changes.apply_route(node, name, *fields_of(value))
+
+    def _pieces(self, name: str, count: int) -> AsyncIterator[list[Any]]:
+        """The pieces that a function returns."""
+        return self._scanned(lambda cursor: self._link.ask_function(name, cursor, count))
+
+    async def _scanned(self, ask: Callable[[bytes], Awaitable[Any]]) -> AsyncIterator[list[Any]]:
+        """The pieces of replies that have a cursor: the argument for the next one."""
         cursor = b"0"
         while True:
-            cursor, items = await self._link.ask_function(name, cursor, count)
+            cursor, items = await ask(cursor)
             yield items
             await self._between()
             if cursor == b"0":
                 return
-
-    async def read_routes(self, node: bytes) -> None:
-        """The topic filters for which a node has clients."""
-        for name, value in (await self.ask_hash("HGETALL", self._link.keys.routes(node))).items():
-            self._changes.apply_route(node, name, *map(int, value.split()))
 
     async def ask_hash(self, *command: bytes | str | int) -> dict[bytes, bytes]:
         """Send a command whose reply is a hash."""
@@ -192,13 +197,6 @@ class SnapshotReader:
                 return
 
 
-@lru_cache
-def subscription_of(stored: bytes) -> tuple[int, int]:
-    """Options and identifier of a subscription, as Redis has them."""
-    options, identifier = map(int, stored.split(b";"))
-    return options, identifier
-
-
 def read_tail(link: NodeLink, session: Session) -> None:
     """Read the rest of a session's queue, without waiting: Redis has messages for it whose numbers are unknown."""
 
@@ -211,6 +209,12 @@ def read_tail(link: NodeLink, session: Session) -> None:
             read_tail(link, session)
 
     link.function(loaded, "load", session.client_id, session.next_number, AT_ONCE)
+
+
+@lru_cache
+def fields_of(route: bytes) -> tuple[int, ...]:
+    """The fields of a route, as Redis has them. There are few."""
+    return tuple(map(int, route.split()))
 
 
 def pairs(items: list[Any]) -> Iterator[tuple[Any, Any]]:
