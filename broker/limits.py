@@ -197,7 +197,7 @@ def sessions(measured: Measured) -> int | None:
     """Sessions at the node; in a cluster the persistent ones of all nodes."""
     broker = measured.broker
     if broker.coordinator.nodes.is_alone:
-        return len(broker.data_plane.sessions)
+        return broker.data_plane.sessions.count
     return measured.redis.sessions if measured.redis is not None else None
 
 

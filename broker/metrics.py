@@ -70,9 +70,9 @@ METRICS: tuple[Metric, ...] = (
         "clients_disconnected",
         "clients/disconnected",
         "Persistent sessions whose client is not at this node.",
-        lambda d: len(d.sessions) - d.sessions.connected,
+        lambda d: d.sessions.count - d.sessions.connected,
     ),
-    gauge("sessions", "clients/total", "Sessions, connected or not.", lambda d: len(d.sessions)),
+    gauge("sessions", "clients/total", "Sessions, connected or not.", lambda d: d.sessions.count),
     gauge(
         "clients_maximum",
         "clients/maximum",

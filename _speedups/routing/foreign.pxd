@@ -6,7 +6,7 @@ from ..base.arena cimport Arena, Ref
 from ..base.segments cimport Table
 
 cdef enum:
-    SHAPES_MAX = 256           # other filters have no room here
+    SHAPES_MAX = 64            # other filters have no room here: a topic name of 64 KiB takes up to a millisecond
     SHAPE_LEVELS = 64          # of a filter, without '#'
     PROBES = 16                # filters that are looked up at once
     ROUTE = 128                # an option of a holder, beside the options of a subscription: it is a node
@@ -57,6 +57,7 @@ cdef class ForeignTable:
     cdef bint subscribe_session(self, Ref session, bytes topic_filter, uint64_t h, uint8_t options) except -1
     cdef bytes client_id_at(self, Ref session)
     cdef uint64_t incarnation_at(self, Ref session) noexcept
+    cdef uint32_t held_by(self, Ref session) noexcept
     cdef Ref session_of(self, bytes client_id) noexcept
     cdef Ref find_session(self, const uint8_t* client_id, Py_ssize_t n, uint64_t h) noexcept
     cdef Ref find_filter(self, const uint8_t* text, Py_ssize_t n, uint64_t h) noexcept

@@ -1,11 +1,11 @@
 """Sessions that are at other nodes, as compact records: client id, incarnation and topic filters; and routes of nodes.
 
-A topic name is matched by the shapes of the filters that are there: for each shape that fits it, the one filter of that
-shape which matches is written, hashed and looked up. So the time depends on the number of shapes, not of filters. Names
+A topic name is matched by the shapes of the filters that are there: for each shape that fits it, the filter of that shape
+which matches is written, hashed and looked up. So the time depends on the number of shapes, not of filters. Names
 are always compared: nothing is matched by a hash alone.
 
 A session has the Refs of its filters, and its position at each; a filter has the Refs of its sessions, behind the nodes
-that have a route for it. So both sides are removed in constant time, whatever number shares a filter.
+that have a route for it. So removing either side takes the same time, whatever number of sessions shares a filter.
 """
 
 cimport cython
@@ -266,6 +266,10 @@ cdef class ForeignTable:
     cdef uint64_t incarnation_at(self, Ref session) noexcept:
         cdef const uint8_t* p = record_at(&self.arena, session) + INCARNATION
         return get_number(p) | <uint64_t>get_short(p + 4) << 32
+
+    cdef uint32_t held_by(self, Ref session) noexcept:
+        """The number of its filters."""
+        return get_short(record_at(&self.arena, session) + ENTRIES)
 
     cdef Ref session_of(self, bytes client_id) noexcept:
         """The session with this client id, or 0."""
@@ -582,9 +586,8 @@ cdef class ForeignTable:
             if (begins_tenant(topic, n) and levels > TENANT_LEVELS and starts[TENANT_LEVELS] < n
                     and topic[starts[TENANT_LEVELS]] == c'$'):
                 hidden = TENANT_LEVELS
-        if self.texts_capacity < PROBES * (n + 2):
-            if array_reserve(<void**>&self.texts, PROBES * (n + 2), &self.texts_capacity, 1) < 0:
-                raise MemoryError
+        if array_reserve(<void**>&self.texts, PROBES * (n + SHAPE_LEVELS + 2), &self.texts_capacity, 1) < 0:
+            raise MemoryError                          # '+' is longer than an empty level
         to = self.texts
         for i in range(self.shape_count):
             shape = &self.shapes[i]
@@ -678,13 +681,13 @@ cdef class ForeignTable:
             )[position * HOLDER_SIZE + REF_SIZE]))
         return found
 
-    def filters_in(self, int segment):
-        """The filters of a segment: a list of (filter, [client id], [(node, options)])."""
+    def routes_in(self, int segment):
+        """The routes to filters of a segment, of nodes that have not ended: a list of (filter, node, options)."""
         cdef Segment* s = &self.by_filter.segments[segment]
-        cdef uint32_t i, k, routes
+        cdef uint32_t i, k, node
         cdef uint8_t* p
         cdef uint8_t* items
-        cdef list found = [], sessions, nodes
+        cdef list found = []
         if not 0 <= segment < SEGMENT_COUNT:
             raise IndexError(segment)
         for i in range(s.room + TAIL if s.entries != NULL else 0):
@@ -692,15 +695,10 @@ cdef class ForeignTable:
                 continue
             p = record_at(&self.arena, ref_of(s.entries[i]))
             items = items_at(&self.arena, p + HOLDER_PLACE, get_number(p + HOLDERS), HOLDERS_WITHIN)
-            routes = get_short(p + ROUTES)
-            sessions, nodes = [], []
-            for k in range(get_number(p + HOLDERS)):
-                if k >= routes:
-                    sessions.append(self.client_id_at(get_ref(items + k * HOLDER_SIZE)))
-                elif not self.is_ended(<uint32_t>get_ref(items + k * HOLDER_SIZE)):
-                    nodes.append((get_ref(items + k * HOLDER_SIZE), items[k * HOLDER_SIZE + REF_SIZE] & ~ROUTE))
-            if sessions or nodes:
-                found.append((text_at(p), sessions, nodes))
+            for k in range(get_short(p + ROUTES)):
+                node = <uint32_t>get_ref(items + k * HOLDER_SIZE)
+                if not self.is_ended(node):
+                    found.append((text_at(p), node, items[k * HOLDER_SIZE + REF_SIZE] & ~ROUTE))
         return found
 
 

@@ -17,6 +17,7 @@ cdef class ForeignReceivers:
     cdef dict retiring                 # likewise: no plan has it, and blocks under way may have it
 
     cdef Subscriber receiver_of(self, const Match* match)
+    cdef bint sweep(self) except -1
     cdef bint may_retire(self) noexcept
     cdef object retire(self)
     cdef Session stand_in(self, bytes client_id, uint64_t incarnation)

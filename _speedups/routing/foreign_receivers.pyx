@@ -82,11 +82,11 @@ cdef class ForeignReceivers:
         self.table.end_node(number)
         self.leaving.append(number)
 
-    def sweep(self, int segments):
-        """Remove the routes of nodes that have left from so many segments of the table."""
-        while segments and self.leaving:
-            segments -= 1
-            if not self.table.remove_ended():
-                for number in self.leaving:
-                    self.nodes[number] = None
-                self.leaving.clear()
+    cdef bint sweep(self) except -1:
+        """Remove the routes of nodes that have left from one segment of the table. False: there are none."""
+        if self.table.remove_ended():
+            return True
+        for number in self.leaving:
+            self.nodes[number] = None
+        self.leaving.clear()
+        return False

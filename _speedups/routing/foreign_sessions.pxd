@@ -14,7 +14,8 @@ cdef class ForeignSessions:
     cdef ForeignTable table
     cdef readonly ForeignReceivers receivers
     cdef dict known_options            # text of options and identifier -> both
-    cdef bint closed                   # there are no new records
+    cdef bint closed                   # there are no new records ...
+    cdef int moved                     # ... and none in so many segments of the table
 
     cpdef bint subscribe(self, bytes client_id, uint64_t incarnation, bytes topic_filter, uint8_t options,
                          uint32_t identifier) except -1

@@ -18,7 +18,7 @@ from ..session.turn cimport Turn
 from .foreign cimport ForeignTable
 from .foreign_receivers cimport ForeignReceivers
 from .plans cimport NO_LOCAL
-from .subscriptions cimport SubscriptionTree
+from .subscriptions cimport SLICE, SubscriptionTree
 
 from .foreign import SEGMENTS
 
@@ -26,7 +26,6 @@ cdef enum:
     RECORD_BYTES = 83          # of a subscription, besides its topic filter; about
     ROUTE_BYTES = 30           # of a route; about: it may have its filter alone
     OPTIONS_KEPT = 1000        # pairs of options and identifier that are not parsed again
-    MOVED_MAX = 500            # subscriptions of a session that becomes a record: about 100 microseconds of work
 
 
 cdef class ForeignSessions:
@@ -77,7 +76,8 @@ cdef class ForeignSessions:
             if known < incarnation:
                 self.end(client_id, known)
                 session = 0
-        if identifier or options & NO_LOCAL or not self.fits(topic_filter):
+        if (identifier or options & NO_LOCAL or not self.fits(topic_filter)
+                or (session and table.held_by(session) >= SLICE)):
             return False
         if not session:
             session = table.new_session(client_id, n, of_client, incarnation)
@@ -126,7 +126,7 @@ cdef class ForeignSessions:
             return
         self.count(client_id, topic_filter, -1)
         self.changed(topic_filter)
-        if not table.subscriptions_of(client_id):
+        if not table.held_by(table.session_of(client_id)):
             self.end(client_id, incarnation)
 
     def end(self, bytes client_id not None, uint64_t incarnation):
@@ -149,15 +149,13 @@ cdef class ForeignSessions:
         """The client of a session connects here, or it gets a subscription that no record can have.
 
         Returns:
-            Its Session. A record that it had is gone, and the subscriptions are in the tree.
+            Its Session. Its record is gone, and the subscriptions are in the tree.
         """
         cdef list held = []
         cdef Session session
-        known = self.table.incarnation_of(client_id)
-        if known is not None:
-            if known == incarnation:
-                held = self.table.subscriptions_of(client_id)
-            self.end(client_id, known)
+        if self.table.incarnation_of(client_id) == incarnation:
+            held = self.table.subscriptions_of(client_id)
+            self.end(client_id, incarnation)
         session = self.receivers.take(client_id, incarnation)
         for topic_filter, options in held:
             self.tree.subscribe(session, topic_filter, options)
@@ -170,14 +168,13 @@ cdef class ForeignSessions:
             False if no record can have its subscriptions: nothing has changed.
         """
         cdef list held = self.tree.all_of(session)
-        if len(held) > MOVED_MAX:
+        if len(held) > SLICE:                          # or they would leave the tree in later turns
             return False
         for topic_filter, options, identifier in held:
-            if identifier or options & NO_LOCAL or not self.fits(topic_filter):
+            if not self.subscribe(session.client_id, session.session_id, topic_filter, options, identifier):
+                self.end(session.client_id, session.session_id)
                 return False
         self.tree.unsubscribe_all(session)
-        for topic_filter, options, _ in held:
-            self.subscribe(session.client_id, session.session_id, topic_filter, options, 0)
         self.receivers.give(session)
         return True
 
@@ -224,11 +221,12 @@ cdef class ForeignSessions:
         self.tree.forget_plans()
         return self.receivers.retire()
 
-    def sweep(self, int segments):
-        """Remove the routes of nodes that have left from so many of the segments of the table."""
+    def sweep(self):
+        """Remove the routes of nodes that have left from one segment of the table. False: there are none."""
         cdef uint64_t routes = self.table.routes
-        self.receivers.sweep(segments)
+        cdef bint some_left = self.receivers.sweep()
         self.count_routes(<int64_t>(self.table.routes - routes))
+        return some_left
 
     # ---- the end of the table ----
 
@@ -236,17 +234,25 @@ cdef class ForeignSessions:
         """Let nothing become a record any more."""
         self.closed = True
 
-    def move_routes(self, int most):
-        """Move about so many routes from the table to the tree. False: there are none."""
-        cdef int segment
-        for segment in range(SEGMENTS):
-            if most <= 0 or not self.table.routes:
-                break
-            for topic_filter, _, nodes in self.table.filters_in(segment):
-                for number, options in nodes:
-                    self.route(self.receivers.nodes[number], topic_filter, options)
-                    most -= 1
-        return self.table.routes > 0
+    def leave(self, share, int most):
+        """Move about so many sessions and routes from the closed table to the tree.
+
+        Args:
+            share: called with client id and incarnation of each session; it calls `come`.
+            most: that are moved.
+
+        Returns:
+            Whether all have moved.
+        """
+        while self.moved < SEGMENTS and most > 0:
+            for client_id, incarnation, _ in self.table.sessions_in(self.moved):
+                share(client_id, incarnation)
+                most -= 1
+            for topic_filter, number, options in self.table.routes_in(self.moved):
+                self.route(self.receivers.nodes[number], topic_filter, options)
+                most -= 1
+            self.moved += 1
+        return self.moved == SEGMENTS
 
     # ---- figures ----
 
@@ -282,6 +288,10 @@ cdef class ForeignSessions:
         return 0
 
     # ---- queries ----
+
+    def incarnation_of(self, bytes client_id not None):
+        """The incarnation of a session that is a record; None: it is none."""
+        return self.table.incarnation_of(client_id)
 
     def subscriptions_of(self, bytes client_id not None):
         """The topic filters and options of a session that is a record; empty: it is none."""

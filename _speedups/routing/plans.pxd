@@ -62,9 +62,6 @@ cdef class Plans(TopicTree):
     cdef int match(self, const uint8_t* topic, Py_ssize_t n) except -1
     cdef int collect(self, Node* node) except -1
     cdef int collect_foreign(self, const uint8_t* topic, Py_ssize_t n) except -1
-    cdef int add_match(self, void* subscriber, uint32_t options) except -1
-    cdef bint is_receiver(self, void* subscriber) noexcept
-    cdef int add_receiver(self, void* subscriber, uint8_t qos, uint8_t flags) except -1
     cdef int complete(self) except -1
     cdef int complete_one(self, SpecialMatch* matches, Py_ssize_t n) except -1
     cdef int add_identifiers(self, Receiver* receiver, SpecialMatch* matches, Py_ssize_t n, uint8_t without) except -1

@@ -22,7 +22,7 @@ from ..codec.publish cimport SUBSCRIPTION_IDENTIFIER
 from ..codec.tenants cimport tenant_size
 from ..session.rights cimport MAY_READ
 from ..session.subscriber cimport KEEP_RETAIN, NOT_OWN, ONLY_OWN, Plan, Receiver, Subscriber
-from .foreign cimport ForeignTable
+from .foreign cimport ROUTE, ForeignTable
 from .topic_tree cimport (
     HASH, PLUS, Node, TopicTree, level_hash, level_length, node_child, node_hash, node_plus, tree_free,
 )
@@ -86,6 +86,33 @@ cdef int compare_matches(const void* a, const void* b) noexcept nogil:
     if x.subscriber != y.subscriber:
         return -1 if <uintptr_t>x.subscriber < <uintptr_t>y.subscriber else 1
     return -1 if x.identifier < y.identifier else x.identifier > y.identifier
+
+
+cdef inline bint is_receiver(Plans plans, void* subscriber) noexcept:
+    """Whether the plan being made has the subscriber: its `plan_index` may be of an earlier plan."""
+    cdef uint32_t index = (<Subscriber>subscriber).plan_index
+    return index < plans.scratch.count and plans.scratch.receivers[index].subscriber == subscriber
+
+
+cdef inline void add_receiver(Plans plans, void* subscriber, uint8_t qos, uint8_t flags) noexcept:
+    """Add a receiver, for which there is room."""
+    (<Subscriber>subscriber).plan_index = plans.scratch.count
+    plans.scratch.receivers[plans.scratch.count] = Receiver(subscriber, qos, flags, 0, 0)
+    plans.scratch.count += 1
+
+
+cdef inline void add_match(Plans plans, void* subscriber, uint32_t options) noexcept:
+    """Add a matching subscription, for which there is room; of several of a subscriber the highest QoS counts."""
+    cdef uint8_t qos = options & MAXIMUM_QOS
+    cdef uint8_t flags = KEEP_RETAIN if options & KEEPS_RETAIN else 0
+    cdef Receiver* known
+    if is_receiver(plans, subscriber):
+        known = &plans.scratch.receivers[(<Subscriber>subscriber).plan_index]
+        known.flags |= flags
+        if known.qos < qos:
+            known.qos = qos
+    else:
+        add_receiver(plans, subscriber, qos, flags)
 
 
 cdef class Plans(TopicTree):
@@ -284,7 +311,7 @@ cdef class Plans(TopicTree):
                 self.special_count += 1
                 s += 1
                 continue
-            self.add_match(s.subscriber, s.options)
+            add_match(self, s.subscriber, s.options)
             s += 1
         return 0
 
@@ -298,33 +325,10 @@ cdef class Plans(TopicTree):
                          &self.receiver_capacity, sizeof(Receiver)) < 0:
             raise MemoryError
         for i in range(table.match_count):
+            if not table.matches[i].options & (ROUTE | MAXIMUM_QOS):
+                continue                              # QoS 0 is not queued: the session's node has a route
             subscriber = self.foreign.receiver_of(&table.matches[i])
-            self.add_match(<void*>subscriber, table.matches[i].options)
-        return 0
-
-    cdef int add_match(self, void* subscriber, uint32_t options) except -1:
-        """Add a subscriber, for which there is room; if the plan has it, its highest QoS counts."""
-        cdef uint8_t qos = options & MAXIMUM_QOS
-        cdef uint8_t flags = KEEP_RETAIN if options & KEEPS_RETAIN else 0
-        cdef Receiver* known
-        if not self.is_receiver(subscriber):
-            return self.add_receiver(subscriber, qos, flags)
-        known = &self.scratch.receivers[(<Subscriber>subscriber).plan_index]
-        known.flags |= flags
-        if known.qos < qos:
-            known.qos = qos
-        return 0
-
-    cdef bint is_receiver(self, void* subscriber) noexcept:
-        """Whether the plan being made has the subscriber: its `plan_index` may be of an earlier plan."""
-        cdef uint32_t index = (<Subscriber>subscriber).plan_index
-        return index < self.scratch.count and self.scratch.receivers[index].subscriber == subscriber
-
-    cdef int add_receiver(self, void* subscriber, uint8_t qos, uint8_t flags) except -1:
-        """Add a receiver, for which there is room."""
-        (<Subscriber>subscriber).plan_index = self.scratch.count
-        self.scratch.receivers[self.scratch.count] = Receiver(subscriber, qos, flags, 0, 0)
-        self.scratch.count += 1
+            add_match(self, <void*>subscriber, table.matches[i].options)
         return 0
 
     cdef int complete(self) except -1:
@@ -343,7 +347,7 @@ cdef class Plans(TopicTree):
     cdef int complete_one(self, SpecialMatch* matches, Py_ssize_t n) except -1:
         """Add `n` matches of one subscriber, in the order of their identifiers."""
         cdef Subscriber subscriber = <Subscriber>matches[0].subscriber
-        cdef bint others = self.is_receiver(matches[0].subscriber) # it has matches without No Local ...
+        cdef bint others = is_receiver(self, matches[0].subscriber) # it has matches without No Local ...
         cdef bint no_local = False                               # ... and with it
         cdef uint8_t own_qos = 0, own_flags = 0
         cdef Receiver* receiver
@@ -352,7 +356,7 @@ cdef class Plans(TopicTree):
                          sizeof(Receiver)) < 0:
             raise MemoryError
         if not others:
-            self.add_receiver(matches[0].subscriber, 0, 0)
+            add_receiver(self, matches[0].subscriber, 0, 0)
         receiver = &self.scratch.receivers[subscriber.plan_index]
         own_qos, own_flags = receiver.qos, receiver.flags
         for i in range(n):

@@ -9,6 +9,9 @@ from ..session.turn cimport Turn
 from .plans cimport Plans
 from .topic_tree cimport Node
 
+cdef enum:
+    SLICE = 500                # subscriptions that are removed at once
+
 cdef bytes path_of(const Node* node)
 
 

@@ -31,8 +31,7 @@ cdef enum:
     ENTRY_BYTES = sizeof(SubscriptionEntry) + sizeof(Subscription)     # of a subscription, besides its node
     SUBSCRIBER_BYTES = 320         # of a subscription in a group ...
     GROUP_BYTES = 1792         # ... and of a group, besides its name and its subscription
-    SLICE = 500                # subscriptions ...
-    SLICE_BYTES = 2097152      # ... and bytes of the tree that are removed at once: about a millisecond of work
+    SLICE_BYTES = 2097152      # bytes of the tree that are removed at once: about a millisecond of work
 
 cdef Rights NOTHING = Rights([])       # of subscribers that have ended
 

@@ -77,7 +77,7 @@ class ConnectedUsers:
         user, tenant = _user(identity), self._tenant(identity)
         sessions = self._data_plane.sessions
         session = sessions.get(client_id)
-        if tenant is not None and 0 < tenant.max_sessions <= tenant.sessions and client_id not in sessions:
+        if tenant is not None and 0 < tenant.max_sessions <= tenant.sessions and not sessions.knows(client_id):
             return MANY_SESSIONS
         limit = self._quotas(identity.listener).max_connections_per_user
         many = FULL if limit and user is not None and self._connections[user] >= limit else ""

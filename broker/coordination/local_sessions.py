@@ -44,7 +44,7 @@ class LocalOwner(SessionOwner):
         if session is not None and not admission.belongs(session, connection):
             admission.refuse_others(connection, packet)
             return
-        if not known and len(plane.sessions) >= plane.config.limits.max_sessions:
+        if not known and plane.sessions.count >= plane.config.limits.max_sessions:
             admission.refuse(connection, ReasonCode.QUOTA_EXCEEDED, packet.client_id, "too many sessions")
             return
         interval = interval_of(packet, plane.config.mqtt)

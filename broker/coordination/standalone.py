@@ -153,7 +153,7 @@ class StandaloneLife(NodeLife):
         if self._store.size:
             log.info(
                 "store read",
-                sessions=len(plane.sessions),
+                sessions=plane.sessions.count,
                 subscriptions=plane.router.filters.count,
                 retained=plane.router.retained.count,
                 wills=len(restorer.wills),

@@ -5,7 +5,6 @@ In a cluster most sessions of clients that are not connected here are records, w
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from ..._speedups.routing.router import Router
@@ -52,15 +51,18 @@ class Sessions:
         self._ended: Callable[[bytes], None] | None = None
         self._over: set[Session] = set()  # they end here with their connections
 
-    def __len__(self) -> int:
-        return len(self._by_client_id) + len(self._foreign)
-
-    def __contains__(self, client_id: bytes) -> bool:
-        return client_id in self._by_client_id or client_id in self._foreign
-
     def __iter__(self) -> Iterator[Session]:
         """The sessions that are no records."""
         return iter(list(self._by_client_id.values()))
+
+    @property
+    def count(self) -> int:
+        """The number of sessions."""
+        return len(self._by_client_id) + len(self._foreign)
+
+    def knows(self, client_id: bytes) -> bool:
+        """Whether there is a session of a client id."""
+        return client_id in self._by_client_id or client_id in self._foreign
 
     def get(self, client_id: bytes) -> Session | None:
         """The session of a client id, if there is one that is no record."""
@@ -73,15 +75,18 @@ class Sessions:
 
     def find(self, client_id: bytes) -> Session | Record | None:
         """The session of a client id, if there is one."""
-        if client_id in self._foreign:
+        session = self._by_client_id.get(client_id)
+        if session is None and client_id in self._foreign:
             return Record(client_id, self._foreign.subscriptions_of(client_id))
-        return self._by_client_id.get(client_id)
+        return session
 
     def all(self) -> Iterator[Session | Record]:
-        """All sessions; one that comes or goes while they are read may be missing."""
+        """All sessions; one whose client connects or goes while they are read may be missing."""
+        seen = set(self._by_client_id)
         yield from self
         for client_id, _, subscriptions in self._foreign:
-            yield Record(client_id, subscriptions)
+            if client_id not in seen:
+                yield Record(client_id, subscriptions)
 
     def subscriptions_of(self, session: Session | Record) -> list[tuple[bytes, int, int]]:
         """The subscriptions of a session: topic filters, options, and identifiers or 0."""
@@ -90,15 +95,17 @@ class Sessions:
         return self._filters.all_of(session)
 
     def create(self, client_id: bytes, *, persistent: bool, level: int) -> Session:
-        """A new, empty session; there must be none with this client id."""
+        """A new, empty session; there must be none with this client id that is no record: a record ends."""
+        self._end_earlier(client_id, 0)
         self._last_number += 1
         return self._add(Session(self._turn, self._last_number, client_id, persistent=persistent, level=level))
 
     def share(self, client_id: bytes, number: int) -> Session:
         """A persistent session of the cluster, whose queue is elsewhere, with the subscriptions of its record.
 
-        There must be none with this client id that is no record.
+        There must be none with this client id that is no record. A record of another incarnation ends.
         """
+        self._end_earlier(client_id, number)
         return self._add(self._foreign.come(client_id, number))
 
     def put_away(self, session: Session) -> None:
@@ -120,9 +127,7 @@ class Sessions:
     def leave_records(self, most: int) -> bool:
         """Let the tree have the subscriptions and routes of all records, about `most` at a call. False: not yet."""
         self._foreign.close()
-        for client_id, number, _ in islice(self._foreign, most):
-            self.share(client_id, number)
-        return not self._foreign.move_routes(most) and not len(self._foreign)
+        return self._foreign.leave(self.share, most)
 
     def end_with_connection(self, session: Session) -> None:
         """A session of the cluster has ended; its connection here is still to be closed."""
@@ -147,6 +152,12 @@ class Sessions:
         del self._by_client_id[session.client_id]
         if session.tenant is not None:
             session.tenant.sessions -= 1
+
+    def _end_earlier(self, client_id: bytes, number: int) -> None:
+        """End the record of a client id, if it is of another incarnation."""
+        known = self._foreign.incarnation_of(client_id)
+        if known is not None and known != number:
+            self.end_record(client_id, known)
 
     def end_record(self, client_id: bytes, number: int) -> None:
         """A session has ended that is a record; an earlier or later one of its client id goes on."""

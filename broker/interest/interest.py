@@ -12,7 +12,7 @@ from ..core.topic_filters import STREAM
 from .filters import Rows, collapsed, intersection, reduced
 from .neighbours import Neighbours
 
-RECORDS_AT_ONCE = 500  # that become entries of the tree: about a millisecond
+RECORDS_AT_ONCE = 2000  # that become entries of the tree: some milliseconds
 VISITS = 50_000  # nodes of the tree of subscriptions that are looked at; with more filters the scope is wanted
 LINGER = 3.0  # seconds for which a filter stays wanted after its last subscriber: it may come back
 SHARE_OF_TIME = 20  # a calculation is followed by a pause of so many times its duration

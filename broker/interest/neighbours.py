@@ -67,7 +67,7 @@ class Neighbours:
         self.refresh()
         now = time.monotonic()
         for client_id in self._known:
-            if client_id in self._sessions:
+            if self._sessions.knows(client_id):
                 self._absent_since.pop(client_id, None)
             elif now - self._absent_since.setdefault(client_id, now) > FORGET_SECONDS:
                 del self._absent_since[client_id]
@@ -98,5 +98,5 @@ class Neighbours:
         return [
             neighbour
             for client_id, neighbour in self._known.items()
-            if (client_id in self._own_links or not is_of_link(client_id)) and client_id in self._sessions
+            if (client_id in self._own_links or not is_of_link(client_id)) and self._sessions.knows(client_id)
         ]

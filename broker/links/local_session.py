@@ -91,7 +91,7 @@ class LocalSession:
             relay: of the rules; its packets are dropped, and the session sends again what matters.
         """
         self.set_limits(plane)
-        if self.client_id in plane.sessions and not self._changes(plane):
+        if plane.sessions.knows(self.client_id) and not self._changes(plane):
             return
         local = await adopt(plane.reactor, relay, lambda: None, Pace(0, 0))
         async with closing(local):

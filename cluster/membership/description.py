@@ -50,7 +50,7 @@ class Description:
             "process": process_name(os.getpid()),
             "version": version(),
             "clients": plane.sessions.connected,
-            "sessions": len(plane.sessions),
+            "sessions": plane.sessions.count,
             "subscriptions": plane.router.filters.count,
             "publish_received": counted["publish_received"],
             "publish_sent": counted["publish_sent"],

@@ -123,12 +123,11 @@ class Changes:
 
     def _apply_ended(self, client_id: bytes, incarnation: int) -> None:
         sessions = self._plane.sessions
+        sessions.end_record(client_id, incarnation)
         session = sessions.get(client_id)
-        if session is None:
-            sessions.end_record(client_id, incarnation)
-        elif session.kind != SessionKind.SHARED or session.session_id != incarnation:
+        if session is None or session.kind != SessionKind.SHARED or session.session_id != incarnation:
             return
-        elif session.owner is None:
+        if session.owner is None:
             sessions.end(session)
         else:  # another connection has claimed it while this node had no link: `Reclaim` closes this one
             sessions.end_with_connection(session)

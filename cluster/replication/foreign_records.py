@@ -1,11 +1,13 @@
-"""Records of sessions and routes of other nodes: the memory that they need no more is freed in small steps."""
+"""Records of sessions and routes of other nodes: the memory of records that have ended is freed in small steps."""
+
+import time
 
 from ..._speedups.routing.foreign_sessions import ForeignSessions
 from ..._speedups.session.turn import Turn
 
 RETIRE_SECONDS = 10.0  # after which plans are made again, and Sessions go that stand for records in none of them ...
-MOST_STANDING = 10_000  # ... or when there are so many
-SEGMENTS_AT_ONCE = 64  # of the table: a few tenths of a millisecond with a million records
+MOST_STANDING = 10_000  # ... or a second, when there are so many
+SWEEP_SECONDS = 0.001  # of a tick, for routes of nodes that have left
 
 
 class ForeignRecords:
@@ -19,13 +21,16 @@ class ForeignRecords:
     def __init__(self, foreign: ForeignSessions, turn: Turn) -> None:
         self._foreign = foreign
         self._turn = turn
-        self._retire_at = 0.0
+        self._retired_at = 0.0
 
     def tick(self, now: float) -> None:
         """Do what is due; to be called several times a second."""
-        self._foreign.sweep(SEGMENTS_AT_ONCE)
-        if now >= self._retire_at or self._foreign.receivers.standing >= MOST_STANDING:
-            self._retire_at = now + RETIRE_SECONDS
+        until = time.monotonic() + SWEEP_SECONDS
+        while self._foreign.sweep() and time.monotonic() < until:
+            pass
+        many = self._foreign.receivers.standing >= MOST_STANDING
+        if now - self._retired_at >= (min(1.0, RETIRE_SECONDS) if many else RETIRE_SECONDS):
+            self._retired_at = now
             self._retire()
 
     def _retire(self) -> None:

@@ -253,7 +253,7 @@ class TakeOver(SessionOwner):
         if (
             claim.persistent
             or not packet.clean_start
-            or claim.client_id in plane.sessions
+            or plane.sessions.knows(claim.client_id)
             or packet.will_topic is not None
         ):
             self._claims.remove(claim)

@@ -137,6 +137,20 @@ def test_more_retained_than_redis_lets_a_subscriber_have(start: StartCluster) ->
         assert isinstance(reader.receive(), Publish)
 
 
+def test_more_routes_than_redis_lets_a_subscriber_have(start: StartCluster) -> None:
+    cluster = start()
+    reader = at(cluster, "a", "reader")
+    filters = [f"{i}/{'x' * 30_000}" for i in range(1200)]
+    for i in range(0, len(filters), 20):
+        reader.subscribe(*((name, 0) for name in filters[i : i + 20]))
+    cluster.add("c")
+    cluster.start()
+    SETTLERS.pop(cluster["c"].port, None)
+    writer = at(cluster, "c", "writer")
+    publish(writer, filters[777])
+    assert isinstance(reader.receive(), Publish)
+
+
 def test_what_was_published_before_a_subscription_does_not_come_after_a_broken_link(start: StartCluster) -> None:
     cluster = start()
     early = at(cluster, "a", "early")

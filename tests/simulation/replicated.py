@@ -102,8 +102,8 @@ def _of_members(node: ClusterLife, keys: Keys) -> Iterator[str]:
 def routes_of(foreign: ForeignSessions, node: int) -> dict[bytes, int]:
     """The topic filters of the routes of a node, with their options."""
     table = foreign.receivers.table
-    filters = (row for segment in range(SEGMENTS) for row in table.filters_in(segment))
-    return {name: options for name, _, nodes in filters for number, options in nodes if number == node}
+    routes = (route for segment in range(SEGMENTS) for route in table.routes_in(segment))
+    return {name: options for name, number, options in routes if number == node}
 
 
 def _of_sessions(node: ClusterLife, keys: Keys) -> Iterator[str]:
