@@ -425,7 +425,7 @@ def make_foundation(
     fail: Callable[[Exception], None],
     former_id: str,
 ) -> Foundation:
-    """The store of a node alone, or the ties of a node of a cluster, by the configuration.
+    """The journal and the store of a node alone, or of a node of a cluster, by the configuration.
 
     Args:
         config: of the node.

@@ -7,7 +7,6 @@ another id.
 """
 
 import asyncio
-import contextlib
 import re
 import time
 from collections.abc import Sequence
@@ -19,16 +18,15 @@ from ..broker.coordination.coordinator import NodeLife, Risk
 from ..broker.core.data_plane import DataPlane
 from ..broker.errors import NotNow, StoreError, reason_of
 from ..broker.streams.message_log import MessageLog
+from .membership.lease import Lease
 from .message_log import LoggedMessages
-from .parts import MembershipParts, SessionParts
 from .redis.append_only_file import rewrite_after_restart
 from .redis.connector import Refused
-from .redis.durability import inspect
-from .redis.link import LinkError, LinkLost, ignore, is_forbidden
+from .redis.link import LinkError, LinkLost, is_forbidden
 from .replication.foreign_records import ForeignRecords
-from .replication.replica import Replica
+from .shard import Shard
 from .state import State
-from .ties import Ties
+from .streams.redis_log import RedisLog
 
 STOP_SECONDS = 10.0
 DRAIN_STEPS = 8
@@ -42,10 +40,9 @@ class ClusterLife(NodeLife):
 
     Args:
         data_plane: of the node.
-        ties: of the node to Redis.
-        replica: the replicated state of the node.
-        sessions: the parts for sessions.
-        membership: the parts for the membership.
+        shard: of the cluster, with its parts.
+        name: of the node in its cluster.
+        lease: of the node.
         logged: the log of messages of the node.
         loop: of the node.
         former_id: of the node before it was fenced; empty = it was not.
@@ -54,60 +51,48 @@ class ClusterLife(NodeLife):
     def __init__(
         self,
         data_plane: DataPlane,
-        ties: Ties,
+        shard: Shard,
         *,
-        replica: Replica,
-        sessions: SessionParts,
-        membership: MembershipParts,
+        name: str,
+        lease: Lease,
         logged: LoggedMessages,
         loop: asyncio.AbstractEventLoop,
         former_id: bytes,
     ) -> None:
         self.data_plane = data_plane
-        self.replica = replica
-        self.sessions = sessions
-        self._ties = ties
-        self._link = ties.link
-        self._store = ties.store
-        self._membership = ties.membership
-        self._lease = membership.lease
-        self._clock = membership.clock
-        self._dead_nodes = membership.dead_nodes
-        self._heartbeat = membership.heartbeat
-        self._reconnection = membership.reconnection
-        self._joining = membership.joining
+        self.shard = shard
+        self._name = name
+        self._address = shard.primary.address
+        self._membership = shard.membership
+        self._lease = lease
         self._logged = logged
         self._records = ForeignRecords(data_plane.router.foreign, data_plane.turn)
+        self._log = RedisLog(self._address)
         self._loop = loop
         self._former_id = former_id
         self._durability = ""
+        self._settled = asyncio.Event()  # all is committed, or the node is fenced: a stop need not wait
         data_plane.reactor.attach_lease(self._on_lease_expired)
 
     async def start(self) -> None:
-        plane, link, membership = self.data_plane, self._link, self._membership
-        self._store.start(self._confirm, self._loop.call_soon_threadsafe)
+        plane, shard = self.data_plane, self.shard
+        shard.primary.store.start(self._confirm, self._loop.call_soon_threadsafe)
         began = time.monotonic()
         try:
-            await self._joining.join(self._former_id)
+            await shard.join(self._former_id)
         except Refused as error:
             reason = re.sub("^(LAYOUT|MOVED|ARRIVING) ", "", str(error))
-            raise StoreError(f"Redis at {self._ties.address} is unusable: {reason}", _hint(str(error))) from error
+            raise StoreError(f"Redis at {self._address} is unusable: {reason}", _hint(str(error))) from error
         except (LinkLost, LinkError, OSError, TimeoutError) as error:
-            raise NotNow(f"Redis at {self._ties.address} is away: {reason_of(error)}") from error
-        finally:
-            if membership.joins:
-                membership.become_left()
-                link.hang_up()
-        self.sessions.assignments.configure(self._ties.config)
-        await self.sessions.groups.declare_all(self._ties.config.shared.groups)
+            raise NotNow(f"Redis at {self._address} is away: {reason_of(error)}") from error
         await self._inspect_redis()
-        if membership.is_over:
-            raise NotNow(f"fenced while it joined the cluster: {membership.why_fenced}")
-        rewrite_after_restart(link.connection)
+        if self._membership.is_over:
+            raise NotNow(f"fenced while it joined the cluster: {self._membership.why_fenced}")
+        rewrite_after_restart(shard.link.connection)
         log.info(
             "joined the cluster",
-            node=link.node_id.decode(),
-            nodes=len(self.replica.members) + 1,
+            node=shard.link.node_id.decode(),
+            nodes=len(shard.replica.members) + 1,
             subscriptions=plane.router.filters.count,
             retained=plane.router.retained.count,
             seconds=round(time.monotonic() - began, 2),
@@ -124,29 +109,20 @@ class ClusterLife(NodeLife):
                 log.warning(str(risk))
 
     async def risks(self) -> Sequence[Risk]:
-        client = self._ties.address.async_client()
         try:
-            found = await inspect(
-                client,
-                self._ties.config.cluster.replicas,
-                self._ties.config.limits.max_packet_size,
-                in_slot=bool(self._link.keys.tag),
-            )
+            found = await self.shard.inspect()
         except Exception as error:
             raise NotNow(str(error)) from error
-        finally:
-            await client.aclose()
         self._durability = found.sentence
         return found.risks
 
     def configure(self, config: Config) -> None:
-        self._ties.configure(config)
         self._logged.configure()
-        self.sessions.assignments.configure(config)
-        self.data_plane.run(self.sessions.groups.declare_all(config.shared.groups))
+        self.shard.configure(config)
+        self.data_plane.run(self.shard.groups.declare_all(config.shared.groups))
 
     def tick(self) -> None:
-        now, link, membership = time.monotonic(), self._link, self._membership
+        now, shard, membership = time.monotonic(), self.shard, self._membership
         if membership.has_lost_link:
             self._lease.tick_without_redis(now)
         if not membership.has_link:
@@ -154,33 +130,22 @@ class ClusterLife(NodeLife):
         if membership.state is State.SUSPENDED or now > self._lease.valid_until:
             self._on_lease_expired()
             return
-        self.sessions.assignments.tick()
+        shard.assignments.tick()
         self.data_plane.turn.drop_expired()
         self.data_plane.turn.seal()  # acknowledgements of clients, which no packet waits for
-        if link.silent_for > min(self._ties.config.cluster.timeout, self._lease.seconds / 2):
-            log.error("Redis does not answer", seconds=round(link.silent_for, 1))
-            link.hang_up()
-            return
-        self._heartbeat.tick(now)
-        self._dead_nodes.tick(now)
-        self.sessions.routes.tick(now)
-        self.sessions.delayed.tick(now)
-        self.sessions.tenant_queues.tick(now)
-        self.replica.members.resume_held(now)
-        self._records.tick(now)
-        self._expire_retained()
+        if shard.tick(now):
+            self._records.tick(now)
+            self._expire_retained()
 
     def _expire_retained(self) -> None:
         """Drop the expired retained messages here; one of the nodes removes them from Redis."""
         topics = self.data_plane.router.expire_retained()
-        if topics and self.replica.members.is_first():
+        if topics and self.shard.replica.members.is_first():
             for topic in topics:
-                self._ties.journal.change(("expired", topic))
+                self.shard.primary.journal.change(("expired", topic))
 
     async def drain(self, references: tuple[str, ...]) -> None:
-        link = self._link
-        if link.connected:
-            link.function(ignore, "leaving")  # changes nothing if this node was declared dead
+        self.shard.announce_end()
         connections = list(self.data_plane.reactor)
         step = max(1, -(-len(connections) // DRAIN_STEPS))
         reason = close_reasons.NODE_STOPS.leading_to(references)
@@ -192,28 +157,28 @@ class ClusterLife(NodeLife):
                 await asyncio.sleep(DRAIN_STEP_SECONDS)
 
     async def stop(self) -> None:
-        link, turn, membership = self._link, self.data_plane.turn, self._membership
-        if membership.is_member:
-            await self.sessions.delayed.stop()
+        turn = self.data_plane.turn
+        if self._membership.is_member:
+            await self.shard.delayed.stop()
             self._logged.log.close()
             turn.seal()
-            turn.after_commit(self._ties.settled.set)
+            turn.after_commit(self._settled.set)
             try:
-                await asyncio.wait_for(self._ties.settled.wait(), STOP_SECONDS)
+                await asyncio.wait_for(self._settled.wait(), STOP_SECONDS)
             except TimeoutError:
                 log.error("Redis does not answer: unconfirmed messages were not acknowledged, and may be lost")
-        self._reconnection.stop()
-        if membership.is_member:
-            membership.become_leaving()
-            with contextlib.suppress(LinkLost, LinkError, TimeoutError):
-                await asyncio.wait_for(link.ask_function("leave"), STOP_SECONDS / 5)
-        if not membership.is_over:
-            membership.become_left()
-        self._ties.close()
+        await self.shard.leave()
+        self.end()
+
+    def end(self) -> None:
+        """Read nothing more from Redis, and write nothing to it; also if the node is fenced."""
+        self._log.close()
+        self.shard.primary.close()
+        self._settled.set()
 
     def describe(self) -> str:
         kept = self._durability or "Redis keeps the state"
-        return f"node {self._ties.name} of the cluster at {self._ties.address}; {kept}"
+        return f"node {self._name} of the cluster at {self._address}; {kept}"
 
     def ready(self) -> tuple[bool, str]:
         if self._membership.joins or self._membership.is_over:
@@ -224,17 +189,17 @@ class ClusterLife(NodeLife):
 
     @property
     def message_log(self) -> MessageLog | None:
-        return self._ties.message_log if self._ties.config.analytics.topics else None
+        return self._log if self.data_plane.config.analytics.topics else None
 
     def _confirm(self, blocks: int) -> None:
         self.data_plane.turn.confirm(blocks)
 
     def _on_lease_expired(self) -> None:
         now = time.monotonic()
-        if not self._link.connected:
+        if not self.shard.link.connected:
             self._lease.look_for_pause(now)
         elif self._lease.expire(now):
-            self._clock.advance(self._link)  # before deadlines that clients have asked for
+            self.shard.set_clock()  # before deadlines that clients have asked for
 
 
 def _hint(reason: str) -> str:

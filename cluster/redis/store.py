@@ -87,7 +87,6 @@ class RedisStore(LogStore):
 
     Args:
         keys, node: of the cluster, and the id of this node in it.
-        limits: returns the limits of a session's queue: messages, bytes, and whether the oldest message is dropped.
         bounds: of the log of batches.
         replicas: number that must have a block before it counts as kept.
         on_fenced: called with the reason when this node is no longer a member of the cluster.
@@ -101,7 +100,6 @@ class RedisStore(LogStore):
         keys: Keys,
         node: bytes,
         *,
-        limits: Callable[[], tuple[int, int, bool]],
         bounds: LogBounds,
         replicas: int,
         on_fenced: Callable[[str], object],
@@ -111,7 +109,7 @@ class RedisStore(LogStore):
         self._call_acks, self._call_commit, self._call_logged = (
             (*keys.function(name), node) for name in ("acks", "commit", "logged")
         )
-        self._limits = limits
+        self._queue_limits = (0, 0, 0)  # of a session: messages, bytes, and whether the oldest message is dropped
         self._bounds = bounds
         self._replicas = replicas
         self._on_fenced = on_fenced
@@ -139,6 +137,10 @@ class RedisStore(LogStore):
 
     def start(self, confirm: Callable[[int], None], call: Callable[..., object]) -> None:
         self._confirm = confirm
+
+    def limit_queues(self, messages: int, size: int, *, drop_oldest: bool) -> None:
+        """Set the limits of a session's queue, in messages and bytes; a full one drops its oldest or its newest."""
+        self._queue_limits = (messages, size, int(drop_oldest))
 
     def commit(self, block: Any) -> None:
         if self._closed:
@@ -274,7 +276,6 @@ class RedisStore(LogStore):
         if block is not None and waiting.unacked:
             self._send_acks(link, waiting, block)
         if block is not None and commits:
-            messages, size, drop_oldest = self._limits()
             call = link.call_alone if block.is_part else link.call
             riding = waiting.riding
             call(
@@ -282,9 +283,7 @@ class RedisStore(LogStore):
                 *self._call_commit,
                 waiting.seq,
                 block.commit,
-                messages,
-                size,
-                int(drop_oldest),
+                *self._queue_limits,
                 self._bounds.oldest(),
                 *(entry or (b"", b"")),
                 self._message_bounds.oldest() if entry is not None else b"",

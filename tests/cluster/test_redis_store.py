@@ -104,11 +104,11 @@ def made_store(
     store = RedisStore(
         Keys("mq:"),
         NODE,
-        limits=lambda: (10, 1000, False),
         bounds=LogBounds(1 << 20, 60),
         replicas=0,
         on_fenced=fenced.append,
     )
+    store.limit_queues(10, 1000, drop_oldest=False)
     nothing: Callable[..., None] = lambda *_: None  # noqa: E731
     store.listener = SimpleNamespace(
         changed=nothing, dropped=nothing, assigned=nothing, given=nothing, damaged=nothing, unnumbered=unnumbered

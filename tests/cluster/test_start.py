@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from flockmq._speedups.codec.packets import Publish
-from flockmq.broker.config.schema import ClusterConfig, Config
+from flockmq.broker.config.schema import ClusterConfig
 from flockmq.cluster.peers.nodes import ClusterNodes
-from flockmq.cluster.ties import Ties
+from flockmq.cluster.primary import Primary
+from flockmq.cluster.redis.clients import RedisAddress
 from tests.conftest import StartCluster, StartRedis
 from tests.harness import nursery
 from tests.harness.broker_process import environment, until
@@ -151,8 +152,8 @@ def test_what_an_acknowledgement_is_worth_is_said(start_cluster: StartCluster, k
 
 def test_a_node_that_has_not_begun_counts_itself() -> None:
     """/metrics is answered before that."""
-    ties = Ties(Config(cluster=ClusterConfig(redis="redis://127.0.0.1")), print)
-    assert ClusterNodes(ties.link, ties.membership, None, None).count == 1  # type: ignore[arg-type]
+    primary = Primary(RedisAddress.parse("redis://127.0.0.1"), ClusterConfig(), b"a", print)
+    assert ClusterNodes(primary.link, primary.membership, None, None).count == 1  # type: ignore[arg-type]
 
 
 def test_a_node_joins_while_others_make_changes(start_cluster: StartCluster) -> None:

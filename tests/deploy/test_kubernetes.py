@@ -28,6 +28,7 @@ from flockmq.broker.auth.passwords import hash_password
 from flockmq.broker.config.load import load
 from flockmq.broker.config.schema import Config
 from flockmq.cluster.life import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
+from flockmq.cluster.shard import LEAVE_SECONDS
 from tests.harness.broker_process import environment, until
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
@@ -175,7 +176,7 @@ def test_ports_are_those_that_nodes_listen_on(tmp_path: Path) -> None:
 def test_a_node_has_time_to_drain_and_balancers_to_see_it(tmp_path: Path) -> None:
     spec, container = pod(build())
     drain = config(build(), tmp_path).http.drain
-    leave = DRAIN_STEPS * DRAIN_STEP_SECONDS + STOP_SECONDS * 1.2
+    leave = DRAIN_STEPS * DRAIN_STEP_SECONDS + STOP_SECONDS + LEAVE_SECONDS
     assert spec["terminationGracePeriodSeconds"] > drain + leave
     probe = container["readinessProbe"]
     assert drain > probe["failureThreshold"] * (probe["periodSeconds"] + probe["timeoutSeconds"])

@@ -127,7 +127,7 @@ def withhold_blocks(killer: Killer) -> None:
 
     RedisStore.commit = commit_some  # type: ignore[method-assign]
     RedisStore._advance = confirm  # type: ignore[method-assign]
-    patch("flockmq.cluster.ties.ClusterJournal", small).start()
+    patch("flockmq.cluster.primary.ClusterJournal", small).start()
 
 
 def install(point: str, count: int) -> None:

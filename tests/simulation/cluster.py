@@ -169,9 +169,9 @@ class Run:
             stack.enter_context(patch("redis.utils.get_lib_version", lambda: REDIS_PY))
             stack.enter_context(patch("flockmq.cluster.peers.liveness._started", lambda pid: "1"))
             if self.plan.most_pushes:
-                stack.enter_context(patch("flockmq.cluster.ties.ClusterJournal", self._journal))
+                stack.enter_context(patch("flockmq.cluster.primary.ClusterJournal", self._journal))
             if self.plan.log_seconds:
-                stack.enter_context(patch("flockmq.cluster.ties.REPAIR_LOG_SECONDS", self.plan.log_seconds))
+                stack.enter_context(patch("flockmq.cluster.primary.REPAIR_LOG_SECONDS", self.plan.log_seconds))
             if self.plan.linger_seconds:
                 stack.enter_context(patch(LINGER_SECONDS, self.plan.linger_seconds))
             if self.plan.counted_from:

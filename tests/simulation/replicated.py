@@ -79,8 +79,8 @@ def _of_groups(keys: Keys) -> Iterator[str]:
 
 def _of_members(node: ClusterLife, keys: Keys) -> Iterator[str]:
     """The other nodes, and the routes to them."""
-    filters, own = node.data_plane.router.filters, node.replica.members._link.node_id
-    members = {member.node: member for member in node.replica.members}
+    filters, own = node.data_plane.router.filters, node.shard.replica.members._link.node_id
+    members = {member.node: member for member in node.shard.replica.members}
     if {own, *members} != set(keys.get(b"mq:nodes", NOTHING)):
         yield f"knows the nodes {sorted(members)}"
     attended = set()
@@ -91,7 +91,7 @@ def _of_members(node: ClusterLife, keys: Keys) -> Iterator[str]:
         found = routes_of(node.data_plane.router.foreign, member.peer.session_id)
         if (found := found | dict(filters.subscriptions_of(member.peer))) != wanted:
             yield f"has the routes {found} to {name.decode()}; Redis: {wanted}"
-    announced = {name: b"%d %d %d %d" % route.announced for name, route in node.sessions.routes._known.items()}
+    announced = {name: b"%d %d %d %d" % route.announced for name, route in node.shard.routes._known.items()}
     if announced != (routes := keys.get(b"mq:routes:" + own, NOTHING)):
         yield f"has announced {announced}; Redis: {routes}"
     attended |= set(filter(is_shared, announced))
@@ -132,13 +132,13 @@ def _of_sessions(node: ClusterLife, keys: Keys) -> Iterator[str]:
 
 def _of_claims(node: ClusterLife, keys: Keys, ordered: bool) -> Iterator[str]:
     """The epochs of its connections, their wills, and the room of those that are subscribers of groups."""
-    filters, own = node.data_plane.router.filters, node.replica.members._link.node_id
-    epochs = node.sessions.claims.epochs
+    filters, own = node.data_plane.router.filters, node.shard.replica.members._link.node_id
+    epochs = node.shard.claims.epochs
     if epochs != (owned := {int(each.split(b"\0")[1]) for each in keys.get(b"mq:owned:" + own, ())}):
         yield f"has the epochs {epochs}; Redis: {owned}"
     if others := set(map(int, keys.get(b"mq:wills:" + own, ()))) - epochs:
         yield f"has wills of no connection: {others}"
-    for claim in node.sessions.claims:
+    for claim in node.shard.claims:
         for name, options in filters.subscriptions_of(claim.session) if claim.session is not None else ():
             owner = claim.session.owner
             is_limited = owner is not None and claim.session.level == 5 and owner.maximum_packet_size != UNLIMITED

@@ -1,0 +1,309 @@
+"""A shard: one instance of the protocol of deploy/docs/CLUSTER.md, on one Redis primary. A cluster has one.
+
+The primary has the sessions, the groups and the retained messages of the shard, the numbers of its changes, the epochs
+of its claims and its clock. Each node is a member: it has a copy of the state that all nodes know, it serves the
+sessions of its clients, and it judges the other members.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from .._speedups.protocol import close_reasons
+from ..broker import logs
+from ..broker.config.schema import Config
+from ..broker.core.data_plane import DataPlane
+from .commit_replies import CommitReplies
+from .membership.clock import ClusterClock
+from .membership.data_loss import DataLoss
+from .membership.dead_nodes import DeadNodes
+from .membership.description import Description
+from .membership.heartbeat import Heartbeat
+from .membership.inbox import Inbox
+from .membership.joining import Joining
+from .membership.lease import Lease
+from .membership.other_nodes import OtherNodes
+from .membership.reconnection import LinkSteps, Reconnection
+from .message_log import LoggedMessages
+from .peers.members import Members
+from .peers.rpc import Rpc
+from .primary import Primary
+from .redis.durability import Durability, inspect
+from .redis.link import LinkError, LinkLost, ignore
+from .replication.analytics_results import AnalyticsResults
+from .replication.applied_changes import AppliedChanges
+from .replication.barrier import Barrier
+from .replication.changes import Changes
+from .replication.declared_groups import DeclaredGroups
+from .replication.replica import Replica
+from .replication.routes import Routes
+from .replication.snapshot import SnapshotReader
+from .replication.users import Users
+from .sessions.assignments import Assignments
+from .sessions.claim import Claims
+from .sessions.claim_reconciliation import ClaimReconciliation
+from .sessions.damaged_keys import DamagedKeys
+from .sessions.delayed_messages import RedisDelayed
+from .sessions.delayed_wills import RedisWills
+from .sessions.stored_sessions import RedisSessions
+from .sessions.subscribing import ClusterSubscribing
+from .sessions.takeover import TakeOver
+from .sessions.tenant_queues import TenantQueues
+from .sessions.unconfirmed_messages import UnconfirmedMessages
+from .sessions.wills import Wills
+
+LEAVE_SECONDS = 2.0  # that Redis may take for the end of the membership
+
+log = logs.get("flockmq.cluster")
+
+
+class Shard:
+    """This node in a shard.
+
+    The public parts are interfaces of the coordinator. Parts that serve all clients of the node, whatever their shards,
+    are arguments.
+
+    Args:
+        primary: of the shard.
+        plane: of the node.
+        name: of the node in its cluster.
+        routes: of the node.
+        users: the users of the cluster that the node has read.
+        results: the results of analytics jobs that the node has published.
+        logged: the log of messages of the node.
+        loop: of the node.
+    """
+
+    def __init__(
+        self,
+        primary: Primary,
+        plane: DataPlane,
+        *,
+        name: str,
+        routes: Routes,
+        users: Users,
+        results: AnalyticsResults,
+        logged: LoggedMessages,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        link, journal, store = primary.link, primary.journal, primary.store
+        self.primary = primary
+        self.link = link
+        self.membership = primary.membership
+        self.routes = routes
+        self._plane = plane
+        self._name = name
+        self._logged = logged
+
+        # The state that all nodes know.
+        members = Members(plane, link)
+        changes = Changes(plane, members, link.node_id)
+        barrier = Barrier(plane.turn, journal, link)
+        self.replica = Replica(
+            members=members,
+            changes=changes,
+            barrier=barrier,
+            applied=AppliedChanges(link, changes, barrier, loop),
+            reader=SnapshotReader(plane, changes, link),
+            results=results,
+            users=users,
+        )
+
+        # The sessions of this node's clients.
+        self.claims = claims = Claims()
+        journal.group_records.follow_claims(claims.epoch_of)
+        self._wills = Wills(plane, link, journal, claims)
+        self._unconfirmed = UnconfirmedMessages(plane, link, claims)
+        self.owner = TakeOver(
+            plane,
+            link,
+            journal,
+            claims=claims,
+            wills=self._wills,
+            routes=routes,
+            barrier=barrier,
+            unconfirmed=self._unconfirmed,
+        )
+        self.subscribing = ClusterSubscribing(plane, journal, claims, routes, barrier)
+        self.sessions = RedisSessions(plane, link)
+        self.assignments = Assignments(plane, link, claims, journal.group_records, store)
+        damaged = DamagedKeys(claims, self.membership.become_fenced)
+        store.listener = CommitReplies(plane, link, self.replica, self.assignments, damaged)
+        self.groups = DeclaredGroups(plane, link, barrier, store.listener.changed)
+        self.wills = RedisWills(link, members.is_first)
+        self.delayed = RedisDelayed(plane, link, self._wills, members.is_first, loop)
+        self._tenant_queues = TenantQueues(plane.turn, link)
+        self._limit_queues(plane.config)
+
+    def attach(self, lease: Lease, rpc: Rpc) -> None:
+        """Make the parts of the membership, and connect the link with them.
+
+        Args:
+            lease: of the node.
+            rpc: the calls of the node.
+        """
+        plane, link, membership, replica = self._plane, self.link, self.membership, self.replica
+        self._lease = lease
+        self._clock = ClusterClock(self.primary.journal)
+        self._dead_nodes = DeadNodes(link, self._wills, lambda: plane.config.mqtt.session_expiry)
+        self._reconnection = Reconnection(
+            link,
+            membership,
+            address=str(self.primary.address),
+            replica=replica,
+            claims=self.claims,
+            lease=lease,
+            data_loss=DataLoss(replica, self.primary.store, self.owner, self.assignments, self._unconfirmed),
+            steps=self._link_steps(),
+        )
+        description = Description(plane, self._name, replica.changes, self.routes, self.owner, self._reconnection)
+        self._heartbeat = Heartbeat(
+            link,
+            membership,
+            lease=lease,
+            replica=replica,
+            dead_nodes=self._dead_nodes,
+            clock=self._clock,
+            describe=description.fields,
+        )
+        replica.reader.attach(self._heartbeat.send_if_due)
+        self._joining = Joining(
+            link,
+            membership,
+            replica=replica,
+            store=self.primary.store,
+            heartbeat=self._heartbeat,
+            wills=self._wills,
+            logged=self._logged,
+            clock=self._clock,
+        )
+        replica.changes.attach(OtherNodes(link, membership, replica, self.owner, rpc))
+        inbox = Inbox(plane, link, replica, self._handlers(rpc))
+        link.attach(plane.reactor, inbox.receive, inbox.finish, self._reconnection.start, plane.turn.seal_deferred)
+
+    def _link_steps(self) -> LinkSteps:
+        """The parts that have to know about the link, in the order in which they are called."""
+        link, store = self.link, self.primary.store
+        reconciliation = ClaimReconciliation(link, self.claims, self._wills, self.owner)
+        return LinkSteps(
+            lost=(
+                store.stop_flowing,
+                self.owner.link_lost,
+                self._lease.link_lost,
+                self.assignments.suspend,
+            ),
+            back=(
+                self._logged.configure,  # the log is registered before its first entry
+                self.set_clock,  # before deadlines that clients have asked for
+                lambda: store.flow(link.connection, link.applied),  # send the blocks that Redis lacks
+                reconciliation.start,  # after commits that release claims
+                self.replica.users.refresh_all,
+                self.replica.members.confirm_all,
+            ),
+            caught_up=(
+                self.assignments.recover,
+                self.replica.members.forget_departed,
+                self._lease.resume,
+                self._plane.end_turn,
+            ),
+        )
+
+    def _handlers(self, rpc: Rpc) -> dict[bytes, Callable[..., object]]:
+        """The functions for messages about sessions, wills, the clock and calls, of other nodes and of Redis."""
+        claims, assignments = self.claims, self.assignments
+        return {
+            b"taken": self.owner.taken,
+            b"released": self.owner.released,
+            b"adopt": self._wills.publish,
+            b"later": self.delayed.announced,
+            b"clock": self._clock.set,
+            b"kick": lambda client_id: claims.close(client_id, close_reasons.KICKED_BY_OPERATOR),
+            # In Redis the session ends with its connection from now on.
+            b"purge": lambda client_id: claims.close(client_id, close_reasons.PURGED_BY_OPERATOR),
+            b"assigned": assignments.receive,
+            b"given": assignments.receive_given,
+            b"key_free": assignments.key_free,
+            b"key_closed": assignments.key_closed,
+            b"ask": rpc.handle_ask,
+            b"answer": rpc.handle_answer,
+        }
+
+    # ---- life ----
+
+    async def join(self, former_id: bytes) -> None:
+        """Become a member: read the state of the shard, and declare the groups of the configuration.
+
+        Args:
+            former_id: of the node before it was fenced; empty = it was not.
+
+        Raises:
+            Refused, LinkError, LinkLost, OSError, TimeoutError: as `Joining.join`. The membership is over then.
+        """
+        try:
+            await self._joining.join(former_id)
+        finally:
+            if self.membership.joins:
+                self.membership.become_left()
+                self.link.hang_up()
+        self.configure(self._plane.config)
+        await self.groups.declare_all(self._plane.config.shared.groups)
+
+    def configure(self, config: Config) -> None:
+        """Apply the limits of a configuration."""
+        self._limit_queues(config)
+        self.assignments.configure(config)
+
+    def _limit_queues(self, config: Config) -> None:
+        limits = config.limits
+        drop_oldest = limits.queue_policy == "drop-old"
+        self.primary.store.limit_queues(limits.max_queued_messages, limits.max_queued_bytes, drop_oldest=drop_oldest)
+
+    def tick(self, now: float) -> bool:
+        """A quarter of a second has passed, and the link carries calls. Hang up if Redis does not answer.
+
+        Args:
+            now: monotonic.
+
+        Returns:
+            Whether Redis answers.
+        """
+        if self.link.silent_for > min(self._plane.config.cluster.timeout, self._lease.seconds / 2):
+            log.error("Redis does not answer", seconds=round(self.link.silent_for, 1))
+            self.link.hang_up()
+            return False
+        self._heartbeat.tick(now)
+        self._dead_nodes.tick(now)
+        self.routes.tick(now)
+        self.delayed.tick(now)
+        self._tenant_queues.tick(now)
+        self.replica.members.resume_held(now)
+        return True
+
+    def set_clock(self) -> None:
+        """Bring the clock of the shard up to date for all calls that follow."""
+        self._clock.advance(self.link)
+
+    def announce_end(self) -> None:
+        """The node is drained: its clients come to other members. Changes nothing if it was declared dead."""
+        if self.link.connected:
+            self.link.function(ignore, "leaving")
+
+    async def leave(self) -> None:
+        """End the membership; all records that the node could store are stored."""
+        self._reconnection.stop()
+        if self.membership.is_member:
+            self.membership.become_leaving()
+            with contextlib.suppress(LinkLost, LinkError, TimeoutError):
+                await asyncio.wait_for(self.link.ask_function("leave"), LEAVE_SECONDS)
+        if not self.membership.is_over:
+            self.membership.become_left()
+
+    async def inspect(self) -> Durability:
+        """The durability of the primary. Raises redis.RedisError and others: the primary does not reply."""
+        config, client = self._plane.config, self.primary.address.async_client()
+        try:
+            return await inspect(
+                client, config.cluster.replicas, config.limits.max_packet_size, in_slot=bool(self.link.keys.tag)
+            )
+        finally:
+            await client.aclose()
