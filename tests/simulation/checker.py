@@ -13,8 +13,9 @@
 | I6 | G6: wills |
 | I7, G7 | G7: retained messages |
 | I9 | G13: one subscriber |
-| G9 | the state of a node is freed when it rejoins, or is killed: `cluster.py` finds it |
-| L1 | all clients are served again after the faults, and all nodes have a link: `cluster.py` finds it |
+| S5 | a Redis has keys of its clusters only |
+| G9 | the state of a node is freed when it rejoins, or is killed: `run.py` finds it |
+| L1 | all clients are served again after the faults, and all nodes have a link: `run.py`, `cluster.py` find it |
 | L2 | before the first fault all CONNECTs are answered at once: `cluster.py` finds it |
 | L3 | no node rejoins for a loss of data that Redis has not had: `cluster.py` finds it |
 | R1 | each node has what Redis has: members, routes, subscriptions, epochs, wills, rooms: `replicated.py` finds it |
@@ -23,6 +24,7 @@
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Mapping
 
 from flockmq.broker.core.session_expiry import NEVER
 from flockmq.cluster.redis.packed_session import RARE, PackedSession, size_of
@@ -31,6 +33,7 @@ from flockmq.loadtest.prove.history import Acknowledged, Connecting, Ended, Even
 from tests.harness.stored_sessions import queue_of, sessions_in
 from tests.simulation.clients import TimedHistory
 from tests.simulation.clock import NS
+from tests.simulation.cluster_keys import prefix_in
 from tests.simulation.losses import Excuses
 from tests.simulation.redis_types import Hash
 from tests.simulation.timed import PREFIX, served
@@ -188,7 +191,7 @@ def late(history: TimedHistory, workers: set[str], first_fault: int) -> list[str
     return found
 
 
-def left_over(keys: dict[bytes, object], expired: set[str]) -> list[str]:
+def left_over(keys: Mapping[bytes, object], expired: set[str]) -> list[str]:
     """S1: keys of Redis that should be gone.
 
     Args:
@@ -204,7 +207,12 @@ def left_over(keys: dict[bytes, object], expired: set[str]) -> list[str]:
     return [f"S1 {key.decode()} is left" for key in sorted(found)]
 
 
-def miscounted(keys: dict[bytes, object]) -> list[str]:
+def strange(keys: Iterable[bytes], prefixes: Container[bytes]) -> list[str]:
+    """S5: keys of a Redis that belong to none of its clusters, which have these prefixes."""
+    return [f"S5 {key.decode()} is there" for key in sorted(keys) if prefix_in(key) not in prefixes]
+
+
+def miscounted(keys: Mapping[bytes, object]) -> list[str]:
     """S2: sessions and groups that count other bytes than their messages in Redis have. `keys`: all."""
     found = []
     for client_id, session in sessions_in(keys).items():
@@ -223,7 +231,7 @@ def miscounted(keys: dict[bytes, object]) -> list[str]:
     return found
 
 
-def miscounted_in_session(client_id: bytes, session: PackedSession, keys: dict[bytes, object]) -> list[str]:
+def miscounted_in_session(client_id: bytes, session: PackedSession, keys: Mapping[bytes, object]) -> list[str]:
     """S2: wrong counts of a session: of its marks, and of the messages that may have been sent."""
     name, marks, queue = client_id.decode(), keys.get(b"mq:st:" + client_id, {}), queue_of(client_id, session, keys)
     assert isinstance(marks, dict)
@@ -243,7 +251,7 @@ def miscounted_in_session(client_id: bytes, session: PackedSession, keys: dict[b
     return found
 
 
-def misplaced(keys: dict[bytes, object]) -> list[str]:
+def misplaced(keys: Mapping[bytes, object]) -> list[str]:
     """S4: sessions without a connection that do not wait for their end, or wait twice. `keys`: all."""
     found = []
     waiting = Counter(
@@ -259,7 +267,7 @@ def misplaced(keys: dict[bytes, object]) -> list[str]:
     return found + [f"S4 {client_id.decode()} waits for its end, and has ended" for client_id in sorted(gone)]
 
 
-def miscounted_for(tenant: bytes, keys: dict[bytes, object]) -> str:
+def miscounted_for(tenant: bytes, keys: Mapping[bytes, object]) -> str:
     """S2: the bytes in the queues of a tenant, if Redis has another sum; empty: it is right. `tenant`: its prefix."""
     hashes = {key: fields for key, fields in keys.items() if tenant and isinstance(fields, Hash)}
     queues = [

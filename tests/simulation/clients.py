@@ -35,17 +35,19 @@ class TimedHistory(History):
 
     Args:
         world: of the run.
+        label: before the names of clients in the story.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, label: str = "") -> None:
         super().__init__()
         self._world = world
+        self._label = label
         self.times: list[int] = []
 
     def add(self, event: Event) -> None:
         super().add(event)
         self.times.append(self._world.now)
-        self._world.story.detail(self._world.now, event.client, lambda: shown(event))
+        self._world.story.detail(self._world.now, self._label + event.client, lambda: shown(event))
 
 
 class Wire:
@@ -102,6 +104,8 @@ class SimulatedBroker:
     is_lost: Callable[[int, int], bool] = lambda since, until: False
     # Called with a client id and the time of the CONNECT when CONNACK has come, or the client has given up.
     on_waited: Callable[[str, int], object] = lambda client_id, since: None
+    label: str = ""  # before the names of nodes and clients: their hosts
+    first: int = 0  # before the number of the first connection of a client: the wills of clusters differ
 
 
 @dataclass
@@ -121,7 +125,7 @@ class SimulatedClient(RecordedClient):
     """A client.
 
     Args:
-        client_id: its id, and the name of its host.
+        client_id: its id; its host has the label of the cluster before it.
         broker: to connect to.
         history: of the run.
         habits: of the client.
@@ -154,7 +158,8 @@ class SimulatedClient(RecordedClient):
         self._left_at = 0  # nanosecond of the last DISCONNECT
         self.lives: list[Life] = []  # its connections, if its wills are delayed
         self.has_vanished = False
-        self._attempts = 0
+        self._label = broker.label
+        self._attempts = broker.first
         self._seen_at = 0
         self._will: bytes | None = None
         self.accepted = False
@@ -173,7 +178,8 @@ class SimulatedClient(RecordedClient):
         self._attempts += 1
         attempt = self._trying = self._attempts
         name = node or self._rng.choice(sorted(self._ports))
-        self._network.open(self.client_id, name, lambda connection: self._arrived(name, attempt, connection))
+        host, target = self._label + self.client_id, self._label + name
+        self._network.open(host, target, lambda connection: self._arrived(name, attempt, connection))
         if self._gives_up:
             self._world.after(PATIENCE, self._give_up, attempt)
 

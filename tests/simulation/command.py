@@ -6,11 +6,12 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 
-from tests.simulation.cluster import Result, Run
 from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import ALL, MUTATIONS
 from tests.simulation.plan import Plan
+from tests.simulation.run import Result, Run
 from tests.simulation.seeds import PLANS, plan_of, varied
+from tests.simulation.several import several_of
 from tests.simulation.shrink import rules_of, shrink
 
 PROGRESS = 500  # seeds between lines about the progress
@@ -23,6 +24,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", default="", metavar="A..B", help="run these seeds; print the failing ones")
     parser.add_argument("--seconds", type=float, default=0.0, help="begin no run after so many seconds")
     parser.add_argument("--plan", default="", help="run a plan with this name (regressions.py, meetings.py)")
+    parser.add_argument("--several", action="store_true", help="run two or three clusters side by side (several.py)")
     parser.add_argument("--mutation", default="", help="break the product in this way (mutations.py)")
     parser.add_argument(
         "--mutations", type=int, default=0, metavar="N", help="find all mutations, or one, within N seeds each"
@@ -60,7 +62,8 @@ def find_mutations(wanted: "tuple[Mutation, ...] | list[Mutation]", most: int) -
         plan = PLANS.get(mutation.plan or mutation.name)
         while seed < most and (result is None or not result.findings):
             seed += 1
-            result = run_plan(varied(plan, seed) if plan else plan_of(seed), mutation)
+            made = several_of(seed) if mutation.needs_several else plan_of(seed)
+            result = run_plan(varied(plan, seed) if plan else made, mutation)
         rules = sorted(rules_of(result.findings)) if result is not None else []
         missed += not rules
         found = (str(seed) + "\\*" * (plan is not None)) if rules else f"more than {most}"
@@ -80,11 +83,12 @@ def run_seeds(options: argparse.Namespace) -> int:
     def run(plan: Plan) -> Result:
         return run_plan(plan, mutation, detailed=options.detailed)
 
+    plan_of_seed = several_of if options.several else plan_of
     began, done, failing, virtual = true_time(), 0, 0, 0.0
     for seed in seeds:
         if options.seconds and true_time() - began > options.seconds:
             break
-        result = run(replace(PLANS[options.plan], seed=seed) if options.plan else plan_of(seed))
+        result = run(replace(PLANS[options.plan], seed=seed) if options.plan else plan_of_seed(seed))
         done, virtual = done + 1, virtual + result.seconds
         if done % PROGRESS == 0:
             print(f"{done} seeds, up to {seed}", file=sys.stderr, flush=True)
@@ -96,7 +100,7 @@ def run_seeds(options: argparse.Namespace) -> int:
             print("".join(f"    {finding}\n" for finding in result.findings[:20]), end="", flush=True)
             if options.shrink:
                 result = shrink(result, run)
-                print(f"shrunk: {sum(step.kind != 'nothing' for step in result.plan.steps)} steps are left")
+                print(f"shrunk: {sum(step.kind != 'nothing' for step in result.plan.all_steps)} steps are left")
         if options.seed is not None or (result.findings and options.shrink):
             print_story(result)
         if result.findings and not options.keep_going:
@@ -114,9 +118,10 @@ def true_time() -> float:
 def print_story(result: Result) -> None:
     """The plan, the story and the findings of a run."""
     print("the plan:")
-    for step in result.plan.steps:
-        if step.kind != "nothing":
-            print(f"    {step}")
+    for number, plan in enumerate(result.plan.clusters):
+        for step in plan.steps:
+            if step.kind != "nothing":
+                print(f"    {f'p{number}: ' if number else ''}{step}")
     print("the story:")
     for line in result.lines:
         print(f"    {line}")

@@ -6,10 +6,12 @@ from tests.simulation.clients import SimulatedClient
 from tests.simulation.network import Direction, Network
 from tests.simulation.nodes import SimulatedNode
 from tests.simulation.plan import Step
-from tests.simulation.redis_server import LastCommand, RedisServer
+from tests.simulation.redis_client import LastCommand
+from tests.simulation.redis_server import RedisServer
 from tests.simulation.timed import PREFIX
-from tests.simulation.world import FOREVER, MILLI, World
+from tests.simulation.world import MILLI, World
 
+REDIS = "redis"  # in steps: the host of the cluster's Redis
 WINDOW = 20  # unacknowledged messages of a publisher
 # Steps that are no fault of the cluster: each client gets its service all the while.
 OF_CLIENTS = {
@@ -33,20 +35,18 @@ OF_CLIENTS = {
 }
 
 
-def _links_of(node: str) -> bytes:
-    """Beginning of the names of a node's connections to Redis."""
-    return b"flockmq-%b-" % node.encode()
-
-
 class Actions:
     """Does the steps.
 
     Args:
         world: of the run.
         network: of the run.
-        redis: of the run.
+        redis: of the cluster.
         nodes: by name.
         clients: by name.
+        label: before the names of the cluster's hosts.
+        first: before the number of the first message.
+        everywhere: the actions of all clusters of the run.
     """
 
     def __init__(
@@ -56,6 +56,10 @@ class Actions:
         redis: RedisServer,
         nodes: dict[str, SimulatedNode],
         clients: dict[str, SimulatedClient],
+        *,
+        label: str = "",
+        first: int = 0,
+        everywhere: "list[Actions]",
     ) -> None:
         self._world = world
         self._network = network
@@ -64,21 +68,23 @@ class Actions:
         self._clients = clients
         self._ends: list[Callable[[], object]] = []  # of faults that go on
         self._stalled: list[Direction] = []
-        self._count = 0
+        self._label = label
+        self._everywhere = everywhere
+        self._count = first
         self.published = 0
-        self.first_fault = FOREVER  # nanosecond
 
     def do(self, step: Step) -> None:
         """Do a step."""
         if step.kind not in ("publish", "nothing"):
-            self._world.story.tell(self._world.now, "plan", f"{step.kind} {' '.join(map(str, step.arguments))}")
+            text = f"{step.kind} {' '.join(map(str, step.arguments))}"
+            self._world.story.tell(self._world.now, f"{self._label}plan", text)
         if step.kind not in OF_CLIENTS:
-            self.first_fault = min(self.first_fault, self._world.now)
+            self._redis.first_fault = min(self._redis.first_fault, self._world.now)
         getattr(self, step.kind)(*step.arguments)
 
     def heal(self) -> None:
         """End all faults; start the nodes that are dead."""
-        self._world.story.tell(self._world.now, "plan", "all faults end")
+        self._world.story.tell(self._world.now, f"{self._label}plan", "all faults end")
         for end in list(self._ends):
             end()
         self._redis.end_with(None)
@@ -95,7 +101,15 @@ class Actions:
         def then() -> None:
             self._world.after(0, self.do, Step(0, kind, arguments))  # not within the command
 
-        self._redis.end_with(LastCommand(_links_of(name), word.encode(), number, ends=False, then=then))
+        self._redis.end_with(LastCommand(self._links_of(name), word.encode(), number, ends=False, then=then))
+
+    def _links_of(self, node: str) -> bytes:
+        """Beginning of the names of a node's connections to Redis."""
+        return f"flockmq-{self._label}{node}-".encode()
+
+    def _host(self, name: str) -> str:
+        """The host of a node, of a client, or of the cluster's Redis."""
+        return self._redis.host if name == REDIS else self._label + name
 
     def _until(self, milliseconds: int, end: Callable[[], object]) -> None:
         def ends() -> None:
@@ -213,7 +227,7 @@ class Actions:
         Redis executes this command, or gets only a part of it; it gets nothing that follows.
         """
         node = self._clients[client].node
-        name = _links_of(node)
+        name = self._links_of(node)
         last = LastCommand(name, word.encode(), number, executes, replies=False, then=lambda: self._later_kill(node))
         self._redis.end_with(last)
         self._until(milliseconds + 500, self._nodes[node].start_if_down)
@@ -246,12 +260,13 @@ class Actions:
 
     def step_clock(self, host: str, milliseconds: int) -> None:
         """The wall clock of a machine is set."""
-        self._world.step_clock(host, milliseconds * MILLI)
+        self._world.step_clock(self._host(host), milliseconds * MILLI)
 
     # ---- network ----
 
     def cut(self, a: str, b: str, ways: str, milliseconds: int) -> None:
         """Nothing passes between two hosts, in both ways or in one."""
+        a, b = self._host(a), self._host(b)
         paths = [(a, b)] * (ways != "back") + [(b, a)] * (ways != "there")
         for path in paths:
             self._network.cut(*path)
@@ -259,16 +274,17 @@ class Actions:
 
     def cut_node_of(self, client: str, ways: str, milliseconds: int) -> None:
         """Nothing passes between the node of a client and Redis, in both ways or in one."""
-        self.cut(self._clients[client].node, "redis", ways, milliseconds)
+        self.cut(self._clients[client].node, REDIS, ways, milliseconds)
 
     def slow(self, host: str, factor: int, milliseconds: int) -> None:
         """A host's network is slow."""
+        host = self._host(host)
         self._network.factor[host] = factor
         self._until(milliseconds, lambda: self._network.factor.pop(host, None))
 
     def stall_link(self, name: str, milliseconds: int) -> None:
         """A node's bytes over its connections of now to Redis are late: packets were lost, and are sent again."""
-        inputs = [each.input for each in self._redis.clients.values() if each.name.startswith(_links_of(name))]
+        inputs = [each.input for each in self._redis.clients.values() if each.name.startswith(self._links_of(name))]
         for each in inputs:
             each.stall()
         self._stalled += inputs
@@ -282,17 +298,17 @@ class Actions:
     def reset_link(self, name: str) -> None:
         """The connections of a node to Redis are reset."""
         for client in list(self._redis.clients.values()):
-            if client.name.startswith(_links_of(name)):
+            if client.name.startswith(self._links_of(name)):
                 self._redis.reset(client)
 
     def end_link_with(self, name: str, word: str, number: int) -> None:
         """The link of a node ends with the reply to the n-th command that has this word."""
-        self._redis.end_with(LastCommand(_links_of(name), word.encode(), number))
+        self._redis.end_with(LastCommand(self._links_of(name), word.encode(), number))
 
     def lose_reply(self, client: str, word: str, number: int) -> None:
         """The link of a client's node is reset before the reply to the n-th command that has this word."""
         node = self._clients[client].node
-        self._redis.end_with(LastCommand(_links_of(node), word.encode(), number, replies=False))
+        self._redis.end_with(LastCommand(self._links_of(node), word.encode(), number, replies=False))
 
     def reset_link_twice(self, name: str, number: int) -> None:
         """The link of a node is reset, and the next one ends with the n-th reply: within the repair, or after it."""
@@ -337,3 +353,8 @@ class Actions:
     def accept(self) -> None:
         """It accepts calls that write again."""
         self._redis.refuse("")
+
+    def at_all_servers(self, kind: str, *arguments: object) -> None:
+        """Do a step of Redis at the servers of all clusters."""
+        for actions in self._everywhere:
+            actions.do(Step(0, kind, arguments))

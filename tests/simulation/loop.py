@@ -17,10 +17,9 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 from tests.simulation.clock import NS
-from tests.simulation.world import MICRO, MILLI, Event, World
+from tests.simulation.world import FIRST_REDIS, MICRO, MILLI, Event, World
 
 ITERATION = 60 * MICRO  # typical time until an iteration begins
-REDIS = "redis"  # the host of all that is no node's loop, as far as it asks for the time
 SLOW_ITERATION = 15 * MILLI  # another process has the core
 
 
@@ -30,8 +29,8 @@ class Dialer(Protocol):
     async def connect(self, loop: "NodeLoop", make: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
         """A transport and its protocol. Raises OSError."""
 
-    async def connect_socket(self, loop: "NodeLoop", which: socket.socket) -> None:
-        """Connect a socket. Raises OSError."""
+    async def connect_socket(self, loop: "NodeLoop", which: socket.socket, host: str) -> None:
+        """Connect a socket to a host. Raises OSError."""
 
 
 class NodeLoop(asyncio.AbstractEventLoop):
@@ -92,7 +91,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         try:
             self._run_once()
         finally:
-            self._world.act_as(REDIS)
+            self._world.act_as(FIRST_REDIS)
             events._set_running_loop(None)
             self._running = False
         if self.dead:
@@ -207,10 +206,10 @@ class NodeLoop(asyncio.AbstractEventLoop):
         return await self._dialer.connect(self, protocol_factory, host, port)
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
-        return [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", "")]
+        return [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", host)]
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
-        await self._dialer.connect_socket(self, sock)
+        await self._dialer.connect_socket(self, sock, address)
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":  # type: ignore[override]
         future = self.create_future()

@@ -9,7 +9,7 @@ subscriptions are kept all the same (CLUSTERING.md, What an acknowledgement mean
 import re
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -55,7 +55,7 @@ class Loss:
     kept: frozenset[bytes]
 
 
-def payloads(keys: dict[bytes, Any]) -> frozenset[bytes]:
+def payloads(keys: Mapping[bytes, Any]) -> frozenset[bytes]:
     """The payloads of the messages in Redis that are not done."""
     found = set()
     for key, value in keys.items():

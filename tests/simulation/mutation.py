@@ -22,6 +22,7 @@ class Mutation:
         lua: pairs of a text of the library and its replacement; each stands there once.
         methods: class, name of the method, and a function that makes its replacement from it.
         plan: name of the plan that finds it (seeds.PLANS); empty: its own name, if that is one.
+        needs_several: only runs of several clusters find it.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Mutation:
     lua: tuple[tuple[str, str], ...] = ()
     methods: tuple[tuple[type, str, Callable[[Any], Any]], ...] = field(default=())
     plan: str = ""
+    needs_several: bool = False
 
     def change(self, code: bytes) -> bytes:
         """The library with the fault."""

@@ -23,6 +23,7 @@ from flockmq.cluster.sessions.takeover import TakeOver
 from flockmq.cluster.sessions.unconfirmed_messages import UnconfirmedMessages
 from flockmq.cluster.sessions.wills import Wills
 from tests.simulation import broken_methods as broken
+from tests.simulation.mixed_clusters import MIXED_CLUSTERS
 from tests.simulation.mutation import Mutation
 from tests.simulation.put_back import PUT_BACK
 
@@ -740,5 +741,6 @@ ALL = (
         lua=((" and not earlier.may_have_sent(job.prefix, session.waits)\n", "\n"),),
     ),
     *PUT_BACK,
+    *MIXED_CLUSTERS,
 )
 MUTATIONS = {mutation.name: mutation for mutation in ALL}

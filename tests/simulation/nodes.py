@@ -7,10 +7,11 @@ the node's packets are taken after each iteration of its loop. So only the loop 
 import select
 import socket
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from flockmq.broker.config.load import load
 from flockmq.broker.config.schema import Config
@@ -23,7 +24,6 @@ from tests.simulation.transport import RedisDialer
 from tests.simulation.world import MILLI, World
 
 SETTINGS: dict[str, str] = {
-    "cluster.redis": "redis://redis:6379",
     "cluster.lease": "2",
     "cluster.timeout": "1",
     "http.listen": "",
@@ -128,11 +128,13 @@ def _dropped_by(node: Node) -> int:
 
 @dataclass
 class Surroundings:
-    """All that the nodes of a run share."""
+    """All that the nodes of a cluster share."""
 
     world: World
     network: Network
-    redis: RedisServer
+    servers: Mapping[str, RedisServer]  # of the run, by host
+    keys: Callable[[], Mapping[bytes, Any]]  # returns the keys of the cluster
+    label: str  # before the names of the hosts of the cluster
     folder: Path  # for their sockets
     clean: set[str]  # ids of the clients with clean sessions
     settings: dict[str, str]  # keys of their configuration, besides `SETTINGS`
@@ -147,22 +149,24 @@ class SimulatedNode:
     """One node, and its processes one after the other.
 
     Args:
-        name: of the node, and of its host.
+        name: of the node; its host has the label of the cluster before it.
         around: of all nodes.
     """
 
     def __init__(self, name: str, around: Surroundings) -> None:
         self.world = around.world
         self._network = around.network
-        self._redis = around.redis
+        self._servers = around.servers
+        self._keys = around.keys
         self._admissions = around.admissions
         self._admitted = around.admitted
         self._clean = around.clean
         self._on_finding = around.on_finding
         self._sockets_of = around.sockets_of
         self.name = name
-        self.path = str(around.folder / f"{name}.sock")
-        own = {"cluster.node_name": name, "listen": [f"unix:{self.path}"]}
+        self.host = around.label + name
+        self.path = str(around.folder / f"{self.host}.sock")
+        own = {"cluster.node_name": self.host, "listen": [f"unix:{self.path}"]}
         self.config: Config = load({**SETTINGS, **around.settings, **own}, env={})
         self.starts = 0
         self.troubles = 0  # reasons for which it may have closed connections: starts, stops, errors in its log
@@ -221,8 +225,8 @@ class SimulatedNode:
         self.is_away = False
         self._up = True
         self._cut, self._writes_left, self._ended = False, 0, False
-        self.dialer = RedisDialer(self._network, self._redis, self.name, self._may_write)
-        self.loop = NodeLoop(self.world, self.name, self.dialer, self._left, self._failed)
+        self.dialer = RedisDialer(self._network, self._servers, self.host, self._may_write)
+        self.loop = NodeLoop(self.world, self.host, self.dialer, self._left, self._failed)
         self.loop.create_task(self._main())
 
     async def _main(self) -> None:
@@ -310,7 +314,7 @@ class SimulatedNode:
         return not self._cut
 
     def _tell(self, text: str) -> None:
-        self.world.story.tell(self.world.now, self.name, text)
+        self.world.story.tell(self.world.now, self.host, text)
 
     def _failed(self, text: str) -> None:
         self._on_finding(f"E0 internal error at {self.name}: {text}")
@@ -371,7 +375,7 @@ class SimulatedNode:
 
     def _is_member(self) -> bool:
         """Whether it has not been declared dead, or lost by Redis."""
-        members = self._redis.keys.get(b"mq:nodes")
+        members = self._keys().get(b"mq:nodes")
         return self.node is not None and members is not None and self.node.coordinator.nodes.node_id.encode() in members
 
     def _renumber(self, earlier: ClientSocket) -> None:

@@ -87,11 +87,41 @@ class Plan:
     tenant: str = ""  # of all clients; empty: none
     limits: Limits = NO_LIMITS
     is_ordered: bool = False  # the group is declared, with the order `publisher`
+    server: int = 0  # the number of the Redis with the keys of the cluster
+    beside: tuple["Plan", ...] = ()  # the plans of the other clusters of the run
+
+    @property
+    def clusters(self) -> tuple["Plan", ...]:
+        """The plan of each cluster of the run."""
+        return (self, *self.beside)
+
+    @property
+    def all_steps(self) -> tuple[Step, ...]:
+        """The steps of all clusters."""
+        return tuple(step for plan in self.clusters for step in plan.steps)
+
+    @property
+    def all_faults(self) -> frozenset[int]:
+        """The places of the faults among them."""
+        found, before = set(), 0
+        for plan in self.clusters:
+            found |= {before + place for place in plan.faults}
+            before += len(plan.steps)
+        return frozenset(found)
+
+    def sets_clock(self, server: int) -> bool:
+        """Whether a step of a cluster sets the wall clock of a Redis."""
+        steps = (step for plan in self.clusters if plan.server == server for step in plan.steps)
+        return any(step.kind == "step_clock" and "redis" in step.arguments for step in steps)
 
     def without(self, places: set[int]) -> "Plan":
-        """The plan without some steps, which become nothing, so that the others keep their places."""
+        """The plan without some of all steps, which become nothing, so that the others keep their places."""
         steps = tuple(replace(step, kind="nothing") if i in places else step for i, step in enumerate(self.steps))
-        return replace(self, steps=steps)
+        beside, before = [], len(steps)
+        for plan in self.beside:
+            beside.append(plan.without({place - before for place in places}))
+            before += len(plan.steps)
+        return replace(self, steps=steps, beside=tuple(beside))
 
 
 def make_plan(seed: int) -> Plan:

@@ -6,22 +6,18 @@ time: the replica has the data of then.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
-
-import hiredis
 
 from flockmq._speedups.base.msgpack import unpack
 from flockmq.cluster.redis.calls import CALLS, NOTIFICATIONS
 from flockmq.cluster.redis.kinds import Outcomes
-from tests.simulation.network import Connection, Direction
+from tests.simulation.network import Connection
+from tests.simulation.redis_client import Client, LastCommand, Watcher
 from tests.simulation.redis_lua import Library
 from tests.simulation.redis_types import OK, Keyspace, RedisError, Reply, Status
-from tests.simulation.world import MILLI, World
+from tests.simulation.resp import encode, encode_push
+from tests.simulation.world import FIRST_REDIS, FOREVER, MILLI, World
 
-HOST = "redis"
-INCOMPLETE = object()
 INFO = (
     b"redis_version:7.2.0\r\nredis_mode:standalone\r\nrole:master\r\nconnected_slaves:0\r\naof_enabled:1\r\n"
     b"aof_last_rewrite_time_sec:0\r\naof_rewrite_in_progress:0\r\naof_rewrite_scheduled:0\r\nmaxmemory:0\r\n"
@@ -44,110 +40,21 @@ MAPS = (b"HELLO", b"HGETALL", b"CONFIG")  # commands whose reply is a map in RES
 NOTIFICATION = Outcomes(NOTIFICATIONS)
 
 
-class Client:
-    """One connection, at the side of Redis."""
-
-    def __init__(self, server: "RedisServer", number: int, connection: Connection) -> None:
-        self.number = number
-        self.name = b""
-        self.version = 2  # of RESP
-        self.channels: dict[bytes, None] = {}
-        self.skips = False  # the reply to the next command: CLIENT REPLY SKIP
-        self.waits = False  # WAIT: no command is executed before its reply
-        self.output = bytearray()
-        self.claims: list[tuple[bytes, bytes]] = []  # node and client of the claims whose replies are in the output
-        self._server = server
-        self._reader = hiredis.Reader(notEnoughData=INCOMPLETE)
-        self.direction: Direction = connection.to_a
-        connection.to_b.end = self
-        self.input: Direction = connection.to_b
-
-    def receive(self, data: bytes) -> None:
-        self._server.received(self, data)
-
-    def ended(self, *, reset: bool) -> None:
-        self._server.ended(self, reset=reset)
-
-    def feed(self, data: bytes) -> None:
-        """Execute the commands of these bytes."""
-        self._reader.feed(data)
-        self.go_on()
-
-    def go_on(self) -> None:
-        """Execute the commands that have arrived."""
-        while not self.waits and self.number in self._server.clients:
-            if (command := self._reader.gets()) is INCOMPLETE:
-                return
-            self._server.execute(self, command)
-
-    def flush(self) -> None:
-        """Send what has been written."""
-        if self.output:
-            self.direction.send(bytes(self.output))
-            self.output.clear()
-            for claim in self.claims:
-                self.direction.when_arrived(partial(self._server.on_claimed, *claim))
-            self.claims.clear()
-
-    def leave(self) -> None:
-        """End the connection with the last written bytes."""
-        self.input.discard()
-        self.direction.finish()
-
-    def close(self) -> None:
-        """End the connection from this side."""
-        self.input.discard()
-        self.direction.send(True)
-
-
-@dataclass
-class LastCommand:
-    """The command with which a connection ends: the n-th with a word, or the n-th of all.
-
-    Attributes:
-        name: of the connection begins so.
-        word: name of the command, or an argument; empty: any command.
-        number: from 1; it is counted down.
-        executes: whether it is executed.
-        replies: whether its reply arrives, in one piece with the end; if not, the connection is reset.
-        ends: whether the connection ends with it at all.
-        then: called when it is executed, and the connection has ended.
-    """
-
-    name: bytes
-    word: bytes
-    number: int
-    executes: bool = True
-    replies: bool = True
-    ends: bool = True
-    then: Callable[[], object] = bool
-
-    def is_reached(self, name: bytes, command: list[bytes]) -> bool:
-        """Count a command of a connection with this name. Returns whether it is the last one."""
-        if name.startswith(self.name) and (not self.word or self.word in command):
-            self.number -= 1
-            return not self.number
-        return False
-
-
 class RedisServer:
     """The process.
 
     Args:
         world: of the run.
+        host: its name.
         change: changes the code of the library before it is loaded: a mutation.
-        on_loss: called when it has lost data, with the nanosecond from which on all is lost, and the keys of then.
     """
 
-    def __init__(
-        self,
-        world: World,
-        change: Callable[[bytes], bytes] = bytes,
-        on_loss: Callable[[int, dict[bytes, Any]], object] = lambda since, keys: None,
-    ) -> None:
+    def __init__(self, world: World, host: str, change: Callable[[bytes], bytes] = bytes) -> None:
+        self.host = host
+        self.watchers: dict[bytes, Watcher] = {}  # by the prefix of their cluster
+        self.first_fault = FOREVER  # nanosecond of the first fault of a cluster whose keys it has
         self._world = world
         self._change = change
-        self._on_loss = on_loss
         self._kept: tuple[dict[bytes, Any], dict[bytes, float]] | None = None  # the data that outlive it; None: all
         self._kept_at = 0
         self.deaths: list[int] = []  # nanoseconds at which it was killed
@@ -159,9 +66,6 @@ class RedisServer:
         self._count = 0
         self._frozen: list[tuple[Client, bytes]] | None = None  # input that waits; empty: the end of the connection
         self.clients: dict[int, Client] = {}
-        self.on_claimed: Callable[[bytes, bytes], object] = lambda node, client_id: None  # the reply has arrived
-        self.on_calling: Callable[[bytes, dict[bytes, Any]], object] = lambda function, keys: None
-        self.on_called: Callable[[bytes, Reply, dict[bytes, Any]], object] = lambda function, reply, keys: None
         self.executed = 0
         self.running = True
 
@@ -178,7 +82,7 @@ class RedisServer:
         Args:
             silently: its machine has died, so connections to it stay open without a reply.
         """
-        self._world.story.tell(self._world.now, HOST, "is killed")
+        self._world.story.tell(self._world.now, self.host, "is killed")
         self.deaths.append(self._world.now)
         self.running = False
         self._frozen = None
@@ -193,12 +97,13 @@ class RedisServer:
         self.clients.clear()
         if self._kept is not None:
             kept, self._kept = self._kept, None
-            self._on_loss(self._kept_at, kept[0])
+            for watcher in self.watchers.values():
+                watcher.lost(self._kept_at, kept[0])
             self._keyspace.restore(kept)
 
     def start(self) -> None:
         """Start after `kill`, with the data of before, or of its replica."""
-        self._world.story.tell(self._world.now, HOST, "starts")
+        self._world.story.tell(self._world.now, self.host, "starts")
         self.running = True
         if self._library is not None:  # variables of Lua end with the process
             self._load()
@@ -206,7 +111,7 @@ class RedisServer:
     def keep(self) -> None:
         """From now on nothing outlives the process: its disk is behind, and so is its replica."""
         if self.running and self._kept is None:
-            self._world.story.tell(self._world.now, HOST, "keeps nothing from now on")
+            self._world.story.tell(self._world.now, self.host, "keeps nothing from now on")
             self._kept, self._kept_at = self._keyspace.copied(), self._world.now
 
     def keep_nothing(self) -> None:
@@ -216,32 +121,32 @@ class RedisServer:
 
     def refuse(self, why: str) -> None:
         """Refuse calls that write, for a reason of `REFUSALS`; empty: accept them again."""
-        self._world.story.tell(self._world.now, HOST, f"refuses writes: {why}" if why else "accepts writes again")
+        self._world.story.tell(self._world.now, self.host, f"refuses writes: {why}" if why else "accepts writes again")
         self._refusal = why
 
     def freeze(self) -> None:
         """Stand still."""
-        self._world.story.tell(self._world.now, HOST, "stands still")
+        self._world.story.tell(self._world.now, self.host, "stands still")
         if self._frozen is None:
             self._frozen = []
 
     def thaw(self) -> None:
         """Go on."""
-        self._world.story.tell(self._world.now, HOST, "goes on")
+        self._world.story.tell(self._world.now, self.host, "goes on")
         waiting, self._frozen = self._frozen, None
         for client, data in waiting or ():
             self.received(client, data)
 
-    def end_with(self, last: "LastCommand | None") -> None:
+    def end_with(self, last: LastCommand | None) -> None:
         """End a connection with a command; None: end none."""
         self._last = last
 
-    def _end(self, client: Client, last: "LastCommand") -> None:
+    def _end(self, client: Client, last: LastCommand) -> None:
         self._last = None
         if not last.ends:
             last.then()
             return
-        self._world.story.tell(self._world.now, HOST, f"ends the link of {client.name.decode()}")
+        self._world.story.tell(self._world.now, self.host, f"ends the link of {client.name.decode()}")
         del self.clients[client.number]
         if last.replies:
             client.flush()
@@ -292,7 +197,11 @@ class RedisServer:
         is_last = last is not None and last.is_reached(client.name, command)
         if last is None or not is_last or last.executes:
             self.executed += 1
+            if self.host != FIRST_REDIS:
+                self._world.act_as(self.host)
             self._execute(client, command)
+            if self.host != FIRST_REDIS:
+                self._world.act_as(FIRST_REDIS)
         if last is not None and is_last and client.number in self.clients:
             self._end(client, last)
 
@@ -301,23 +210,25 @@ class RedisServer:
         if name in (b"SUBSCRIBE", b"SSUBSCRIBE"):
             for channel in command[1:]:
                 client.channels[channel] = None
-                client.output += _encode_push(b"subscribe", channel, len(client.channels))
+                client.output += encode_push(b"subscribe", channel, len(client.channels))
             return
         try:
             reply = self._reply(client, name, command[1:])
         except RedisError as error:
             reply = error
-        self._world.story.detail(self._world.now, HOST, lambda: f"{client.name.decode()}: {_shown(command, reply)}")
+        self._world.story.detail(
+            self._world.now, self.host, lambda: f"{client.name.decode()}: {_shown(command, reply)}"
+        )
         if reply is BLOCKED:
             return
         if b"flockmq_claims" in command[:2]:
-            client.claims += [(command[4], client_id) for client_id, *_ in unpack(command[6])]
+            client.claims += [(command[3], command[4], client_id) for client_id, *_ in unpack(command[6])]
         if [word.upper() for word in command] == SKIP:
             client.skips = True
         elif client.skips:
             client.skips = False
         else:
-            _encode(client.output, reply, client.version, is_map=name in MAPS)
+            encode(client.output, reply, client.version, is_map=name in MAPS)
 
     def _reply(self, client: Client, name: bytes, arguments: list[bytes]) -> Reply:
         if name in (b"FCALL", b"FCALL_RO"):
@@ -335,10 +246,12 @@ class RedisServer:
             if allowed not in self._library.flags.get(arguments[0], b""):
                 raise RedisError(text)
         count = int(arguments[1])
-        call = CALLS[arguments[0].decode().removeprefix("flockmq_")]
+        call, watcher = CALLS[arguments[0].decode().removeprefix("flockmq_")], self.watchers.get(arguments[2 + count])
+        if watcher is None:
+            raise RuntimeError(f"a node calls {arguments[0].decode()} at {self.host}, which has no keys of its cluster")
         if problem := call.problem(arguments[2 + count :]):
             raise RuntimeError(f"a node calls {arguments[0].decode()} with wrong arguments: {problem}")
-        self.on_calling(arguments[0], self.keys)
+        watcher.calling(arguments[0])
         try:
             reply = self._library.call(arguments[0], arguments[2 : 2 + count], arguments[2 + count :])
         except RedisError as error:
@@ -349,7 +262,7 @@ class RedisServer:
             raise RuntimeError(f"the model of Redis has failed: {self._library.failure}")
         if problem := call.reply.problem(reply):
             raise RuntimeError(f"{arguments[0].decode()} has a wrong reply: {problem}")
-        self.on_called(arguments[0], reply, self.keys)
+        watcher.called(arguments[0], reply)
         return reply
 
     def publish(self, channel: bytes, message: bytes) -> int:
@@ -358,7 +271,7 @@ class RedisServer:
             raise RuntimeError(f"a wrong message between nodes: {problem}")
         found = [client for client in self.clients.values() if channel in client.channels]
         for client in found:
-            client.output += _encode_push(b"message", channel, message)
+            client.output += encode_push(b"message", channel, message)
         return len(found)
 
     # ---- commands of connections and of the server ----
@@ -399,7 +312,7 @@ class RedisServer:
             self._world.after(50 * MILLI, self._end_wait, client, count)
             return
         client.waits = False
-        _encode(client.output, count, client.version)
+        encode(client.output, count, client.version)
         client.go_on()
         for each in list(self.clients.values()):
             each.flush()
@@ -448,33 +361,6 @@ class RedisServer:
     def close(self) -> None:
         """The run is over."""
         self._unload()
-
-
-def _encode(out: bytearray, reply: Any, version: int, *, is_map: bool = False) -> None:
-    kind = type(reply)
-    if kind is bytes:
-        out += b"$%d\r\n%s\r\n" % (len(reply), reply)
-    elif kind is int:
-        out += b":%d\r\n" % reply
-    elif reply is None:
-        out += b"_\r\n" if version == 3 else b"$-1\r\n"
-    elif kind is Status:
-        out += b"+%s\r\n" % reply
-    elif kind is RedisError:
-        out += b"-%s\r\n" % str(reply).encode()
-    elif is_map and version == 3:
-        out += b"%%%d\r\n" % (len(reply) // 2)
-        for each in reply:
-            _encode(out, each, version)
-    else:
-        out += b"*%d\r\n" % len(reply)
-        for each in reply:
-            _encode(out, each, version)
-
-
-def _encode_push(kind: bytes, channel: bytes, value: bytes | int) -> bytes:
-    last = b":%d\r\n" % value if isinstance(value, int) else b"$%d\r\n%s\r\n" % (len(value), value)
-    return b">3\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n%s" % (len(kind), kind, len(channel), channel, last)
 
 
 def _shown(command: list[bytes], reply: Any) -> str:

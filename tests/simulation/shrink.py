@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from tests.simulation.cluster import Result
 from tests.simulation.plan import Plan
+from tests.simulation.run import Result
 
 MAX_RUNS = 150
 
@@ -24,8 +24,8 @@ def shrink(first: Result, run: Callable[[Plan], Result], max_runs: int = MAX_RUN
     rules, best = rules_of(first.findings), first
     runs = 0
     left_out: set[int] = set()
-    faults = sorted(first.plan.faults)
-    others = [place for place in range(len(first.plan.steps)) if place not in first.plan.faults]
+    faults = sorted(first.plan.all_faults)
+    others = [place for place in range(len(first.plan.all_steps)) if place not in first.plan.all_faults]
     size = max(1, len(others) // 2)
     groups = [{place} for place in faults]
     while True:

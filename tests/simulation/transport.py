@@ -2,12 +2,12 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.simulation.loop import NodeLoop
 from tests.simulation.network import Connection, Network
-from tests.simulation.redis_server import HOST, RedisServer
+from tests.simulation.redis_server import RedisServer
 
 
 class Transport(asyncio.Transport):
@@ -197,14 +197,16 @@ class RedisDialer:
 
     Args:
         network: of the run.
-        redis: of the run.
+        servers: of the run, by host.
         host: of the node.
         before_write: as of `Transport`.
     """
 
-    def __init__(self, network: Network, redis: RedisServer, host: str, before_write: Callable[[], bool]) -> None:
+    def __init__(
+        self, network: Network, servers: Mapping[str, RedisServer], host: str, before_write: Callable[[], bool]
+    ) -> None:
         self._network = network
-        self._redis = redis
+        self._servers = servers
         self._host = host
         self._before_write = before_write
         self._ends: list[Transport | RedisSocket] = []
@@ -215,30 +217,38 @@ class RedisDialer:
     async def connect(self, loop: NodeLoop, make: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
         """A transport and its protocol. Raises OSError."""
         protocol = make()
-        transport = Transport(loop, await self._open(loop), self._before_write)
+        transport = Transport(loop, await self._open(loop, host), self._before_write)
         transport.attach(protocol)
         self._add(transport)
         protocol.connection_made(transport)
         return transport, protocol
 
-    async def connect_socket(self, loop: NodeLoop, which: socket.socket) -> None:
-        """Connect a socket of the node. Raises OSError."""
-        connection = await self._open(loop)
+    async def connect_socket(self, loop: NodeLoop, which: socket.socket, host: str) -> None:
+        """Connect a socket of the node to the Redis of a host. Raises OSError."""
+        connection = await self._open(loop, host)
         which.connect(self._listener.getsockname())
         self._add(RedisSocket(loop, connection, self._listener.accept()[0], self._before_write))
 
-    async def _open(self, loop: NodeLoop) -> Connection:
-        arrived: asyncio.Future[Connection] = loop.create_future()
-        self._network.open(self._host, HOST, lambda connection: loop.dead or self._arrive(loop, arrived, connection))
-        return await arrived
+    async def _open(self, loop: NodeLoop, host: str) -> Connection:
+        server, arrived = self._servers[host], loop.create_future()
+
+        def arrive(connection: Connection) -> None:
+            if not loop.dead:
+                self._arrive(loop, server, arrived, connection)
+
+        self._network.open(self._host, host, arrive)
+        found: Connection = await arrived
+        return found
 
     def _add(self, end: Transport | RedisSocket) -> None:
         self._ends = [each for each in self._ends if not each.is_closing()]
         self._ends.append(end)
 
-    def _arrive(self, loop: NodeLoop, arrived: "asyncio.Future[Connection]", connection: Connection) -> None:
-        if self._redis.running:
-            self._redis.accept(connection)
+    def _arrive(
+        self, loop: NodeLoop, server: RedisServer, arrived: "asyncio.Future[Connection]", connection: Connection
+    ) -> None:
+        if server.running:
+            server.accept(connection)
             loop.call_soon(_set, arrived, connection, None)
         else:
             loop.call_soon(_set, arrived, None, ConnectionRefusedError("refused"))

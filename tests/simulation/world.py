@@ -14,6 +14,7 @@ from tests.simulation.story import Story
 MICRO = 1_000  # nanoseconds
 MILLI = 1_000_000
 FOREVER = 1 << 62
+FIRST_REDIS = "redis0"  # the host whose wall clock is shown while no other one acts
 MAX_STEPS = 2_000_000  # of a run: some twenty thousand are usual
 
 
