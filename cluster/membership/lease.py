@@ -159,7 +159,8 @@ class Lease:
         if not self._membership.has_lost_link:
             return
         away = self._lost_at + self.seconds * AWAY_LEASES
-        deadline = away if self._link.reachable else self.valid_until
+        shown = self._link.reached_at + self.seconds * USED  # Redis may have been there right after that
+        deadline = min(away, max(shown, self.valid_until))
         if time.monotonic() >= deadline:
             self._close_persistent("this node has lost the others")
 

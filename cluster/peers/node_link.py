@@ -6,7 +6,7 @@ from typing import Any
 
 from ..._speedups.net.reactor import Reactor
 from ..redis.calls import CALLS
-from ..redis.connector import Connector
+from ..redis.connector import NEVER, Connector
 from ..redis.keys import Keys
 from ..redis.link import Link, Reply
 from ..state import Membership, State
@@ -86,7 +86,7 @@ class NodeLink:
 
     def _lost(self, link: Link) -> None:
         if link is self.connection and self.membership.state in (State.MEMBER, State.SUSPENDED):
-            self._connector.reached = False  # until an attempt has shown it
+            self._connector.reached_at = NEVER  # until an attempt has shown it
             self._on_lost()
 
     def release(self) -> None:
@@ -118,9 +118,12 @@ class NodeLink:
         return self.connection.why_closed
 
     @property
-    def reachable(self) -> bool:
-        """Whether Redis replied, or its machine refused, at the last attempt to connect since the link was lost."""
-        return self._connector.reached
+    def reached_at(self) -> float:
+        """When Redis replied, or its machine refused, at the last attempt to connect since the link was lost.
+
+        A time of `time.monotonic`; NEVER: neither, or there was no attempt.
+        """
+        return self._connector.reached_at
 
     # ---- calls ----
 

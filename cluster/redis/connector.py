@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import math
 import re
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,7 @@ MODULES = (
     "membership",
 )
 # Lasting errors of Redis: waiting does not resolve them.
+NEVER = -math.inf  # a time
 FINAL = ("WRONGPASS", "NOAUTH", "NOPERM", "ERR unknown command", "ERR AUTH", "ERR DB index", "NOPROTO")
 
 
@@ -83,7 +86,7 @@ class Connector:
         self._place: tuple[str, int] | str = ""  # of the current link
         self._numbers: dict[tuple[str, int] | str, int] = {}  # the client id of the last link, by server
         self._refused = False  # CLIENT is refused, and the log has it
-        self.reached = True  # whether Redis replied, or its machine refused, at the last attempt that ended
+        self.reached_at = NEVER  # monotonic: Redis replied, or its machine refused, at the last attempt that ended
 
     async def connect(self, link: Link) -> None:
         """Connect to Redis.
@@ -98,10 +101,10 @@ class Connector:
         except (redis.ResponseError, redis.AuthenticationError) as error:
             raise Refused(str(error)) from error
         except (ConnectionRefusedError, FileNotFoundError):
-            self.reached = True
+            self.reached_at = time.monotonic()
             raise
         except (OSError, TimeoutError):
-            self.reached = False
+            self.reached_at = NEVER
             raise
 
     async def introduce(self, link: Link, subscribe: bytes, channels: Iterable[bytes]) -> None:
@@ -126,14 +129,14 @@ class Connector:
                 if not address.keys.tag:  # else a reply may be the first sign that the slot has moved
                     await self._skip_replies(link, greeting)
         except LinkError as error:
-            self.reached = True
+            self.reached_at = time.monotonic()
             if str(error).startswith(FINAL):
                 raise Refused(str(error)) from error
             raise
         except (LinkLost, TimeoutError):  # the connection was perhaps one to a proxy, or nothing comes back
-            self.reached = False
+            self.reached_at = NEVER
             raise
-        self.reached = True
+        self.reached_at = time.monotonic()
         for channel in channels:
             link.write(subscribe, channel)
 

@@ -1,6 +1,7 @@
 """The lease of a node: how long it serves without word from Redis, and its end when the lease is over."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -8,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from flockmq._speedups.codec.packets import Pingreq, Pingresp
-from flockmq.cluster.membership.lease import PACE, STILL, USED, Lease
+from flockmq.cluster.membership.lease import AWAY_LEASES, PACE, STILL, USED, Lease
 from flockmq.cluster.state import Membership, State
 from tests.harness.inprocess import Client, Node
 
@@ -20,7 +21,7 @@ class Link:
         self.asked: list[tuple[Callable[[Any], bool], str]] = []
         self.hung_up = False
         self.why = ""
-        self.reachable = True
+        self.reached_at = time.monotonic()
 
     def call_function_first(self, then: Callable[[Any], bool], name: str) -> None:
         self.asked.append((then, name))
@@ -58,7 +59,7 @@ class World:
         self.lease.link_lost()
 
     def give_up(self, reason: str) -> None:
-        assert not self.is_read  # so that nothing is written before the clients are closed
+        assert not self.is_read or self.membership.state is State.CUT_OFF  # else clients get something before
         self.given_up += 1
         self.loop.stop()
 
@@ -216,4 +217,28 @@ def test_a_node_that_rejoins_gives_up_nothing() -> None:
     world.loop.call_later(0.05, world.loop.stop)  # after the timer of the lease, by the same clock
     world.loop.run_forever()
     assert not world.given_up and not world.is_read
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("leases", "since_reached", "given_up"),
+    [
+        (0.5, math.inf, 0),
+        (1.5, math.inf, 1),
+        (1.5, 0.5, 0),  # other nodes have no link either
+        (1.5, 0.95, 1),  # they may have had one since, for as long as a lease
+        (AWAY_LEASES + 0.1, 0.1, 1),
+    ],
+)
+def test_a_node_without_a_link_gives_up_its_persistent_clients(
+    leases: float, since_reached: float, given_up: int
+) -> None:
+    world, now = World(), time.monotonic()
+    world.lease.renew(now - 10 * leases)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: now - 10 * leases)
+        world.lose_link()
+    world.link.reached_at = now - 10 * since_reached
+    world.lease.tick_without_redis(now - 10 * leases)
+    assert world.given_up == given_up
     world.close()

@@ -22,6 +22,11 @@ def test_seeds() -> None:
     assert not found.failing, found.output
 
 
+def test_a_redis_that_has_refused_may_be_back() -> None:
+    """With this seed a node kept its persistent clients: Redis had refused it, then an attempt got no reply."""
+    assert not simulate("--several", "--seeds", "39..39").failing
+
+
 def test_same_seed_same_history() -> None:
     both = [simulate("--several", "--seeds", "3..4", "--digests", "--keep-going").digests for _ in range(2)]
     assert both[0] == both[1]
