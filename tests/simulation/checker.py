@@ -14,6 +14,7 @@
 | I7, G7 | G7: retained messages |
 | I9 | G13: one subscriber |
 | S5 | a Redis has keys of its clusters only |
+| S6 | clients get messages and wills of their cluster only |
 | G9 | the state of a node is freed when it rejoins, or is killed: `run.py` finds it |
 | L1 | all clients are served again after the faults, and all nodes have a link: `run.py`, `cluster.py` find it |
 | L2 | before the first fault all CONNECTs are answered at once: `cluster.py` finds it |
@@ -23,6 +24,7 @@
 | E0 | no node ends, and none has an internal error |
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping
 
@@ -40,6 +42,7 @@ from tests.simulation.timed import PREFIX, served
 from tests.simulation.world import MILLI
 
 REDISPATCHED = 4200 * MILLI  # `shared.redispatch`, a heartbeat, and the way of packets
+NUMBER = re.compile(rb"\d+\Z")  # at the end of a payload
 # Beginnings of keys that are gone when all is delivered.
 LEFT = (b"mq:in:", b"mq:gl:", b"mq:gw:", b"mq:gq:", b"mq:later:messages", b"mq:delayed")
 
@@ -210,6 +213,16 @@ def left_over(keys: Mapping[bytes, object], expired: set[str]) -> list[str]:
 def strange(keys: Iterable[bytes], prefixes: Container[bytes]) -> list[str]:
     """S5: keys of a Redis that belong to none of its clusters, which have these prefixes."""
     return [f"S5 {key.decode()} is there" for key in sorted(keys) if prefix_in(key) not in prefixes]
+
+
+def foreign(history: History, numbers: range) -> list[str]:
+    """S6: messages and wills of another cluster. `numbers`: with which payloads of this cluster end."""
+    ends = ((event, NUMBER.search(event.payload)) for event in history.of(Taken))
+    return [
+        f"S6 {event.client} got {checker.shown(event.payload)} of another cluster"
+        for event, end in ends
+        if end is not None and int(end[0]) not in numbers
+    ]
 
 
 def miscounted(keys: Mapping[bytes, object]) -> list[str]:

@@ -42,7 +42,7 @@ DUE = (b"mq:later", b"mq:delayed", b"mq:ends")  # keys with all that is still to
 FENCED = "fenced: "  # the beginning of a line in the log
 REJOINS = ("declared", STARTED_TWICE)  # parts of reasons for which a node rejoins although Redis has lost nothing
 REJOINED = "the node is ready again"  # the end of a line in the log
-NUMBERS = 1_000_000  # of messages and wills of a cluster: so those of other clusters are unexpected
+NUMBERS = 1_000_000  # of messages and wills: each cluster has others
 
 
 @dataclass
@@ -82,6 +82,7 @@ class SimulatedCluster:
         self._on_finding = stage.on_finding
         self._label = f"p{number}." if number else ""
         self._prefix = prefix_of(number)
+        self._numbers = range(number * NUMBERS, (number + 1) * NUMBERS)
         self.redis.watchers[self._prefix] = self
         self._losses: list[Loss] = []
         self.history = TimedHistory(world, self._label)
@@ -109,7 +110,7 @@ class SimulatedCluster:
             self._is_lost,
             self._waited,
             label=self._label,
-            first=number * NUMBERS,
+            first=self._numbers.start,
         )
         self.clients = {client.name: self._make(client) for client in plan.clients}
         self.actions = Actions(
@@ -119,7 +120,7 @@ class SimulatedCluster:
             self.nodes,
             self.clients,
             label=self._label,
-            first=number * NUMBERS,
+            first=self._numbers.start,
             everywhere=stage.actions,
         )
         stage.actions.append(self.actions)
@@ -319,6 +320,8 @@ class SimulatedCluster:
         deaths, backs = self.redis.deaths, [node.backs for node in self.nodes.values()]
         excuses = Excuses(self.history, self.history.times, losses, plan.replicas, ends, deaths, backs)
         judged = [roles[role] for role in ("visitor", "worker", "helper")]
+        for finding in checker.foreign(self.history, self._numbers):
+            self.found(finding)
         found = checker.judge(excuses, *judged, roles["guest"] | roles["latecomer"], retained)
         # A second end of Redis may fence all nodes. Then none lives, and deadlines follow the wall clock (CLUSTER.md).
         if not losses and not (self._sets_clock and len(deaths) > 1):

@@ -9,7 +9,7 @@ from tests.simulation.mutation import Mutation
 
 
 def fear_all_losses(find: Any) -> Any:
-    """Of DataLoss: a node takes a loss that any node of the process has found for its own."""
+    """Of DataLoss: a node finds each loss that any node of the process has found."""
     losses: list[str] = []
 
     async def found(self: DataLoss, seq: int, change: int, calls: int) -> str:

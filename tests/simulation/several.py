@@ -11,7 +11,7 @@ from tests.simulation.plan import FIRST, LAST, Plan, Step
 from tests.simulation.seeds import plan_of
 
 COUNTS = (2, 2, 2, 2, 2, 2, 2, 3)  # clusters
-SHARED = 0.25  # of the runs: the last cluster is at the Redis of the first one
+SHARED = 0.25  # of the runs: the last cluster is at the Redis of the first one, if that has no replica and no set clock
 TOGETHER = 0.25  # of the runs: all Redis fail at one time
 SEEDS = 1 << 20  # of the clusters beside the first one
 

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from tests.simulation.checker import strange
+from flockmq.loadtest.prove.history import History, Taken
+from tests.simulation.checker import foreign, strange
 from tests.simulation.cluster_keys import ClusterKeys, prefix_of
 from tests.simulation.mixed_clusters import MIXED_CLUSTERS
 from tests.simulation.process import simulate
@@ -77,6 +78,12 @@ def test_keys_of_no_cluster_are_strange() -> None:
         "S5 epoch is there",
         "S5 mq:p1:epoch is there",
     ]
+
+
+def test_a_message_of_another_cluster_is_foreign() -> None:
+    history = History([Taken("a", b"publisher 0/7"), Taken("a", b"will mortal 0 1000001"), Taken("a", b"no number")])
+    assert not foreign(history, range(2_000_000))
+    assert foreign(history, range(1_000_000)) == ["S6 a got b'will mortal 0 1000001' of another cluster"]
 
 
 @pytest.mark.soak
