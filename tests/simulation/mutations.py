@@ -595,7 +595,7 @@ ALL = (
         "reached by a connection",
         "G5",
         "a node whose calls are not answered serves its persistent clients for three assignments",
-        methods=((NodeLink, "reachable", broken.always),),
+        methods=((NodeLink, "reached_at", broken.just_now),),
         plan="cut in one direction",
     ),
     Mutation(
