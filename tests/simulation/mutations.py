@@ -701,7 +701,8 @@ ALL = (
         "caught up without a membership",
         "G5",
         "a node whose link is back sends what it reads from queues also if it was declared dead",
-        methods=((Reconnection, "_confirm", broken.answers(None)),),
+        # Else its persistent clients are closed before that.
+        methods=((Reconnection, "_confirm", broken.answers(None)), (NodeLink, "reached_at", broken.just_now)),
         plan="declared dead while it caught up",
     ),
     Mutation(

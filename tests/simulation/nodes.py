@@ -54,7 +54,7 @@ class ClientSocket:
         self.opened_at = node.world.now
         self.admitted = 0  # the number of CONNACKs of its client before its own, from 1; 0 = it has none
         self.claimed_at = 0  # nanosecond by which Redis had its claim: of CONNACK, or of the reply that came later
-        self.is_lost = False  # Redis has lost its claim
+        self.lost_at = 0  # nanosecond at which Redis died and lost its claim; 0 = it has not
         self.unclaimed = False  # it was admitted without Redis, and its node has no reply to its claim yet
         self.was_unclaimed = False  # it was admitted without Redis
         self._node = node
@@ -414,18 +414,20 @@ class SimulatedNode:
     def lose_claims(self, since: int) -> None:
         """Redis has died, and lost what it has executed from this nanosecond on."""
         for each in chain.from_iterable(self._admitted.values()):
-            each.is_lost = each.is_lost or each.claimed_at > since
+            if each.claimed_at > since and not each.lost_at:
+                each.lost_at = self.world.now
 
     def _is_alone_with(self, which: ClientSocket) -> bool:
         """Whether the node serves a session without knowing what others have done.
 
         It can't know of later connections if Redis has lost their claims, or that nodes were declared dead for which
-        they waited, or has no claim of theirs yet. Nor what has happened since its link was lost: but it may serve a
-        persistent session then only if Redis does not have that connection either.
+        they waited, or has no claim of theirs yet. Nor what has happened since its link was lost, or cut: but it may
+        serve a persistent session then only if Redis does not have that connection either.
         """
         later = [each for each in self._admitted[which.client_id] if each.admitted > which.admitted]
-        if later and all(each.is_lost or each.unclaimed for each in later):
+        if later and all(each.lost_at or each.unclaimed for each in later):
             return True
         if which.client_id in self._clean:
             return self.is_away or which.unclaimed
-        return self.is_away and which.is_lost
+        is_unaware = not any(back > which.lost_at for back in self.backs)  # its link was cut when Redis died
+        return bool(which.lost_at) and (self.is_away or is_unaware)
