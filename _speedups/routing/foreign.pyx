@@ -1,7 +1,7 @@
 """Sessions that are at other nodes, as compact records: client id, incarnation and topic filters; and routes of nodes.
 
-A topic name is matched by the shapes of the filters that are there: for each shape that fits it, the filter of that shape
-which matches is written, hashed and looked up. So the time depends on the number of shapes, not of filters. Names
+A topic name is matched by the shapes of the filters that are there: for each shape that fits it, the filter of that
+shape which matches is written, hashed and looked up. So the time depends on the number of shapes, not of filters. Names
 are always compared: nothing is matched by a hash alone.
 
 A session has the Refs of its filters, and its position at each; a filter has the Refs of its sessions, behind the nodes
