@@ -185,8 +185,8 @@ class SimulatedCluster:
         name, _, _ = node.decode().removeprefix(self._label).partition("-")
         self.nodes[name].claimed(client_id.decode().removeprefix(self._tenant))
 
-    def calling(self, function: bytes) -> None:
-        self._drops.calling(function, self.keys)
+    def calling(self, function: bytes, arguments: list[bytes]) -> None:
+        self._drops.calling(function, arguments, self.keys)
 
     def called(self, function: bytes, reply: Reply) -> None:
         self._drops.called(function, reply, self.keys)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flockmq._speedups.base.msgpack import unpack
+from flockmq.cluster.redis.calls import CALLS
 from flockmq.cluster.redis.packed_session import NO_MESSAGE, PackedSession
 from flockmq.loadtest.prove.checker import shown
 from flockmq.loadtest.prove.history import Delivered, History, Published
@@ -48,6 +50,15 @@ class Limits:
 NO_LIMITS = Limits()
 
 
+ACKS_AT = 2 + list(CALLS["commit"].arguments).index("acks")  # behind the prefix and the node
+
+
+def _acknowledged(acks: bytes) -> set[bytes]:
+    """The clients that acknowledge messages."""
+    in_order, others = unpack(acks) if acks else ((), ())
+    return {*in_order[::5], *(client for client, *_ in others)}
+
+
 class Drops:
     """Counts the messages that Redis has dropped at full queues, and notices what must not be.
 
@@ -65,13 +76,14 @@ class Drops:
         self.of_groups = 0
         self._sent: dict[bytes, int] = {}  # by client: the first of its messages that may have been sent
 
-    def calling(self, function: bytes, keys: Mapping[bytes, Any]) -> None:
-        """Redis is to execute a call of a function."""
+    def calling(self, function: bytes, arguments: list[bytes], keys: Mapping[bytes, Any]) -> None:
+        """Redis is to execute a call of a function. Acknowledgements in a commit move the heads of queues first."""
         if self._limits.drop_old and function == b"flockmq_commit":
+            acknowledged = _acknowledged(arguments[ACKS_AT])
             self._sent = {
                 client: session.head
                 for client, session in sessions_in(keys).items()
-                if session.sent > session.head or _is_served_elsewhere(session, keys)
+                if client not in acknowledged and (session.sent > session.head or _is_served_elsewhere(session, keys))
             }
 
     def called(self, function: bytes, reply: Any, keys: Mapping[bytes, Any]) -> None:

@@ -19,7 +19,7 @@ class Watcher(Protocol):
     def claimed(self, node: bytes, client_id: bytes) -> object:
         """The reply to a claim of a node has arrived."""
 
-    def calling(self, function: bytes) -> object:
+    def calling(self, function: bytes, arguments: list[bytes]) -> object:
         """Redis is to execute a call of a function."""
 
     def called(self, function: bytes, reply: Reply) -> object:

@@ -251,7 +251,7 @@ class RedisServer:
             raise RuntimeError(f"a node calls {arguments[0].decode()} at {self.host}, which has no keys of its cluster")
         if problem := call.problem(arguments[2 + count :]):
             raise RuntimeError(f"a node calls {arguments[0].decode()} with wrong arguments: {problem}")
-        watcher.calling(arguments[0])
+        watcher.calling(arguments[0], arguments[2 + count :])
         try:
             reply = self._library.call(arguments[0], arguments[2 : 2 + count], arguments[2 + count :])
         except RedisError as error:

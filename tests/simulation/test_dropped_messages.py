@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from flockmq._speedups.base.msgpack import pack
 from flockmq.cluster.redis.packed_session import PackedSession
 from flockmq.loadtest.prove.history import Delivered, Event, History, Published
-from tests.simulation.limits import NO_LIMITS, Drops, Limits, excused
+from tests.simulation.limits import ACKS_AT, NO_LIMITS, Drops, Limits, excused
 
 LOST = [f"I1 PUBACK came for b'publisher 0/{number}', subscriber 0 never got it" for number in range(3)]
 WILL = ["I6 the delayed will b'will guest 0 1' never came", "I6 the will b'will guest 0 1' came late"]
@@ -111,3 +112,15 @@ def test_no_tenant_has_more() -> None:
     assert not found
     drops.judge(stored(sessions | {b"$tenant/acme/b": [b"-" * 25]}))
     assert found == ["S3 the queues of $tenant/acme/ have 1025 bytes, and may have 1024"]
+
+
+@pytest.mark.parametrize("acknowledges", [False, True])
+def test_acknowledgements_in_a_commit_are_no_drops(acknowledges: bool) -> None:
+    found: list[str] = []
+    drops = Drops(OLD, "", found.append)
+    before = {b"mq:s:subscriber 0": PackedSession(1, 1, sent=3, entries=[b"-"] * 4).encode()}
+    after = {b"mq:s:subscriber 0": PackedSession(1, 1, head=2, sent=3, entries=[b"-"] * 4).encode()}
+    acks = pack([[b"subscriber 0", 1, 1, 1, b""], []]) if acknowledges else b""
+    drops.calling(b"flockmq_commit", [b""] * ACKS_AT + [acks], before)
+    drops.called(b"flockmq_commit", [b"ok", 0, 1, 0, [0, 0], [b"subscriber 0", 1], [], [], [], []], after)
+    assert found == ([] if acknowledges else ["S3 messages of subscriber 0 were dropped that may have been sent"])
