@@ -24,7 +24,10 @@ SESSION: dict[str, Schema] = {
     "authentication_method": nullable(text("by which it has authenticated; null: not MQTT 5.0, or none named")),
     "persistent": boolean(),
     "session_expiry": nullable(
-        integer("seconds that the session outlives its connection, 4294967295 = for ever; null: mqtt.session_expiry")
+        integer(
+            "seconds that the session outlives its connection, 4294967295 = for ever; null: mqtt.session_expiry, or in "
+            "a cluster, if the client is not connected, not known"
+        )
     ),
     "expires_in": nullable(integer("seconds until the session expires; null: never, or it is connected")),
     "subscriptions": integer(),
