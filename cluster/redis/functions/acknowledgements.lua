@@ -60,7 +60,8 @@ local function acknowledge(i, job)
   finish(job.prefix, unpack(job.list[i]))
 end
 
--- Apply acknowledgements of clients, and what the node settles with groups; both unpacked, or nil.
+-- Apply acknowledgements of clients, and what the node settles with groups; both unpacked, or nil. Returns the groups
+-- whose messages have room now.
 local function apply(prefix, node, acks, settled, outbox)
   if acks then
     local in_order, others = unpack(acks)
@@ -69,9 +70,7 @@ local function apply(prefix, node, acks, settled, outbox)
     each(#in_order / 5, acknowledge_in_order, in_order_failed, {prefix = prefix, list = in_order})
     each(#others, acknowledge, client_failed, {prefix = prefix, list = others})
   end
-  if settled then
-    settle(prefix, node, settled, outbox)
-  end
+  return settled and settle(prefix, node, settled, outbox) or NOTHING
 end
 
 register('acks', {'allow-oom'}, function(prefix, node, acks, settled)
@@ -80,7 +79,8 @@ register('acks', {'allow-oom'}, function(prefix, node, acks, settled)
   end
   count_calls(prefix, node, 1)
   local outbox = new_outbox()
-  apply(prefix, node, cmsgpack.unpack(acks), settled ~= '' and cmsgpack.unpack(settled), outbox)
+  local waiting = apply(prefix, node, cmsgpack.unpack(acks), settled ~= '' and cmsgpack.unpack(settled), outbox)
+  dispatch_all(prefix, waiting, outbox)
   dispatch_all(prefix, call.woken, outbox)
   local assignments, totals, given = send_outbox(prefix, node, outbox)
   return {'ok', assignments, totals, given, call.damaged}

@@ -147,7 +147,7 @@ register('commit', {}, function(prefix, node, seq, block, max_messages, max_byte
   end
   local numbers, dropped, full, expired, number_of_change = {}, 0, NOTHING, 0, 0
   -- First of all: the node that gets a session which this block releases must see them.
-  acknowledgements.apply(prefix, node, acks, settled, outbox)
+  local roomy = acknowledgements.apply(prefix, node, acks, settled, outbox)
   if awaiting[1] then
     each(#awaiting, await, client_failed, {prefix = prefix, list = awaiting, messages = messages})
   end
@@ -178,7 +178,9 @@ register('commit', {}, function(prefix, node, seq, block, max_messages, max_byte
   if releases[1] then
     release_all(prefix, node, releases, outbox)
   end
+  -- Now: the numbers of messages of groups follow the numbers of `pushes`.
   dispatch_all(prefix, waiting, outbox)
+  dispatch_all(prefix, roomy, outbox)
   dispatch_all(prefix, call.woken, outbox)
   if shares[1] then
     local more_dropped, more_expired = share(prefix, messages, shares, group_limits, outbox, limits)

@@ -10,7 +10,7 @@ local key_of, assignments_of = backlog.key_of, backlog.assignments_of
 local part_of_group, put_back, split_key = backlog.part_of_group, backlog.put_back, backlog.split_key
 local announce_subscriber = subscribers.announce_subscriber
 local bind, binding_of, unbind = rotation.bind, rotation.binding_of, rotation.unbind
-local dispatch_all, end_assignments = assignments.dispatch_all, assignments.end_assignments
+local end_assignments = assignments.end_assignments
 local return_assignment = assignments.return_assignment
 
 -- The message, with one more failure. `code`: reason code of its receiver, 0 = it was not acknowledged.
@@ -226,7 +226,7 @@ local function settle(prefix, node, list, outbox)
   end, function(i, reason)
     note_damage(prefix, GROUP, subscribers[i][1], reason)
   end)
-  dispatch_all(prefix, waiting, outbox)
+  return waiting
 end
 
 return {check_keys = check_keys, failed = failed, finish_entries = finish_entries, move = move, settle = settle}
