@@ -22,9 +22,9 @@ def ends(node: Node, ticks: int) -> list[int]:
     """How many sessions end in each tick in which some do."""
     counts = []
     for _ in range(ticks):
-        before = len(node.sessions)
+        before = node.sessions.count
         node.advance(1)
-        counts.append(before - len(node.sessions))
+        counts.append(before - node.sessions.count)
     return [count for count in counts if count]
 
 
