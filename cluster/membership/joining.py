@@ -133,7 +133,7 @@ class Joining:
         """The other nodes: id, heartbeats, process."""
         link = self._link
         counts = await self._replica.reader.ask_hash("HGETALL", link.keys.nodes)
-        del counts[link.node_id]
+        counts.pop(link.node_id, None)  # missing: another node has declared this one dead, and `ready` will say so
         return [
             (node, count, await link.ask("HGET", link.keys.node(node), "process") or b"")
             for node, count in counts.items()

@@ -75,6 +75,11 @@ def test_a_member_that_comes_when_the_last_one_leaves_gets_messages() -> None:
     judged(simulate("--seeds", "21033130..21033130"))
 
 
+def test_a_node_that_is_declared_dead_while_it_joins_tries_again() -> None:
+    """With this seed it read the nodes without itself, and ended."""
+    judged(simulate("--seeds", "810114..810114"))
+
+
 def test_messages_of_groups_after_room_that_rides_in_a_commit() -> None:
     """With this seed a group's message had a lower number than the pushes of its commit, and the node ignored it."""
     judged(simulate("--seeds", "801332..801332"))
