@@ -21,7 +21,7 @@ from ..base.arena cimport (
 from ..base.array cimport array_reserve
 from ..base.segments cimport SEGMENTS as SEGMENT_COUNT
 from ..base.segments cimport (
-    TAIL, Segment, __builtin_prefetch, bits_of, entry_from, fetch, first_entry, ref_of, segment_of, table_add,
+    TAIL, Segment, Table, __builtin_prefetch, bits_of, entry_from, fetch, first_entry, ref_of, segment_of, table_add,
     table_free, table_init, table_remove, text_hash,
 )
 from ..codec.tenants cimport TENANT_LEVELS, begins_tenant
@@ -67,6 +67,20 @@ cdef inline void put_short(uint8_t* p, uint32_t n) noexcept:
 
 cdef inline bytes text_at(const uint8_t* record):
     return PyBytes_FromStringAndSize(<const char*>record + FILTER_SIZE, get_short(record + TEXT_LENGTH))
+
+
+cdef list refs_in(const Table* table, int segment):
+    """The records of a segment, before any of them changes."""
+    cdef Segment* s
+    cdef uint32_t i
+    cdef list found = []
+    if not 0 <= segment < SEGMENT_COUNT:
+        raise IndexError(segment)
+    s = &table.segments[segment]
+    for i in range(s.room + TAIL if s.entries != NULL else 0):
+        if s.entries[i]:
+            found.append(ref_of(s.entries[i]))
+    return found
 
 
 cdef bint parse_shape(const uint8_t* text, Py_ssize_t n, Shape* shape) noexcept:
@@ -370,19 +384,13 @@ cdef class ForeignTable:
 
     def remove_ended(self):
         """Remove the routes of nodes that have ended from one segment; to be called until it returns False."""
-        cdef Segment* segment
         cdef uint32_t i, position
         cdef Ref ref
         cdef uint8_t* p
         cdef uint8_t* items
-        cdef list refs = []
         if self.swept == SEGMENT_COUNT:
             return False
-        segment = &self.by_filter.segments[self.swept]
-        for i in range(segment.room + TAIL if segment.entries != NULL else 0):
-            if segment.entries[i]:
-                refs.append(ref_of(segment.entries[i]))
-        for ref in refs:
+        for ref in refs_in(&self.by_filter, self.swept):
             p = record_at(&self.arena, ref)
             position = get_short(p + ROUTES)
             while position:
@@ -655,15 +663,7 @@ cdef class ForeignTable:
 
     def sessions_in(self, int segment):
         """The sessions of a segment (0 to SEGMENTS - 1): a list of (client id, incarnation, [(filter, options)])."""
-        cdef Segment* s = &self.by_client_id.segments[segment]
-        cdef uint32_t i
-        cdef list found = []
-        if not 0 <= segment < SEGMENT_COUNT:
-            raise IndexError(segment)
-        for i in range(s.room + TAIL if s.entries != NULL else 0):
-            if s.entries[i]:
-                found.append(self.described(ref_of(s.entries[i])))
-        return found
+        return [self.described(ref) for ref in refs_in(&self.by_client_id, segment)]
 
     cdef tuple described(self, Ref session):
         return self.client_id_at(session), self.incarnation_at(session), self.filters_of(session)
@@ -683,17 +683,13 @@ cdef class ForeignTable:
 
     def routes_in(self, int segment):
         """The routes to filters of a segment, of nodes that have not ended: a list of (filter, node, options)."""
-        cdef Segment* s = &self.by_filter.segments[segment]
-        cdef uint32_t i, k, node
+        cdef uint32_t k, node
         cdef uint8_t* p
         cdef uint8_t* items
+        cdef Ref ref
         cdef list found = []
-        if not 0 <= segment < SEGMENT_COUNT:
-            raise IndexError(segment)
-        for i in range(s.room + TAIL if s.entries != NULL else 0):
-            if not s.entries[i]:
-                continue
-            p = record_at(&self.arena, ref_of(s.entries[i]))
+        for ref in refs_in(&self.by_filter, segment):
+            p = record_at(&self.arena, ref)
             items = items_at(&self.arena, p + HOLDER_PLACE, get_number(p + HOLDERS), HOLDERS_WITHIN)
             for k in range(get_short(p + ROUTES)):
                 node = <uint32_t>get_ref(items + k * HOLDER_SIZE)

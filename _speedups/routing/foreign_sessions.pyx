@@ -9,7 +9,6 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from ..base.arena cimport Ref
 from ..base.segments cimport fetch, text_hash
-from ..codec.tenants cimport begins_tenant
 from ..codec.topics cimport shared_filter_at
 from ..session.session cimport Session
 from ..session.subscriber cimport Subscriber
@@ -262,24 +261,20 @@ cdef class ForeignSessions:
         return self.tree.forget(topic_filter, len(topic_filter))
 
     cdef int count_sessions(self, bytes client_id, int n) except -1:
-        cdef Tenant tenant
-        if begins_tenant(client_id, len(client_id)):
-            tenant = self.turn.tenants.of(client_id, len(client_id))
-            if tenant is not None:
-                tenant.sessions += n
+        cdef Tenant tenant = self.turn.tenants.of(client_id, len(client_id))
+        if tenant is not None:
+            tenant.sessions += n
         return 0
 
     cdef int count(self, bytes client_id, bytes topic_filter, int n) except -1:
         """Count so many subscriptions more, or with a negative number less."""
         cdef int64_t size = n * (RECORD_BYTES + <int64_t>len(topic_filter))
-        cdef Tenant tenant
+        cdef Tenant tenant = self.turn.tenants.of(client_id, len(client_id))
         self.tree.count += n
         self.tree.size += size
-        if begins_tenant(client_id, len(client_id)):
-            tenant = self.turn.tenants.of(client_id, len(client_id))
-            if tenant is not None:
-                tenant.subscriptions += n
-                tenant.subscription_bytes += size
+        if tenant is not None:
+            tenant.subscriptions += n
+            tenant.subscription_bytes += size
         return 0
 
     cdef int count_routes(self, int64_t n) noexcept:

@@ -91,12 +91,12 @@ class ForeignMachine(RuleBasedStateMachine):
 
     # ---- connections here ----
 
-    @rule(client=st.sampled_from(CLIENTS), anew=st.booleans())
-    def connect(self, client: bytes, anew: bool) -> None:
+    @rule(client=st.sampled_from(CLIENTS), is_new=st.booleans())
+    def connect(self, client: bytes, is_new: bool) -> None:
         if client in self.here:
             return
         self.number += 1
-        if anew or client not in self.held:  # Redis has ended the session; the change arrives later, or is lost
+        if is_new or client not in self.held:  # Redis has ended the session; the change arrives later, or is lost
             self.held[client] = self.number, {}
         incarnation, held = self.held[client]
         session = self.sessions.get(client)
