@@ -50,6 +50,13 @@ cdef class AssignedKeys:
         """Whether the message has a key."""
         return self.group.backlog.keys is not None and self.group.backlog.keys.of(place) is not None
 
+    cdef int renumber(self, uint64_t place, uint64_t number) except -1:
+        """Redis has assigned a message again that is here: an assignment of its key has this number now."""
+        cdef Key key = None if self.group.backlog.keys is None else self.group.backlog.keys.of(place)
+        if key is not None:
+            key.number = max(key.number, number)
+        return 0
+
     cdef int end_key(self, Key key, uint64_t place) except -1:
         """A message of the key is done; report a key without messages."""
         self.entrusted.pop(place, None)

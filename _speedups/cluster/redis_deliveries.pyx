@@ -71,6 +71,11 @@ def unfinished(Session session not None):
     return found
 
 
+def renumber(object group not None, uint64_t place, bytes data not None):
+    """Redis has assigned a message to this node, which has it: note the number of the assignment."""
+    (<GroupAssignments>(<Group?>group).backing).keys.renumber(place, read_heads(data, len(data)).number)
+
+
 def assigned(object group not None, uint64_t place, bytes data not None):
     """Redis has assigned a message to this node: pass it to the group."""
     cdef int64_t deadline

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..._speedups.cluster.group_assignments import GroupAssignments, given
 from ..._speedups.cluster.group_records import GroupRecords
-from ..._speedups.cluster.redis_deliveries import arrive, assigned
+from ..._speedups.cluster.redis_deliveries import arrive, assigned, renumber
 from ..._speedups.session.group import Group
 from ..._speedups.session.subscriber import SessionKind
 from ...broker.config.schema import Config
@@ -126,7 +126,11 @@ class Assignments:
         ended = {*self._records.ended, *self._store.ended_assignments()}
         assignments = zip(items[::3], items[1::3], items[2::3], strict=True)
         for name, place, message in sorted(assignments, key=lambda assignment: assignment[:2]):
-            if (name, place) not in ended and (name not in groups or place not in _assignments_of(groups[name]).places):
+            if (name, place) in ended:
+                continue
+            if name in groups and place in _assignments_of(groups[name]).places:
+                renumber(groups[name], place, message)
+            else:
                 self.receive([name, place, message], [])
         self.receive([], totals)
         for each in self._of_groups():

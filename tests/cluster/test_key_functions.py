@@ -82,7 +82,7 @@ class Nodes(FunctionNodes):
     @property
     def bound(self) -> list[bytes]:
         """The node of each key that is bound."""
-        return [value.split(b" ")[2] for value in self.redis.hvals(b"mq:gk:" + GROUP)]
+        return [value.split(b" ")[3] for value in self.redis.hvals(b"mq:gk:" + GROUP)]
 
     @property
     def waiting(self) -> int:
@@ -136,6 +136,24 @@ def test_a_node_gives_a_key_up_when_it_has_all_its_assignments(nodes: Nodes) -> 
     assert nodes.assignments(b"n2") == {1: 3, 2: 4, 3: 5, 4: 6}
     nodes.give_up(b"n1", 2)  # sent again
     assert (nodes.assignments(b"n1"), len(nodes.assignments(b"n2"))) == ({}, 4)
+
+
+def test_a_move_that_is_sent_again_does_not_close_the_next_binding(nodes: Nodes) -> None:
+    nodes.share(KEY, KEY)
+    nodes.room(b"n1", 9)
+    nodes.give_up(b"n1", 2)
+    assert nodes.assignments(b"n1") == {1: 3, 2: 4}, "no other node has room"
+    nodes.give_up(b"n1", 2)  # sent again
+    nodes.share(KEY)
+    assert nodes.assignments(b"n1") == {1: 3, 2: 4, 3: 5}
+    nodes.room(b"n1", 0)
+    nodes.room(b"n2", 9)
+    nodes.give_up(b"n1", 3)  # the last two are under way
+    nodes.share(KEY)
+    assert (nodes.assignments(b"n2"), nodes.waiting) == ({}, 1)
+    nodes.give_up(b"n1", 5)
+    assert nodes.assignments(b"n1") == {}
+    assert nodes.assignments(b"n2") == {1: 6, 2: 7, 3: 8, 4: 9}
 
 
 def test_a_node_has_no_more_than_may_wait(nodes: Nodes) -> None:

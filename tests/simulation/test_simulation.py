@@ -85,6 +85,11 @@ def test_messages_of_groups_after_room_that_rides_in_a_commit() -> None:
     judged(simulate("--seeds", "801332..801332"))
 
 
+def test_a_node_that_gives_a_key_up_twice_and_gets_it_again_keeps_the_order() -> None:
+    """With this seed the second move marked the key, and a message that came back waited behind later ones."""
+    judged(simulate("--seeds", "810302..810302"))
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_seeds_for_long() -> None:

@@ -150,17 +150,17 @@ end
 
 -- Order by key. While messages of a key are with a node, or it has given some to a session that has not finished them,
 -- the key is bound to that node: all that follow are assigned to it, whether it has room or not, and it keeps their
--- order. The binding is a field of `gk:<group>`: number of the last assignment, 1 = the node gives the key up, node or
--- nothing, client id of the persistent session that has got the last message, if any.
+-- order. The binding is a field of `gk:<group>`: numbers of its first and its last assignment, 1 = the node gives the
+-- key up, node or nothing, client id of the persistent session that has got the last message, if any.
 local function binding_of(prefix, group, key)
-  local number, closing, node, cid = (redis.call('HGET', prefix .. 'gk:' .. group, key) or ''):match(
-    '^(%d+) ([01]) (%S*) (.*)$')
-  return number and {number = number, closing = closing == '1', node = node, cid = cid}
+  local first, number, closing, node, cid = (redis.call('HGET', prefix .. 'gk:' .. group, key) or ''):match(
+    '^(%d+) (%d+) ([01]) (%S*) (.*)$')
+  return number and {first = first, number = number, closing = closing == '1', node = node, cid = cid}
 end
 
 local function bind(prefix, group, key, bound)
-  redis.call('HSET', prefix .. 'gk:' .. group, key, string.format('%s %d %s %s', bound.number, bound.closing and 1 or 0,
-    bound.node, bound.cid))
+  redis.call('HSET', prefix .. 'gk:' .. group, key, string.format('%s %s %d %s %s', bound.first, bound.number,
+    bound.closing and 1 or 0, bound.node, bound.cid))
 end
 
 -- The binding without its node; it stays for the sake of its session, if there is one.
@@ -202,6 +202,7 @@ local function node_of_key(prefix, rotation, key, message)
   end
   rotation.number = (rotation.number or tonumber(redis.call('HGET', prefix .. 'g:' .. rotation.group, 'l') or 0)) + 1
   bound.number = string.format('%.0f', rotation.number)
+  bound.first = bound.first or bound.number
   bind(prefix, rotation.group, key, bound)
   return node, string.char(80 + elsewhere) .. key .. struct.pack('<d', rotation.number) .. message:sub(KEY_HEAD + 1)
 end

@@ -56,18 +56,21 @@ local function take_refused(prefix, node, cid, number, group, place, code)
 end
 
 -- The node gives keys up: what it has of them waits again. Nothing happens to a key if an assignment is under way to
--- the node: the node repeats this when it has that assignment, and gets no more until then. `keys`: key -> number of
--- the last assignment that the node has got.
+-- the node: the node repeats this when it has that assignment, and gets no more until then. A call for an earlier
+-- binding is a repetition of one that has succeeded. `keys`: key -> number of the last assignment that the node has got.
 local function close_keys(prefix, node, group, keys)
   local closed = {}
   for key, number in pairs(keys) do
     local bound = binding_of(prefix, group, key)
-    if bound and bound.node == node and tonumber(bound.number) ~= number then
+    local is_bound = bound and bound.node == node
+    if is_bound and tonumber(bound.first) <= number and number < tonumber(bound.number) then
       bound.closing = true
       bind(prefix, group, key, bound)
     else
-      closed[key] = true
-      if bound and bound.node == node then
+      if not is_bound or tonumber(bound.number) == number then
+        closed[key] = true
+      end
+      if closed[key] and is_bound then
         unbind(prefix, group, key, bound)
       end
       notify(prefix, node, 'key_closed', group, key, number)
