@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from ..session.subscriber cimport Subscriber
 from ..session.turn cimport Turn
 from .foreign cimport ForeignTable
 from .foreign_receivers cimport ForeignReceivers
@@ -19,6 +20,7 @@ cdef class ForeignSessions:
 
     cpdef bint subscribe(self, bytes client_id, uint64_t incarnation, bytes topic_filter, uint8_t options,
                          uint32_t identifier) except -1
+    cpdef int route(self, Subscriber node, bytes topic_filter, uint8_t options) except -1
     cdef tuple parsed(self, bytes stored)
     cdef bint fits(self, bytes topic_filter) except -1
     cdef int changed(self, bytes topic_filter) except -1

@@ -90,7 +90,8 @@ cdef class ForeignSessions:
         """Add the subscriptions of many sessions.
 
         Args:
-            sessions: client id, incarnation, and a list of topic filters, each with `OPTIONS;IDENTIFIER` behind it.
+            sessions: client id, incarnation, and a list of topic filters, each with `OPTIONS;IDENTIFIER` behind it; in
+                turn.
             here: a Session by its client id.
 
         Returns:
@@ -100,8 +101,9 @@ cdef class ForeignSessions:
         cdef bytes client_id, topic_filter, stored
         cdef uint64_t incarnation
         cdef uint32_t identifier
-        cdef Py_ssize_t i
-        for client_id, incarnation, held in sessions:
+        cdef Py_ssize_t at, i
+        for at in range(0, len(sessions), 3):
+            client_id, incarnation, held = sessions[at], sessions[at + 1], sessions[at + 2]
             for i in range(0, len(held), 2):
                 topic_filter, stored = held[i], held[i + 1]
                 options, identifier = self.parsed(stored)
@@ -185,14 +187,25 @@ cdef class ForeignSessions:
 
     # ---- routes ----
 
-    def route(self, Subscriber node not None, bytes topic_filter not None, uint8_t options):
+    cpdef int route(self, Subscriber node, bytes topic_filter, uint8_t options) except -1:
         """A node has clients for a topic filter; the options are as of `SubscriptionTree.subscribe`."""
         if not self.fits(topic_filter) or (node.subscription_count and self.tree.has(node, topic_filter)):
             self.count_routes(-<int>self.table.unroute(node.session_id, topic_filter))
             self.tree.subscribe(node, topic_filter, options)
-            return
+            return 0
         self.count_routes(self.table.route(node.session_id, topic_filter, options))
-        self.changed(topic_filter)
+        return self.changed(topic_filter)
+
+    def load_routes(self, Subscriber node not None, list routes not None, options_of not None):
+        """A node has clients for many topic filters.
+
+        Args:
+            routes: topic filter and its route as Redis has it, in turn.
+            options_of: the options by such a route, as for `route`.
+        """
+        cdef Py_ssize_t i
+        for i in range(0, len(routes), 2):
+            self.route(node, routes[i], options_of(routes[i + 1]))
 
     def unroute(self, Subscriber node not None, bytes topic_filter not None):
         """A node has no clients for a topic filter any more."""

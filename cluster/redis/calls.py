@@ -443,14 +443,12 @@ CALLS: Mapping[str, Call] = {
         Fields(
             {
                 "cursor": TEXT,
-                "sessions": ListOf(
-                    Fields(
-                        {
-                            "client_id": TEXT,
-                            "incarnation": NUMBER,
-                            "subscriptions": Turns({"filter": TEXT, "options": TEXT}),
-                        }
-                    )
+                "sessions": Turns(
+                    {
+                        "client_id": TEXT,
+                        "incarnation": NUMBER,
+                        "subscriptions": Turns({"filter": TEXT, "options": TEXT}),
+                    }
                 ),
             }
         ),

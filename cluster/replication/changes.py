@@ -27,7 +27,7 @@ from ..._speedups.session.subscriber import SessionKind
 from ...broker.core.data_plane import DataPlane
 from ...broker.core.group_settings import settings_of
 from ..peers.members import Members
-from .routes import options_of
+from .routes import options_of, stored_options
 
 
 class NodesListener(Protocol):
@@ -82,7 +82,7 @@ class Changes:
             if apply is not None:
                 apply(*fields)
             elif kind in (b"route", "route"):
-                self.apply_route(origin, *fields)
+                self._apply_route(origin, *fields)
             elif kind in (b"unroute", "unroute"):
                 self._apply_unroute(origin, *fields)
             elif kind in (b"ready", "ready") and fields[0] != self._node_id:
@@ -107,7 +107,7 @@ class Changes:
             session = sessions.share(client_id, incarnation)
         router.filters.subscribe(session, topic_filter, options, identifier)
 
-    def apply_sessions(self, sessions: list[tuple[bytes, int, list[bytes]]]) -> None:
+    def apply_sessions(self, sessions: list[Any]) -> None:
         """The subscriptions of persistent sessions, as `ForeignSessions.load` has them."""
         for fields in self._plane.router.foreign.load(sessions, self._plane.sessions.here):
             self.apply_subscribed(*fields)
@@ -132,11 +132,17 @@ class Changes:
         else:  # another connection has claimed it while this node had no link: `Reclaim` closes this one
             sessions.end_with_connection(session)
 
-    def apply_route(self, node: bytes, topic_filter: bytes, *route: int) -> None:
+    def _apply_route(self, node: bytes, topic_filter: bytes, *route: int) -> None:
         """A node has clients for a topic filter; `route`: as `options_of` has it."""
         member = self._members.get(node)
         if member is not None:
             self._plane.router.foreign.route(member.peer, topic_filter, options_of(*route))
+
+    def apply_routes(self, node: bytes, routes: list[bytes]) -> None:
+        """A node has clients for many topic filters: each with its route as Redis has it."""
+        member = self._members.get(node)
+        if member is not None:
+            self._plane.router.foreign.load_routes(member.peer, routes, stored_options)
 
     def _apply_unroute(self, node: bytes, topic_filter: bytes) -> None:
         """A node has no clients for a topic filter any more."""

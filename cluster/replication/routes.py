@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from math import log2
 
@@ -145,6 +146,12 @@ def options_of(qos: int, in_queues: int, only_persistent: int, subscribers: int)
         return qos | subscribers << 2
     way = Way.IN_QUEUES if in_queues else Way.LOGGED if qos else Way.AT_MOST_ONCE
     return way | ONLY_PERSISTENT * only_persistent
+
+
+@lru_cache(1000)
+def stored_options(route: bytes) -> int:
+    """The options of a route as Redis has it. There are few."""
+    return options_of(*map(int, route.split()))
 
 
 def code_of(count: int) -> int:

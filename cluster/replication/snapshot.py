@@ -5,7 +5,6 @@ link is one.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -70,8 +69,7 @@ class SnapshotReader:
         """The topic filters for which a node has clients."""
         key = self._link.keys.routes(node)
         async for values in self._scanned(lambda cursor: self._link.ask("HSCAN", key, cursor, "COUNT", AT_ONCE)):
-            for name, value in pairs(values):
-                self._changes.apply_route(node, name, *fields_of(value))
+            self._changes.apply_routes(node, values)
 
     def _pieces(self, name: str, count: int) -> AsyncIterator[list[Any]]:
         """The pieces that a function returns."""
@@ -209,12 +207,6 @@ def read_tail(link: NodeLink, session: Session) -> None:
             read_tail(link, session)
 
     link.function(loaded, "load", session.client_id, session.next_number, AT_ONCE)
-
-
-@lru_cache
-def fields_of(route: bytes) -> tuple[int, ...]:
-    """The fields of a route, as Redis has them. There are few."""
-    return tuple(map(int, route.split()))
 
 
 def pairs(items: list[Any]) -> Iterator[tuple[Any, Any]]:

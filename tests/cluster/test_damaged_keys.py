@@ -203,7 +203,7 @@ def test_a_node_joins_and_resumes_beside_a_damaged_session(caller: Caller) -> No
     tails = [part for cid, x in zip((b"a", b"b", b"c"), incarnations, strict=True) for part in (cid, x, 9)]
     assert caller.call("lost", b"n1", [*tails]) == [b"a", b"c"]
     damage(caller, b"mq:subs:b")
-    assert {item[0] for item in caller.call("sessions", b"0", 100)[1]} == {b"a", b"c"}
+    assert {*caller.call("sessions", b"0", 100)[1][::3]} == {b"a", b"c"}
 
 
 # ---- nodes ----

@@ -124,6 +124,12 @@ function packed_sessions.of(prefix, cid)
   return text and keep(unpacked(prefix, cid, text)) or nil
 end
 
+-- The incarnation of a session that the call has read and changes not. An error: there is none, or it is damaged.
+function packed_sessions.incarnation_of(cid)
+  local _, incarnation = struct.unpack(FIELDS, call.sessions[cid] or '')
+  return incarnation
+end
+
 -- A new session without an owner, in place of any other.
 function packed_sessions.create(prefix, cid, epoch, incarnation, flags)
   return keep({

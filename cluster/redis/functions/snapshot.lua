@@ -2,17 +2,18 @@
 
 local register, AT_ONCE, AT_ONCE_BYTES = library.register, library.AT_ONCE, library.AT_ONCE_BYTES
 local each, note_damage, CLIENT = damage.each, damage.note_damage, damage.CLIENT
-local read, session_of = packed_sessions.read, packed_sessions.of
+local read, incarnation_of = packed_sessions.read, packed_sessions.incarnation_of
 
 register('sessions', {'no-writes', 'allow-oom'}, function(prefix, cursor, most)
   local found = redis.call('SSCAN', prefix .. 'sessions', cursor, 'COUNT', most)
-  local sessions = {}
+  local sessions, count = {}, 0
   read(prefix, found[2])
   each(#found[2], function(i)
     local cid = found[2][i]
     local subs = redis.call('HGETALL', prefix .. 'subs:' .. cid)
     if #subs > 0 then
-      sessions[#sessions + 1] = {cid, assert(session_of(prefix, cid)).incarnation, subs}
+      sessions[count + 1], sessions[count + 2], sessions[count + 3] = cid, incarnation_of(cid), subs
+      count = count + 3
     end
   end, function(i, reason)
     note_damage(prefix, CLIENT, found[2][i], reason)

@@ -57,7 +57,7 @@ end
 
 -- The node gives keys up: what it has of them waits again. Nothing happens to a key if an assignment is under way to
 -- the node: the node repeats this when it has that assignment, and gets no more until then. A call for an earlier
--- binding is a repetition of one that has succeeded. `keys`: key -> number of the last assignment that the node has got.
+-- binding repeats a call that has succeeded. `keys`: key -> number of the last assignment that the node has got.
 local function close_keys(prefix, node, group, keys)
   local closed = {}
   for key, number in pairs(keys) do
