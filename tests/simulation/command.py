@@ -25,6 +25,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.0, help="begin no run after so many seconds")
     parser.add_argument("--plan", default="", help="run a plan with this name (regressions.py, meetings.py)")
     parser.add_argument("--several", action="store_true", help="run two or three clusters side by side (several.py)")
+    parser.add_argument(
+        "--pushes", choices=("early", "late"), help="when Redis sends a caller its pushes; else by seed"
+    )
     parser.add_argument("--mutation", default="", help="break the product in this way (mutations.py)")
     parser.add_argument(
         "--mutations", type=int, default=0, metavar="N", help="find all mutations, or one, within N seeds each"
@@ -88,7 +91,10 @@ def run_seeds(options: argparse.Namespace) -> int:
     for seed in seeds:
         if options.seconds and true_time() - began > options.seconds:
             break
-        result = run(replace(PLANS[options.plan], seed=seed) if options.plan else plan_of_seed(seed))
+        plan = replace(PLANS[options.plan], seed=seed) if options.plan else plan_of_seed(seed)
+        if options.pushes:
+            plan = replace(plan, late_pushes=options.pushes == "late")
+        result = run(plan)
         done, virtual = done + 1, virtual + result.seconds
         if done % PROGRESS == 0:
             print(f"{done} seeds, up to {seed}", file=sys.stderr, flush=True)

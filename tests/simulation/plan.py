@@ -84,6 +84,7 @@ class Plan:
     log_seconds: int = 0  # that a node keeps its repair log; 0 = as in the product
     counted_from: int = 0  # other nodes from which on Redis counts applied changes; 0 = as in the product
     linger_seconds: float = 0.0  # that routes linger; 0 = as in the product
+    late_pushes: bool = False  # Redis sends a caller its pushes behind the reply, as from 7.2 on; else before it
     tenant: str = ""  # of all clients; empty: none
     limits: Limits = NO_LIMITS
     is_ordered: bool = False  # the group is declared, with the order `publisher`

@@ -19,7 +19,7 @@ from tests.simulation.resp import encode, encode_push
 from tests.simulation.world import FIRST_REDIS, FOREVER, MILLI, World
 
 INFO = (
-    b"redis_version:7.2.0\r\nredis_mode:standalone\r\nrole:master\r\nconnected_slaves:0\r\naof_enabled:1\r\n"
+    b"redis_mode:standalone\r\nrole:master\r\nconnected_slaves:0\r\naof_enabled:1\r\n"
     b"aof_last_rewrite_time_sec:0\r\naof_rewrite_in_progress:0\r\naof_rewrite_scheduled:0\r\nmaxmemory:0\r\n"
     b"maxmemory_policy:noeviction\r\naof_last_write_status:ok\r\nrdb_last_bgsave_status:ok\r\n"
 )
@@ -46,11 +46,17 @@ class RedisServer:
     Args:
         world: of the run.
         host: its name.
+        late_pushes: whether pushes to the caller of a command follow the reply: so in Redis 7.2 and later, and Valkey.
         change: changes the code of the library before it is loaded: a mutation.
     """
 
-    def __init__(self, world: World, host: str, change: Callable[[bytes], bytes] = bytes) -> None:
+    def __init__(
+        self, world: World, host: str, late_pushes: bool = False, change: Callable[[bytes], bytes] = bytes
+    ) -> None:
         self.host = host
+        self._late_pushes = late_pushes
+        self._caller: Client | None = None  # of the command that is executed, if its pushes wait ...
+        self._pushes = bytearray()  # ... here
         self.watchers: dict[bytes, Watcher] = {}  # by the prefix of their cluster
         self.first_fault = FOREVER  # nanosecond of the first fault of a cluster whose keys it has
         self._world = world
@@ -212,6 +218,7 @@ class RedisServer:
                 client.channels[channel] = None
                 client.output += encode_push(b"subscribe", channel, len(client.channels))
             return
+        self._caller = client if self._late_pushes else None
         try:
             reply = self._reply(client, name, command[1:])
         except RedisError as error:
@@ -229,6 +236,8 @@ class RedisServer:
             client.skips = False
         else:
             encode(client.output, reply, client.version, is_map=name in MAPS)
+        client.output += self._pushes
+        self._pushes.clear()
 
     def _reply(self, client: Client, name: bytes, arguments: list[bytes]) -> Reply:
         if name in (b"FCALL", b"FCALL_RO"):
@@ -271,16 +280,18 @@ class RedisServer:
             raise RuntimeError(f"a wrong message between nodes: {problem}")
         found = [client for client in self.clients.values() if channel in client.channels]
         for client in found:
-            client.output += encode_push(b"message", channel, message)
+            output = self._pushes if client is self._caller else client.output
+            output += encode_push(b"message", channel, message)
         return len(found)
 
     # ---- commands of connections and of the server ----
 
-    def _hello(self, client: Client, version: bytes = b"2", *options: bytes) -> Reply:
-        client.version = int(version)
+    def _hello(self, client: Client, protocol: bytes = b"2", *options: bytes) -> Reply:
+        client.version = int(protocol)
         if b"SETNAME" in options:
             client.name = options[options.index(b"SETNAME") + 1]
-        return [b"server", b"redis", b"version", b"7.2.0", b"proto", client.version, b"id", client.number]
+        version = b"7.2.0" if self._late_pushes else b"7.0.15"
+        return [b"server", b"redis", b"version", version, b"proto", client.version, b"id", client.number]
 
     def _ping(self, client: Client) -> Reply:
         return Status(b"PONG")

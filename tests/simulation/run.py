@@ -145,7 +145,7 @@ class Run:
                 stack.enter_context(patch(COUNTED_FROM, self.plan.counted_from))
             self.world = World(self.plan.seed, clock, self.story)
             hosts = sorted({host_of(plan.server) for plan in self.plan.clusters})
-            self.servers = {host: RedisServer(self.world, host, self._change) for host in hosts}
+            self.servers = {host: RedisServer(self.world, host, self.plan.late_pushes, self._change) for host in hosts}
             stack.callback(self._close)
             try:
                 logger.addHandler(handler)

@@ -11,6 +11,7 @@ REPEATED = 7  # of eight seeds
 # Of 64 seeds, 16 each: with 1 Redis counts applied changes while another node is there, with 2 while all three are.
 COUNTED_FROM = (0, 1, 0, 2)
 LINGER_SECONDS = (0.0, 1.0)  # of 128 seeds, 64 each
+LATE_PUSHES = (False, True)  # of 512 seeds, 256 each
 PLANS = REGRESSIONS | MEETINGS
 
 
@@ -21,7 +22,12 @@ def plan_of(seed: int) -> Plan:
     else:
         names = sorted(PLANS)
         plan = varied(PLANS[names[seed // 8 % len(names)]], seed)  # one after the other, so that few seeds have all
-    return replace(plan, counted_from=COUNTED_FROM[seed // 16 % 4], linger_seconds=LINGER_SECONDS[seed // 64 % 2])
+    return replace(
+        plan,
+        counted_from=COUNTED_FROM[seed // 16 % 4],
+        linger_seconds=LINGER_SECONDS[seed // 64 % 2],
+        late_pushes=LATE_PUSHES[seed // 256 % 2],
+    )
 
 
 def varied(plan: Plan, seed: int) -> Plan:

@@ -52,42 +52,42 @@ def test_plan(name: str) -> None:
 
 def test_a_node_that_is_declared_dead_during_a_join_does_not_come_back() -> None:
     """This seed had no SUBACK: the joining node took the dead one for a member again."""
-    judged(simulate("--seeds", "100016..100016"))
+    judged(simulate("--seeds", "100016..100016", "--pushes", "early"))
 
 
 def test_a_connection_that_ends_while_claims_are_compared_is_released_once() -> None:
     """With this seed it was released again as one that only Redis has, and its delayed will was gone."""
-    judged(simulate("--seeds", "4094313..4094313"))
+    judged(simulate("--seeds", "4094313..4094313", "--pushes", "early"))
 
 
 def test_a_node_that_is_declared_dead_while_it_joins_joins_again() -> None:
     """With this seed it stood still in the last step, and was ready after that, without a place in the cluster."""
-    judged(simulate("--seeds", "3683..3683"))
+    judged(simulate("--seeds", "3683..3683", "--pushes", "early"))
 
 
 def test_a_node_notes_its_number_of_leases_when_its_link_is_back() -> None:
     """With this seed a block under way asked for a key, and the node ignored the number: Redis found no room there."""
-    judged(simulate("--seeds", "20001178..20001178"))
+    judged(simulate("--seeds", "20001178..20001178", "--pushes", "early"))
 
 
 def test_a_member_that_comes_when_the_last_one_leaves_gets_messages() -> None:
     """With this seed Redis forgot the room of the new subscriber, as the node left the group within the same block."""
-    judged(simulate("--seeds", "21033130..21033130"))
+    judged(simulate("--seeds", "21033130..21033130", "--pushes", "early"))
 
 
 def test_a_node_that_is_declared_dead_while_it_joins_tries_again() -> None:
     """With this seed it read the nodes without itself, and ended."""
-    judged(simulate("--seeds", "810114..810114"))
+    judged(simulate("--seeds", "810114..810114", "--pushes", "early"))
 
 
 def test_messages_of_groups_after_room_that_rides_in_a_commit() -> None:
     """With this seed a group's message had a lower number than the pushes of its commit, and the node ignored it."""
-    judged(simulate("--seeds", "801332..801332"))
+    judged(simulate("--seeds", "801332..801332", "--pushes", "early"))
 
 
 def test_a_node_that_gives_a_key_up_twice_and_gets_it_again_keeps_the_order() -> None:
     """With this seed the second move marked the key, and a message that came back waited behind later ones."""
-    judged(simulate("--seeds", "810302..810302"))
+    judged(simulate("--seeds", "810302..810302", "--pushes", "early"))
 
 
 @pytest.mark.soak
