@@ -1,8 +1,9 @@
-"""The data source `flockmq` for Spark: a row per message in the nodes' logs, as a stream or as a batch.
+"""The data source `flockmq` for Spark: a row per message in the nodes' logs, and a message per row to a broker.
 
     from flockmq.cluster.analytics.source import register
     register(spark)
-    spark.readStream.format("flockmq").option("redis", "redis://HOST:PORT").load()
+    frame = spark.readStream.format("flockmq").option("redis", "redis://HOST:PORT").load()
+    frame.select("topic", "payload").writeStream.format("flockmq").option("url", "mqtt://HOST:PORT").start()
 
 The options are in `options`; deploy/docs/analytics.md explains them. Planning runs in a Python process of the driver,
 `read` in the executors. They share only the options and the ranges.
@@ -15,7 +16,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -31,6 +39,10 @@ from .log.reading import RangeReader
 from .options import SourceOptions, parse_options
 from .position import Position
 from .schema import MESSAGES
+from .sink.options import SinkOptions
+from .sink.options import parse_options as parse_sink_options
+from .sink.rows import check_columns
+from .sink.writer import BatchWriter, StreamWriter
 from .topic_filter import TopicFilters
 
 REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
@@ -88,6 +100,19 @@ class FlockMQDataSource(DataSource):
         if options.since is not None or options.until is not None:
             raise OptionError("the options since and until are for batches", "startingOffsets sets a stream's start")
         return FlockMQStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise OptionError("the sink flockmq can't overwrite messages", 'write .mode("append")')
+        return BatchWriter(self._sink(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        return StreamWriter(self._sink(schema))
+
+    def _sink(self, schema: StructType) -> SinkOptions:
+        options = parse_sink_options(self.options)
+        check_columns(schema, options.level)
+        return options
 
     def _parsed(self, schema: StructType) -> SourceOptions:
         options = parse_options(self.options)

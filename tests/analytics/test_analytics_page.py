@@ -2,21 +2,27 @@
 
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from flockmq._speedups.codec.packets import Publish
 from flockmq.cluster.analytics.commands.sql import cell
 from flockmq.cluster.analytics.options import OPTIONS, SourceOptions, parse_size
+from flockmq.cluster.analytics.sink.options import OPTIONS as SINK_OPTIONS
+from flockmq.cluster.analytics.sink.options import SinkOptions
+from flockmq.cluster.analytics.sink.rows import COLUMNS
 from flockmq.cluster.analytics.tables import TABLES
 from flockmq.cluster.analytics.views import views
 from tests.analytics.result_files import Fleet, write
 from tests.analytics.written_logs import WrittenLog, row
 from tests.harness import nursery
-from tests.harness.broker_process import environment
+from tests.harness.broker_process import BrokerProcess, environment
 from tests.harness.redis_process import RedisProcess
+from tests.harness.socket_client import SocketClient
 
 PAGE = Path("deploy/docs/analytics.md").read_text(encoding="utf-8")
 STATEMENTS = re.findall(r"```sql\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.S)
@@ -47,6 +53,13 @@ def test_every_statement_has_an_example_of_its_output() -> None:
 
 
 @pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path_factory.mktemp("broker")).start()
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="module")
 def asked(spark: SparkSession, results: Path) -> SparkSession:
     """A session with a view for each table."""
     views(spark, str(results))
@@ -63,14 +76,24 @@ def test_a_statement_gives_what_the_page_shows(asked: SparkSession, statement: s
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_runs(
-    spark: SparkSession, results: Path, redis_server: RedisProcess, capsys: pytest.CaptureFixture[str], program: str
+    spark: SparkSession,
+    results: Path,
+    redis_server: RedisProcess,
+    broker: BrokerProcess,
+    capsys: pytest.CaptureFixture[str],
+    program: str,
 ) -> None:
     log = WrittenLog(redis_server, "n1", "a")
     log.write([row(4_000_000_000_000_000 + index, "site/1", b"x") for index in range(7)])
     program = program.replace("/srv/fleet", str(results)).replace("redis://10.0.0.5:6379", redis_server.url)
+    program = program.replace("mqtt://10.0.0.5:1883", f"mqtt://127.0.0.1:{broker.port}")
     exec(program, {"spark": spark})
     out = capsys.readouterr().out
     assert re.search(r"\| *site/1\| +7\|", out) or re.search(r"\| *berlin\| *3470382\|", out)
+    if "counts/" in program:
+        with SocketClient(broker.port, "device") as client:
+            client.subscribe(("counts/#", 1))
+            assert client.receive() == Publish("counts/site/1", b"7", qos=1, retain=True, packet_id=1)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -112,6 +135,21 @@ def test_the_options_are_those_of_the_source() -> None:
             assert float(text) == default, option.name
         elif isinstance(default, str):
             assert text == default, option.name
+
+
+def test_the_options_and_columns_of_the_sink() -> None:
+    defaults = {field.name: field.default for field in fields(SinkOptions)}
+    listed: dict[str, str] = {}
+    for names, default, _ in table_rows("sink option"):
+        found, texts = re.findall(r"`(\w+)`", names), re.findall(r"`([\w.]+)`", default)
+        listed |= dict(zip(found, texts or [""] * len(found), strict=True))
+    assert [*listed] == [option.name for option in SINK_OPTIONS.values()]
+    for option in SINK_OPTIONS.values():
+        if option.field != "broker":
+            value = defaults[option.field]
+            assert option.parse(listed[option.name]) == value, option.name
+    columns = [name for names, *_ in table_rows("sink column") for name in re.findall(r"`(\w+)`", names)]
+    assert columns == [*COLUMNS]
 
 
 def test_the_columns_are_those_of_the_tables() -> None:

@@ -81,7 +81,7 @@ LAYERS: dict[str, list[str]] = {
     ],
     "loadtest": ["generator", "compare", "prove", "swarm", "bench analytics growth storm locustfile", "commands"],
 }
-ANALYTICS = ["log", "compute", "output", "report", "commands"]
+ANALYTICS = ["log", "sink", "compute", "output", "report", "commands"]
 TESTS = ["cases model", "harness"]  # all the rest stands on these
 
 # Imports that point upwards, as "importer -> imported", and circles. Both lists are empty, and stay so.

@@ -1,0 +1,1 @@
+"""The sink `flockmq` for Spark: a message per row, to any MQTT broker."""
