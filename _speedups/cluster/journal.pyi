@@ -21,4 +21,5 @@ class ClusterJournal(Journal):
         sent: int | None = None,
         interval: int | None = None,
         delay: int | None = None,
+        overtaken: bool = False,
     ) -> None: ...

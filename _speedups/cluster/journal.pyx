@@ -129,7 +129,8 @@ cdef class ClusterJournal(Journal):
         self.wills += [b"dropped", epoch, 0]
         self.note(RETAINED)
 
-    def release(self, bytes client_id not None, uint64_t epoch, sent=None, interval=None, delay=None):
+    def release(self, bytes client_id not None, uint64_t epoch, sent=None, interval=None, delay=None,
+                bint overtaken=False):
         """Record that a connection has ended and that this node releases the session.
 
         Args:
@@ -137,8 +138,10 @@ cdef class ClusterJournal(Journal):
             sent: messages of the queue below this number may have been sent; None: the client was never admitted.
             interval: Session Expiry Interval in seconds; None = as configured.
             delay: seconds until the will of the connection is to be published; None: it has none that waits.
+            overtaken: whether it has ended because another connection has claimed the session.
         """
-        self.releases.append((client_id, epoch, *(b"" if each is None else each for each in (sent, interval, delay))))
+        fields = [b"" if each is None else each for each in (sent, interval, delay)]
+        self.releases.append((client_id, epoch, *fields, <int>overtaken))
         self.weight += STEP_WEIGHT
         self.note(RETAINED)
 

@@ -112,7 +112,16 @@ BLOCK = Fields(
         "released": ListOf(Fields({"client_id": TEXT, "incarnation": NUMBER, "packet_id": NUMBER})),
         "wills": Turns({"step": OneOf(("settled", "progress", "dropped")), "epoch": NUMBER, "progress": NUMBER}),
         "releases": ListOf(
-            Fields({"client_id": TEXT, "epoch": NUMBER, "sent": OPTIONAL, "interval": OPTIONAL, "will_delay": OPTIONAL})
+            Fields(
+                {
+                    "client_id": TEXT,
+                    "epoch": NUMBER,
+                    "sent": OPTIONAL,
+                    "interval": OPTIONAL,
+                    "will_delay": OPTIONAL,
+                    "overtaken": FLAG,
+                }
+            )
         ),
         "group_limits": Fields({"messages": NUMBER, "bytes": NUMBER, "drop_oldest": FLAG}),
         "shares": Turns({"group": TEXT, "messages": ListOf(NUMBER)}),

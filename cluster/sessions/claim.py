@@ -26,7 +26,7 @@ class Claim:
     present: bool = False
     held_will: int = 0  # the epoch of a delayed will that is discarded if the client is admitted; 0 = none
     waits: dict[int, bytes] = field(default_factory=dict)  # epochs that must be released -> their nodes
-    overtaken: bool = False  # another connection has claimed the session during the delay
+    overtaken: bool = False  # another connection has claimed the session
     delayed: bool = False  # clients fight for the session: its admission is delayed
     all_sent: bool = False  # the previous node of the session is dead
     session: Session | None = None

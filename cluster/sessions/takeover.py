@@ -159,6 +159,8 @@ class TakeOver(SessionOwner):
             self._waiting[claim] = None
         if fights > FREE_FIGHTS:
             claim.delayed = True
+            if fights == FREE_FIGHTS + 1:
+                log.warning("clients fight for a client id: new connections wait", client_id=claim.client_id)
             delay = min(FIGHT_SECONDS * 2.0 ** min(fights - FREE_FIGHTS - 1, 10), MAX_FIGHT_SECONDS)
             asyncio.get_running_loop().call_later(delay, self._after_delay, claim)
             self.fights += 1
@@ -301,7 +303,7 @@ class TakeOver(SessionOwner):
             if had_will and delay is None:
                 self._wills.settle(claim.epoch)
             interval = session.expiry if session.kind == SessionKind.SHARED else None
-            self._release(claim.client_id, claim.epoch, sent, interval, delay)
+            self._release(claim.client_id, claim.epoch, sent, interval, delay, claim.overtaken)
             self._claims.remove(claim)
             if messages is not None:
                 self._unconfirmed.keep(session, sent, messages)
@@ -330,10 +332,18 @@ class TakeOver(SessionOwner):
             self._wills.settle(claim.epoch)
         self._release(claim.client_id, claim.epoch)
 
-    def _release(self, client_id: bytes, epoch: int, *more: int | None) -> None:
+    def _release(
+        self,
+        client_id: bytes,
+        epoch: int,
+        sent: int | None = None,
+        interval: int | None = None,
+        delay: int | None = None,
+        overtaken: bool = False,
+    ) -> None:
         """Record, in the block of this turn, that a connection has ended; arguments as of `ClusterJournal.release`."""
         self._claims.releasing.add(epoch)
-        self._journal.release(client_id, epoch, *more)
+        self._journal.release(client_id, epoch, sent, interval, delay, overtaken)
         self._plane.turn.after_commit(partial(self._claims.releasing.discard, epoch))
 
     def discard_will(self, connection: Connection) -> None:
@@ -356,9 +366,9 @@ class TakeOver(SessionOwner):
         if claim is None:  # it is released already, or the reply to the claim was lost: no connection has it
             self._wills.settle(epoch)
             self._release(client_id, epoch)
-        elif claim.delayed:  # its delay applies although it has lost: else a fight would never be slowed down
-            claim.overtaken = True
-        else:
+            return
+        claim.overtaken = True
+        if not claim.delayed:  # else its delay applies although it has lost: a fight would never be slowed down
             self._plane.turn.count(TAKEOVERS)
             if claim.admitted:  # [MQTT-3.1.4-2], after the packets that the client has sent over this connection
                 claim.connection.give_way(close_reasons.TAKEN_OVER, lambda: None)

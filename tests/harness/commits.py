@@ -38,7 +38,7 @@ def commit_arguments(
     parts["awaiting"] = [[*item[:3], _at(item[3]), *(item[4:] or [0])] for item in parts.get("awaiting", ())]
     parts["shares"] = [part if n % 2 == 0 else list(map(_at, part)) for n, part in enumerate(parts.get("shares", ()))]
     parts["delayed"] = [_at(part) if n % 3 == 0 else part for n, part in enumerate(parts.get("delayed", ()))]
-    parts["releases"] = [[*release, *[b""] * (5 - len(release))] for release in parts.get("releases", ())]
+    parts["releases"] = [[*release, *[b""] * (5 - len(release)), 0][:6] for release in parts.get("releases", ())]
     block = [parts.pop(name, b"" if isinstance(kind, (Text, Packed)) else []) for name, kind in BLOCK.fields.items()]
     assert not parts, f"a block has no {', '.join(parts)}"
     header = block[list(BLOCK.fields).index("batch_header")]

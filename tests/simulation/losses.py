@@ -166,7 +166,8 @@ class Excuses:
                     found += [Connecting(event.client, True), Ended(event.client, "lost")]
                     found.append(Connecting(event.client, False, event.will))
                 # If it is present, CONNACK was on its way: the session is lost all the same.
-                if not event.session_present:
+                # If no CONNACK came before, an earlier CONNECT has made it, perhaps within the lost time.
+                if not event.session_present or event.client not in made:
                     made[event.client] = self._voided[i]
             found.append(event)
         return History(found)

@@ -57,9 +57,11 @@ local function claim(prefix, node, max_sessions, epoch, owned, cid, persistent, 
   if session and session.waits ~= '' then
     waits, waited, died = waits_for(session)
   end
-  local fights, seconds = session and session.fights or 0, now(prefix)
+  local seconds = now(prefix)
+  local is_soon = session and math.abs(seconds - session.since) < FLAP_SECONDS
+  local fights = is_soon and session.fights or 0
   if owner ~= '' then
-    if math.abs(seconds - session.since) < FLAP_SECONDS then fights = fights + 1 else fights = 0 end
+    fights = is_soon and fights + 1 or 0
     if live(prefix, owner) then
       waits = waits .. last .. '=' .. owner .. ','
       waited = waited == NOTHING and {} or waited
@@ -121,7 +123,8 @@ local function claim(prefix, node, max_sessions, epoch, owned, cid, persistent, 
   end
   local is_all = present and not waited[1] and session.marks == 0 and is_plain(session, FLAGS.AWAITED)
   local stored = is_all and {session.head, session.sent, session.queue} or NOTHING
-  return {'ok', epoch, present and 1 or 0, session.incarnation, waited, fights, old_will, last or 0, stored}
+  local delaying = owner ~= '' and fights or 0   -- who takes nothing over needs not wait
+  return {'ok', epoch, present and 1 or 0, session.incarnation, waited, delaying, old_will, last or 0, stored}
 end
 
 register('claims', {}, function(prefix, node, max_sessions, claims)

@@ -45,9 +45,9 @@ end
 
 -- A node has closed a connection: the session is offline, has ended, or is claimed by a connection that waits for this.
 -- `sent`: messages with lower numbers may have been sent; '' = the client was never admitted. `interval`: its Session
--- Expiry Interval in seconds, '' = as configured. `delay`: of its will in seconds, '' = no will waits. `outbox`: what
--- nodes have to be sent.
-local function release(prefix, node, outbox, cid, epoch, sent, interval, delay)
+-- Expiry Interval in seconds, '' = as configured. `delay`: of its will in seconds, '' = no will waits. `overtaken`: 1 =
+-- it has ended because another connection has claimed the session. `outbox`: what nodes have to be sent.
+local function release(prefix, node, outbox, cid, epoch, sent, interval, delay, overtaken)
   local session = session_of(prefix, cid)
   if delay ~= '' then
     delay_will(prefix, node, session, epoch, delay)
@@ -67,6 +67,9 @@ local function release(prefix, node, outbox, cid, epoch, sent, interval, delay)
     end
     go_offline(session, own, outbox)
     return
+  end
+  if was_admitted and overtaken == 0 then
+    session.fights = math.max(0, session.fights - 1)   -- it had ended when the next one claimed the session: no fight
   end
   local waits = ''
   for old, where in session.waits:gmatch('([^=,]+)=([^,]*),') do
