@@ -3,15 +3,13 @@
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from ...broker.config.redis_url import masked
-from ...broker.errors import nearest
 from ..redis.clients import PREFIX, RedisAddress
 from .errors import OptionError
 from .log.properties import PropertyColumn, parse_columns
+from .option_parser import Option, boolean, parse_fields, seconds
 from .position import Position
 from .times import parse_time
 from .topic_filter import check_topic_filter
@@ -51,19 +49,7 @@ def parse_options(options: Mapping[str, str], now: float | None = None) -> Sourc
         OptionError: an option is unknown, missing or wrong.
     """
     now = time.time() if now is None else now
-    given = {name.lower(): text for name, text in options.items()}
-    fields: dict[str, Any] = {}
-    for name, text in given.items():
-        known = OPTIONS.get(name)
-        if known is None:
-            near = nearest(name, OPTIONS)
-            hint = f"did you mean {OPTIONS[near].name}?" if near else f"known are {', '.join(names())}"
-            raise OptionError(f"the source flockmq has no option {name}", hint)
-        try:
-            fields[known.field] = known.parse(text, now)
-        except ValueError as error:
-            shown = masked(text) if known.field == "redis" else text
-            raise OptionError(f"option {known.name}: expected {error}, not {shown!r}") from None
+    fields = parse_fields("source", options, OPTIONS, now, shown=names())
     if "redis" not in fields:
         raise OptionError("the option redis is missing", '.option("redis", "redis://HOST:PORT") names the cluster\'s')
     fields["redis"] = replace(fields["redis"], prefix=fields.get("prefix", PREFIX))
@@ -110,18 +96,6 @@ def _count(text: str, _: float) -> int:
     return int(text)
 
 
-def _boolean(text: str, _: float) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError("true or false")
-    return text.lower() == "true"
-
-
-def _seconds(text: str, _: float) -> float:
-    if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text):
-        raise ValueError("seconds")
-    return float(text)
-
-
 def _words(text: str, _: float) -> tuple[str, ...]:
     words = tuple(word for part in text.split(",") if (word := part.strip()))
     if not words:
@@ -159,28 +133,19 @@ def _starting_offsets(text: str, now: float) -> str | int | dict[str, Position]:
         raise ValueError('positions by node id as JSON: {"node id": "ms-bytes"}') from None
 
 
-@dataclass(frozen=True)
-class Option:
-    """One option."""
-
-    name: str
-    field: str
-    parse: Callable[[str, float], Any]
-
-
 OPTIONS = {
     option.name.lower(): option
     for option in (
-        Option("redis", "redis", _redis),
-        Option("redisUrl", "redis", _redis),  # Spark never shows an option with url in its name
-        Option("redisPatience", "redis_patience", _seconds),
+        Option("redis", "redis", _redis, is_url=True),
+        Option("redisUrl", "redis", _redis, is_url=True),  # Spark never shows an option with url in its name
+        Option("redisPatience", "redis_patience", seconds),
         Option("prefix", "prefix", _text),
         Option("startingOffsets", "starting_offsets", _starting_offsets),
         Option("maxBytesPerTrigger", "max_bytes_per_trigger", _size),
         Option("bytesPerPartition", "bytes_per_partition", _size),
         Option("minPartitions", "min_partitions", _count),
-        Option("failOnDataLoss", "fail_on_data_loss", _boolean),
-        Option("trimCommitted", "trim_committed", _boolean),
+        Option("failOnDataLoss", "fail_on_data_loss", boolean),
+        Option("trimCommitted", "trim_committed", boolean),
         Option("job", "job", _text),
         Option("since", "since", parse_time),
         Option("until", "until", parse_time),

@@ -122,7 +122,7 @@ def test_what_is_wrong_is_reported(
 def test_a_stream_goes_on_after_a_restart_of_the_query_and_of_the_broker(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """At least once: all arrive, and those of a batch that ended are not sent again."""
+    """At least once: all messages arrive, and a batch that has ended is not sent again."""
     rows, place = tmp_path / "rows", tmp_path / "checkpoint"
 
     def add(first: int, count: int) -> set[bytes]:

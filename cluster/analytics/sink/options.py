@@ -1,14 +1,12 @@
 """The options of the sink, as fields."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ....broker.config.redis_url import masked
-from ....broker.errors import nearest
 from ..errors import OptionError
+from ..option_parser import Option, boolean, parse_fields, seconds
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 LEVELS = {"5": 5, "5.0": 5, "3.1.1": 4, "4": 4}
@@ -83,19 +81,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     Raises:
         OptionError: an option is unknown, missing or wrong.
     """
-    fields: dict[str, Any] = {}
-    for name, text in options.items():
-        known = OPTIONS.get(name.lower())
-        if known is None:
-            if name.lower() in SPARKS:
-                continue
-            near = nearest(name.lower(), OPTIONS)
-            hint = f"did you mean {OPTIONS[near].name}?" if near else f"known are {', '.join(names())}"
-            raise OptionError(f"the sink flockmq has no option {name}", hint)
-        try:
-            fields[known.field] = known.parse(text)
-        except ValueError as error:
-            raise OptionError(f"option {known.name}: expected {error}, not {masked(text)!r}") from None
+    fields = parse_fields("sink", options, OPTIONS, shown=names(), ignored=SPARKS)
     if "broker" not in fields:
         raise OptionError("the option url is missing", '.option("url", "mqtt://HOST:PORT") names the broker')
     made = SinkOptions(**fields)
@@ -117,12 +103,6 @@ def _qos(text: str) -> int:
     return int(text)
 
 
-def _boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError("true or false")
-    return text.lower() == "true"
-
-
 def _level(text: str) -> int:
     if text not in LEVELS:
         raise ValueError("5 or 3.1.1")
@@ -135,31 +115,16 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
-    if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text):
-        raise ValueError("seconds")
-    return float(text)
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option."""
-
-    name: str
-    field: str
-    parse: Callable[[str], Any]
-
-
 OPTIONS = {
     option.name.lower(): option
     for option in (
-        Option("url", "broker", BrokerAddress.parse),
+        Option("url", "broker", BrokerAddress.parse, is_url=True),
         Option("qos", "qos", _qos),
-        Option("retain", "retain", _boolean),
+        Option("retain", "retain", boolean),
         Option("clientId", "client_id", str),
         Option("protocol", "level", _level),
         Option("inflight", "inflight", _count),
-        Option("patience", "patience", _seconds),
+        Option("patience", "patience", seconds),
         Option("caFile", "ca_file", str),
         Option("certFile", "cert_file", str),
         Option("keyFile", "key_file", str),

@@ -7,7 +7,6 @@ sent again, in their order. The client is new then for the broker (Clean Start, 
 import contextlib
 import socket
 import ssl
-import struct
 import time
 import uuid
 from collections import deque
@@ -17,10 +16,11 @@ from types import TracebackType
 
 from ..errors import BrokerError
 from .options import SinkOptions
-from .rows import Packet
+from .rows import Packet, encoded_length, encoded_text
 
 AT_ONCE = 500  # packets in a write
 RECEIVED_AT_ONCE = 1 << 18  # bytes
+ANY_SIZE = 1 << 28  # bytes: no packet has so many
 REPLY_SECONDS = 20.0  # in which the broker accepts a connection
 PAUSES = (0.1, 0.2, 0.5, 1.0)  # seconds between attempts; the last again and again
 IDS = [n.to_bytes(2, "big") for n in range(65536)]
@@ -80,7 +80,8 @@ class Publisher:
         self._last_id = 0
         self._pinged = False
         self._window = 1
-        self._most_qos, self._retains, self._largest = 2, True, 1 << 28
+        self._most_qos, self._retains, self._largest = 2, True, ANY_SIZE
+        self._is_limited = False  # the broker does not take every message
         self._progress_at = 0.0  # monotonic: of the last acknowledgement, or of the first message that waits for one
         self._connect()
 
@@ -99,7 +100,7 @@ class Publisher:
         return count
 
     def finish(self) -> None:
-        """Wait until all messages are acknowledged, and those of QoS 0 received. Raises as `publish`."""
+        """Wait until the broker has acknowledged all messages, and received all of QoS 0. Raises as `publish`."""
         self._persist(leave=0)
         self._pinged = True
         self._write(PINGREQ)
@@ -142,7 +143,7 @@ class Publisher:
             self._progress_at = time.monotonic()
         while queue and room > 0:
             packet = queue.popleft()
-            if packet.qos > self._most_qos or len(packet.rest) > self._largest or not self._retains:
+            if self._is_limited:
                 self._check(packet)
             parts.append(packet.head)
             if packet.qos:
@@ -281,7 +282,8 @@ class Publisher:
         self._window = min(self._options.inflight, found.get(0x21, 65535))
         self._most_qos = found.get(0x24, 2)
         self._retains = bool(found.get(0x25, 1))
-        self._largest = found.get(0x27, 1 << 28)
+        self._largest = found.get(0x27, ANY_SIZE)
+        self._is_limited = self._most_qos < 2 or not self._retains or self._largest < ANY_SIZE
 
 
 def _reason(code: int) -> str:
@@ -300,14 +302,9 @@ def _connect_packet(client_id: str, options: SinkOptions) -> bytes:
     address = options.broker
     flags = 0x02 | (0x80 if address.user else 0) | (0x40 if address.password else 0)
     texts = [client_id, *filter(None, (address.user, address.password))]
-    payload = b"".join(struct.pack(">H", len(data := text.encode())) + data for text in texts)
+    payload = b"".join(encoded_text("text of CONNECT", text) for text in texts)
     head = b"\0\4MQTT" + bytes((options.level, flags)) + b"\0\0" + (b"\0" if options.level == 5 else b"")
-    length = len(head) + len(payload)
-    encoded = bytearray()
-    while length >= 128:
-        encoded.append(length & 127 | 128)
-        length >>= 7
-    return bytes((0x10,)) + bytes(encoded) + bytes((length,)) + head + payload
+    return b"\x10" + encoded_length(len(head) + len(payload), "") + head + payload
 
 
 def _read_connack(opened: socket.socket) -> tuple[int, bytes]:

@@ -110,7 +110,7 @@ class Encoder:
             topic = self._topics.get(topics[row]) or self._topic(topics[row])
             rest = properties(row) + payload
             length = len(topic) + len(rest) + (2 if qos else 0)
-            yield Packet(qos, bytes((PUBLISH | qos << 1 | retain,)) + _length(length, topics[row]) + topic, rest)
+            yield Packet(qos, bytes((PUBLISH | qos << 1 | retain,)) + encoded_length(length, topics[row]) + topic, rest)
 
     def _topic(self, topic: str | None) -> bytes:
         if topic is None:
@@ -119,7 +119,7 @@ class Encoder:
             raise RowError(f"{topic!r} is no topic name", "a topic name is not empty, and has none of +, # and NUL")
         if len(self._topics) >= KNOWN_TOPICS:
             self._topics.clear()
-        encoded = self._topics[topic] = _text("topic", topic)
+        encoded = self._topics[topic] = encoded_text("topic", topic)
         return encoded
 
     @staticmethod
@@ -144,21 +144,22 @@ def _properties(columns: dict[str, list[Any]], row: int) -> bytes:
             block += struct.pack(">BI", 2, value)
         elif name == "user_properties":
             for key, text in value.items() if isinstance(value, dict) else value:
-                block += b"\x26" + _text(name, key) + _text(name, text or "")
+                block += b"\x26" + encoded_text(name, key) + encoded_text(name, text or "")
         else:
             block.append({"content_type": 3, "response_topic": 8, "correlation_data": 9}[name])
-            block += _text(name, value)
-    return _length(len(block), "") + bytes(block)
+            block += encoded_text(name, value)
+    return encoded_length(len(block), "") + bytes(block)
 
 
-def _text(name: str, value: str | bytes) -> bytes:
+def encoded_text(name: str, value: str | bytes) -> bytes:
+    """UTF-8 or bytes with their length [MQTT-1.5.4]. Raises RowError: they are too long; `name` is for that."""
     data = value.encode() if isinstance(value, str) else value
     if len(data) > TEXT_MAX:
         raise RowError(f"a {name} has {len(data)} bytes", f"MQTT allows {TEXT_MAX}")
     return len(data).to_bytes(2, "big") + data
 
 
-def _length(n: int, topic: str) -> bytes:
+def encoded_length(n: int, topic: str) -> bytes:
     """A Variable Byte Integer [MQTT-1.5.5]."""
     if n < 128:
         return bytes((n,))

@@ -123,7 +123,7 @@ local function claim(prefix, node, max_sessions, epoch, owned, cid, persistent, 
   end
   local is_all = present and not waited[1] and session.marks == 0 and is_plain(session, FLAGS.AWAITED)
   local stored = is_all and {session.head, session.sent, session.queue} or NOTHING
-  local delaying = owner ~= '' and fights or 0   -- who takes nothing over needs not wait
+  local delaying = owner ~= '' and fights or 0   -- a connection that takes nothing over does not wait
   return {'ok', epoch, present and 1 or 0, session.incarnation, waited, delaying, old_will, last or 0, stored}
 end
 

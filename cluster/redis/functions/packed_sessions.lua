@@ -124,7 +124,7 @@ function packed_sessions.of(prefix, cid)
   return text and keep(unpacked(prefix, cid, text)) or nil
 end
 
--- The incarnation of a session that the call has read and changes not. An error: there is none, or it is damaged.
+-- The incarnation of a session that the call has read and does not change. An error: it is missing, or damaged.
 function packed_sessions.incarnation_of(cid)
   local _, incarnation = struct.unpack(FIELDS, call.sessions[cid] or '')
   return incarnation
