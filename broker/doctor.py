@@ -33,7 +33,7 @@ TIME_ERROR = 5  # of adjtimex: the clock is not synchronized
 BACKLOG = "net.core.somaxconn", 4096  # as deploy/sysctl has it
 CGROUP = Path("/sys/fs/cgroup")
 # Counters of lost messages, and of connections that were refused.
-LOSSES = ("dropped_slow", "dropped_queue_full", "messages_too_large", "shared_discarded")
+LOSSES = ("dropped_slow", "dropped_unlinked", "dropped_queue_full", "messages_too_large", "shared_discarded")
 
 
 class Result(NamedTuple):
@@ -251,7 +251,7 @@ def clients(node: Examined) -> Results:
             "clients",
             "note",
             f"messages were lost since the start: {figures}",
-            "`flockmq limits` shows which limit was reached",
+            "/metrics describes each figure; `flockmq limits` shows which limit was reached",
         )
 
 

@@ -39,7 +39,15 @@ def node_gauge(name: str, topic: str, help: str, read: Callable[[Broker], float]
     return Metric(name, "gauge", topic, help, lambda broker, _: read(broker))
 
 
-DROPPED = ("dropped_slow", "dropped_queue_full", "expired", "too_large", "refused_by_receiver", "shared_discarded")
+DROPPED = (
+    "dropped_slow",
+    "dropped_unlinked",
+    "dropped_queue_full",
+    "expired",
+    "too_large",
+    "refused_by_receiver",
+    "shared_discarded",
+)
 
 METRICS: tuple[Metric, ...] = (
     gauge(
@@ -89,7 +97,7 @@ METRICS: tuple[Metric, ...] = (
     gauge(
         "subscriptions",
         "subscriptions/count",
-        "Subscriptions of all sessions.",
+        "Subscriptions of all sessions that the node has; in a cluster all persistent sessions are among them.",
         lambda d: d.router.filters.count,
     ),
     gauge(
@@ -192,6 +200,11 @@ METRICS: tuple[Metric, ...] = (
     counter(
         "dropped_slow", "publish/messages/dropped/slow", "QoS 0 messages dropped for receivers that read too slowly."
     ),
+    counter(
+        "dropped_unlinked",
+        "publish/messages/dropped/unlinked",
+        "QoS 0 messages for other nodes, dropped while this node was without Redis.",
+    ),
     counter("dropped_queue_full", "publish/messages/dropped/queue full", "Messages dropped because a queue was full."),
     counter(
         "messages_expired",
@@ -269,7 +282,7 @@ METRICS: tuple[Metric, ...] = (
         "delayed messages/refused",
         "Messages to $delayed/... that were dropped: the topic is wrong, too many wait, or there are none here.",
     ),
-    counter("publish_unrouted", "publish/messages/unrouted", "Messages without a subscriber."),
+    counter("publish_unrouted", "publish/messages/unrouted", "Messages without a subscriber, without $SYS."),
     counter("publish_bytes_received", "publish/bytes/received", "Payload bytes from clients."),
     counter("publish_bytes_sent", "publish/bytes/sent", "Payload bytes to clients."),
     counter("redelivered", "publish/messages/redelivered", "PUBLISH packets sent again with DUP."),

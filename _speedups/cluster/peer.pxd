@@ -1,5 +1,7 @@
 # Another node, as a subscriber. See peer.pyx.
 
+from libc.stdint cimport uint64_t
+
 from ..session.message cimport Publication
 from ..session.subscriber cimport Subscriber
 from ..session.turn cimport Outlet
@@ -13,6 +15,7 @@ cpdef enum Way:
 
 cdef class PeerOutlet(Outlet):
     cdef object send                   # callable that takes a batch
+    cdef uint64_t messages             # of the next batch
 
 
 cdef class Peer(Subscriber):

@@ -15,6 +15,7 @@ from ..codec.publish cimport (
     FLAG_DUP, FLAG_RETAIN, FORWARD_5, FORWARD_GROUP, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size,
     write_properties, write_publish,
 )
+from ..session.counters cimport DROPPED_UNLINKED
 from ..session.message cimport Publication, seconds_left
 from ..session.subscriber cimport PEER, Plan, Receiver, Subscriber, has_room, trace_delivery
 from ..session.trace cimport Tracer
@@ -26,7 +27,7 @@ cdef class PeerOutlet(Outlet):
 
     Args:
         turn: of this node.
-        send: called with each batch, at the end of a turn.
+        send: called with each batch, at the end of a turn; it returns whether the batch is on its way.
     """
 
     def __init__(self, Turn turn not None, send):
@@ -39,7 +40,9 @@ cdef class PeerOutlet(Outlet):
             return 0
         batch = self.out.data[self.out.start:self.out.end]
         buffer_free(&self.out, &self.turn.pool)
-        self.send(batch)
+        if not self.send(batch):
+            self.turn.counters[DROPPED_UNLINKED] += self.messages
+        self.messages = 0
         return 0
 
     def hold(self, bint wait):
@@ -55,7 +58,7 @@ cdef class Peer(Subscriber):
         turn: this node's turn.
         number: its number in the journal; arbitrary.
         node: its node id.
-        send: called with each batch of QoS 0 messages.
+        send: called with each batch of QoS 0 messages; it returns whether the batch is on its way.
     """
 
     def __init__(self, Turn turn not None, uint64_t number, bytes node not None, send):
@@ -100,6 +103,7 @@ cdef class Peer(Subscriber):
         size = publish_size(remaining) + (publish_size(<uint32_t>n) if n else 0)
         sent = has_room(self.outlet, size)
         if sent:
+            (<PeerOutlet>self.outlet).messages += 1
             p = self.outlet.reserve(size)
             if n:
                 p[0] = FORWARD_GROUP

@@ -291,7 +291,6 @@ cdef class ForeignSessions:
         return 0
 
     cdef int count_routes(self, int64_t n) noexcept:
-        self.tree.count += n
         self.tree.size += n * ROUTE_BYTES
         return 0
 

@@ -321,7 +321,8 @@ cdef class Router:
             self.turn.counters[PACKETS_SENT] += sent
             self.turn.counters[PUBLISH_SENT] += sent
             self.turn.counters[PUBLISH_BYTES_SENT] += sent * <uint64_t>publication.payload_length
-        elif receivers == 0:
+        elif receivers == 0 and not is_reserved(publication.topic + publication.hidden,
+                                                publication.topic_length - publication.hidden):
             self.turn.counters[PUBLISH_UNROUTED] += 1
         if publication.hidden:
             self.count_for_tenant(publication, sent, dropped_by(self.turn) - dropped)

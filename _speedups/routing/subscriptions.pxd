@@ -16,7 +16,7 @@ cdef bytes path_of(const Node* node)
 
 
 cdef class SubscriptionTree(Plans):
-    cdef readonly uint64_t count       # subscriptions
+    cdef readonly uint64_t count       # subscriptions of sessions
     cdef readonly uint64_t changes     # subscriptions that were added, replaced or removed
     cdef dict by_name          # Group by its name
     cdef list leaving          # (subscriber, function) that have ended: their subscriptions are removed in slices ...

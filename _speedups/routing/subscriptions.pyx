@@ -21,7 +21,7 @@ from ..session.journal cimport UNSUBSCRIBED
 from ..session.shared_subscription cimport SharedSubscriptions
 from ..session.rights cimport Rights
 from ..session.session cimport Session
-from ..session.subscriber cimport GROUP, LOCAL, PEER, SHARED, Subscriber, Subscription
+from ..session.subscriber cimport LOCAL, PEER, SHARED, Subscriber, Subscription
 from ..session.turn cimport Turn
 from .plans cimport IDENTIFIER_SHIFT, STORED_OPTIONS, Plans, SubscriptionEntry
 from .topic_tree cimport Node, missing_bytes, node_after, node_at, node_path
@@ -246,9 +246,10 @@ cdef class SubscriptionTree(Plans):
 
     cdef int count_held(self, Subscriber subscriber, int64_t n) except -1:
         """Count so many subscriptions more, or with a negative number less."""
-        self.count += n
-        if subscriber.tenant is not None and subscriber.kind != GROUP:
-            subscriber.tenant.subscriptions += n
+        if subscriber.kind <= SHARED:                 # a session
+            self.count += n
+            if subscriber.tenant is not None:
+                subscriber.tenant.subscriptions += n
         return 0
 
     cdef int grow(self, Tenant tenant, int64_t total, int64_t of_tenant) except -1:

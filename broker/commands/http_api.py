@@ -48,8 +48,13 @@ def ask(
         raise FlockError(f"{args.url} is no node: its reply is not JSON") from error
 
 
-def ask_all(args: Namespace, path: str) -> list[dict[str, Any]]:
+def ask_all(args: Namespace, path: str, **query: str) -> list[dict[str, Any]]:
     """All items of a list, asked for page by page; a node that did not answer has a line on standard error.
+
+    Args:
+        args: of the command.
+        path: below /api/v1.
+        query: further parameters of the URL.
 
     Raises:
         FlockError: no node had an item, and some did not answer.
@@ -58,7 +63,7 @@ def ask_all(args: Namespace, path: str) -> list[dict[str, Any]]:
     failures: dict[str, str] = {}
     after: str | None = ""
     while after is not None:
-        page = ask(args, path, after=after, limit=PAGE)
+        page = ask(args, path, None, after=after, limit=PAGE, **query)
         items += page["items"]
         failures |= page.get("failures", {})
         after = page["next"]

@@ -7,7 +7,7 @@ A caller gets the part that it needs.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..._speedups.codec.packets import Connect
 from ..._speedups.net.connection import Connection
@@ -208,7 +208,7 @@ class StoredSessions(ABC):
         """End a session and the connection that has it, wherever they are; False if there is no such session.
 
         Raises:
-            NotNow: the store of the session does not reply; `queue_of` likewise.
+            NotNow: the store of the session does not reply; `stored` likewise.
         """
 
     @abstractmethod
@@ -219,8 +219,11 @@ class StoredSessions(ABC):
         """
 
     @abstractmethod
-    async def queue_of(self, client_id: bytes) -> dict[str, int] | None:
-        """The queue of a session that is stored elsewhere: `queued_messages`, `queued_bytes`; None if there is none."""
+    async def stored(self, client_ids: Sequence[bytes]) -> dict[bytes, dict[str, Any]]:
+        """Sessions that are stored elsewhere, by their client ids; others are left out.
+
+        Each has `queued_messages`, `queued_bytes`, `session_expiry`, and `expires_in`, as the HTTP API shows them.
+        """
 
     @abstractmethod
     def expires_in(self, client_id: bytes) -> int | None:

@@ -1,6 +1,8 @@
 """The sessions of a node alone: they are assigned at once, and are as durable as the store."""
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from ..._speedups.codec.packets import Connect
 from ..._speedups.net.connection import Connection
@@ -144,8 +146,8 @@ class LocalSessions(StoredSessions):
     def limit_queue(self, client_id: bytes, limits: QueueLimits | None) -> None:
         self._data_plane.turn.limit_queue(client_id, limits)
 
-    async def queue_of(self, client_id: bytes) -> None:
-        return None
+    async def stored(self, client_ids: Sequence[bytes]) -> dict[bytes, dict[str, Any]]:
+        return {}
 
     def expires_in(self, client_id: bytes) -> int | None:
         return self._expiry.deadline_of(client_id)

@@ -76,8 +76,8 @@ async def fullest_sessions(broker: Broker) -> dict[str, tuple[Session, int]]:
         if name in found and found[name][1]:
             session, number = found[name]
             with suppress(NotNow):
-                stored = await broker.coordinator.sessions.queue_of(session.client_id)
-                found[name] = session, stored[field] if stored is not None else number
+                stored = (await broker.coordinator.sessions.stored([session.client_id])).get(session.client_id, {})
+                found[name] = session, stored.get(field, number)
     return found
 
 

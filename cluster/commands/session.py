@@ -5,7 +5,7 @@
 
 import os
 import time
-from typing import Any
+from typing import Any, cast
 
 from ...broker.commands.output import print_json, size, table, text
 from ...broker.commands.parser import Parser
@@ -19,6 +19,9 @@ EXAMPLES = """\
   flockmq session purge pump-17      # ends its connection, forgets its subscriptions and queue"""
 LEVELS = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
 RECEIVED, DONE = b"r", b"d"
+DONE_BY = {"kick": "the connection is closed", "purge": "the session has ended"}
+SECONDS = 10.0  # for the node of the client to do it
+PAUSE = 0.02  # s between two reads
 
 
 def run(arguments: list[str]) -> int:
@@ -35,22 +38,30 @@ def run(arguments: list[str]) -> int:
         if args.action == "show":
             show(read(cluster, client_id), as_json=args.json)
         else:
-            outcome = act(cluster, args.action, client_id)
-            print_json({"client_id": text(client_id), "outcome": outcome}) if args.json else print(outcome)
+            node = act(cluster, args.action, client_id)
+            done = DONE_BY[args.action]
+            if args.json:
+                print_json({"client_id": text(client_id), "outcome": done, "node": node})
+            else:
+                print(f"{done}; it was connected to {node}" if node else done)
     return 0
 
 
 # ---- kick and purge ----
 
 
-def act(cluster: Cluster, action: str, client_id: bytes) -> str:
-    """Call `flockmq_kick` or `flockmq_purge`; returns the outcome.
+def act(cluster: Cluster, action: str, client_id: bytes) -> str | None:
+    """Call `flockmq_kick` or `flockmq_purge`, and wait until the node of the client has done it.
+
+    Returns:
+        The name of the node with its id; None: the client was not connected.
 
     Raises:
-        FlockError: there is no such session, or no connection.
+        FlockError: there is no such session, or no connection, or the node has not done it in SECONDS.
     """
     import redis
 
+    connection = connection_of(cluster, client_id)
     try:
         outcome, *where = map(text, cluster.client.execute_command(*cluster.keys.function(action), client_id))  # type: ignore[no-untyped-call]
     except redis.ResponseError as error:
@@ -61,7 +72,28 @@ def act(cluster: Cluster, action: str, client_id: bytes) -> str:
         raise missing(cluster, client_id)
     if outcome == "offline":
         raise FlockError(f"{text(client_id)} is not connected")
-    return f"told {name_of(cluster, where[0])} ({where[0]})" if where else outcome
+    if not where:
+        return None
+    node = f"{name_of(cluster, where[0])} ({where[0]})"
+    end = time.monotonic() + SECONDS
+    while connection is not None and connection_of(cluster, client_id) == connection:
+        if time.monotonic() > end:
+            raise FlockError(
+                f"{node} has not closed the connection of {text(client_id)} in {SECONDS:.0f} s",
+                "`flockmq cluster status` shows whether the node is alive",
+            )
+        time.sleep(PAUSE)
+    return node
+
+
+def connection_of(cluster: Cluster, client_id: bytes) -> tuple[bytes, int] | None:
+    """The node of a client, and the epoch of its CONNECT; None: there is no session, or it is damaged."""
+    found = cast(bytes | None, cluster.client.get(cluster.keys.session(client_id)))
+    try:
+        session = None if found is None else PackedSession.decode(found)
+    except ValueError:
+        return None
+    return None if session is None else (session.owner, session.epoch)
 
 
 def name_of(cluster: Cluster, node: str) -> str:

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator
 
 from ..._speedups.cluster.batches import Batches, Progress
 from ..._speedups.cluster.peer import Peer
-from ..._speedups.session.turn import COUNTERS, Turn
+from ..._speedups.session.turn import Turn
 from ...broker.core.data_plane import DataPlane
 from . import wire
 from .node_link import NodeLink
 
 MAX_UNCONFIRMED = 16 * 1024 * 1024  # bytes of QoS 0 on their way to a node
 HOLD_SECONDS = 2.0  # after which sending to a silent node is tried again
-DROPPED_SLOW = COUNTERS.index("dropped_slow")
 
 
 class Member(Progress):
@@ -31,7 +30,6 @@ class Member(Progress):
     def __init__(self, node: bytes, turn: Turn, link: NodeLink) -> None:
         self.node = node
         self.peer = Peer(turn, 0, node, self._send)
-        self._turn = turn
         self._link = link
         self._channel = link.keys.to(node)
         self._header = wire.batch_header(wire.QOS_0, link.node_id, 0)[: -wire.NUMBER.size]
@@ -40,16 +38,20 @@ class Member(Progress):
         self.process = b""  # the name of its process, for nodes on the same machine
         self.held_at = 0.0  # since when nothing is sent; 0 = sending
 
-    def _send(self, packets: bytes) -> None:
-        """Send QoS 0 messages; without a link they are lost. Above MAX_UNCONFIRMED bytes under way, sending pauses."""
+    def _send(self, packets: bytes) -> bool:
+        """Send QoS 0 messages. Above MAX_UNCONFIRMED bytes under way, sending pauses.
+
+        Returns:
+            False: there is no link, and the messages are lost.
+        """
         if not self._link.connected:
-            self._turn.count(DROPPED_SLOW)
-            return
+            return False
         self.sent += len(packets)
         self._link.publish(self._channel, self._header + wire.NUMBER.pack(self.sent) + packets)
         if self.sent - self.confirmed > MAX_UNCONFIRMED and not self.held_at:
             self.held_at = time.monotonic()
             self.peer.hold(True)
+        return True
 
     def confirm(self, position: int) -> None:
         """Everything up to this position has arrived, or counts as arrived: resume sending."""

@@ -1,7 +1,11 @@
 """The sessions of a cluster by their client ids: Redis has them."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from ...broker.coordination.coordinator import QueueLimits, StoredSessions
 from ...broker.core.data_plane import DataPlane
+from ...broker.core.session_expiry import NEVER
 from ..peers.node_link import NodeLink
 from ..redis.link import away_is_not_now, ignore
 from ..redis.packed_session import PackedSession
@@ -30,16 +34,37 @@ class RedisSessions(StoredSessions):
             value = "" if limits is None else "{} {} {:d}".format(*limits)
             self._link.function(ignore, "limit", client_id, value)
 
-    async def queue_of(self, client_id: bytes) -> dict[str, int] | None:
+    async def stored(self, client_ids: Sequence[bytes]) -> dict[bytes, dict[str, Any]]:
         link, keys = self._link, self._link.keys
+        found: dict[bytes, dict[str, Any]] = {}
         with away_is_not_now():
-            text = await link.ask("GET", keys.session(client_id))
-            listed = await link.ask("LLEN", keys.queue(client_id))
-        if text is None:
-            return None
-        session = PackedSession.decode(text)
-        entries = listed if session.listed else len(session.entries)
-        return {"queued_messages": entries - session.done, "queued_bytes": session.queued_bytes}
+            now = int((await link.ask("TIME"))[0])
+            texts = await link.ask("MGET", *map(keys.session, client_ids)) if client_ids else []
+            for client_id, text in zip(client_ids, texts, strict=True):
+                session = None if text is None else decoded(text)
+                if session is not None:
+                    listed = await link.ask("LLEN", keys.queue(client_id)) if session.listed else 0
+                    found[client_id] = self._shown(session, listed, now)
+        return found
+
+    def _shown(self, session: PackedSession, listed: int, now: int) -> dict[str, Any]:
+        interval = int(session.interval) if session.interval else None
+        seconds = self._data_plane.config.mqtt.session_expiry or NEVER if interval is None else interval
+        is_ending = session.persistent and not session.owner and seconds != NEVER
+        return {
+            "queued_messages": (listed if session.listed else len(session.entries)) - session.done,
+            "queued_bytes": session.queued_bytes,
+            "session_expiry": interval,
+            "expires_in": max(0, session.since + int(seconds) - now) if is_ending else None,
+        }
 
     def expires_in(self, client_id: bytes) -> None:
+        return None
+
+
+def decoded(text: bytes) -> PackedSession | None:
+    """A session; None: it is damaged."""
+    try:
+        return PackedSession.decode(text)
+    except ValueError:
         return None

@@ -36,7 +36,7 @@ def measure(count: int, shared: bool) -> dict[str, float]:
     """
     turn = Turn(Journal())
     router = Router(turn)
-    peer = Peer(turn, 0, b"node", lambda batch: None)
+    peer = Peer(turn, 0, b"node", lambda batch: True)
     router.foreign.receivers.add_node(peer)
     meter = ProcessMeter([os.getpid()])
 

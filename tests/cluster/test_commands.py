@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -232,25 +233,53 @@ def test_kick(redis_server: RedisProcess, tell: Callable[..., Told]) -> None:
     write_session(redis_server, "pump")
     told = tell("session", "kick", "pump")
     assert (told.status, told.errors) == (1, "flockmq: error: pump is not connected\n")
+    with obedient_node(redis_server):
+        told = tell("session", "kick", "pump")
+        assert told.out == "the connection is closed; it was connected to n-1 (id1)\n"
+    with obedient_node(redis_server):
+        found = tell("session", "kick", "pump", "--json").json
+        assert found == {"client_id": "pump", "outcome": "the connection is closed", "node": "n-1 (id1)"}
+
+
+@contextmanager
+def obedient_node(server: RedisProcess) -> Iterator[None]:
+    """A node with a client, which it disconnects when it is asked to."""
+    write_node(server, "id1", "n-1")
+    write_session(server, "pump", "id1")
+    with server.client(decode_responses=False).pubsub(ignore_subscribe_messages=True) as listener:
+        listener.subscribe("mq:to:id1")
+        listener.get_message(timeout=DEADLINE)
+
+        def disconnect() -> None:
+            message = listener.get_message(timeout=DEADLINE)
+            assert message is not None
+            assert b"pump" in message["data"]
+            write_session(server, "pump")
+
+        thread = threading.Thread(target=disconnect)
+        thread.start()
+        yield
+        thread.join()
+
+
+@pytest.mark.parametrize("action", ["kick", "purge"])
+def test_a_node_that_stands_still(
+    redis_server: RedisProcess, tell: Callable[..., Told], monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    monkeypatch.setattr("flockmq.cluster.commands.session.SECONDS", 0.1)
+    redis_server.client().function_load(function_library())
     write_node(redis_server, "id1", "n-1")
     write_session(redis_server, "pump", "id1")
-    listener = redis_server.client(decode_responses=False).pubsub(ignore_subscribe_messages=True)
-    listener.subscribe("mq:to:id1")
-    listener.get_message(timeout=DEADLINE)
-    assert tell("session", "kick", "pump").out == "told n-1 (id1)\n"
-    message = listener.get_message(timeout=DEADLINE)
-    assert message is not None
-    assert b"kick" in message["data"]
-    assert b"pump" in message["data"]
-    listener.close()
-    assert tell("session", "kick", "pump", "--json").json == {"client_id": "pump", "outcome": "told n-1 (id1)"}
+    told = tell("session", action, "pump")
+    assert told.status == 1
+    assert "n-1 (id1) has not closed the connection of pump" in told.errors
 
 
 def test_purge(redis_server: RedisProcess, tell: Callable[..., Told]) -> None:
     client = redis_server.client()
     client.function_load(function_library())
     write_session(redis_server, "pump")
-    assert tell("session", "purge", "pump").out == "purged\n"
+    assert tell("session", "purge", "pump").out == "the session has ended\n"
     assert not client.keys("mq:*:pump")
     assert client.scard("mq:sessions") == 0
 

@@ -122,7 +122,7 @@ def test_messages_go_the_way_of_all_matching_routes(routes: tuple[tuple[int, int
     turn = Turn(ClusterJournal(lambda: b""))
     turn.set_limits(TurnLimits(**LIMITS))
     filters = Router(turn).filters
-    peer = Peer(turn, 1, b"n2", lambda batch: None)
+    peer = Peer(turn, 1, b"n2", lambda batch: True)
     for name, route in zip((b"a/b", b"a/+", b"#"), routes, strict=False):
         filters.subscribe(peer, name, options_of(*route, 0))
     assert filters.receivers(b"a/b") == [(peer, way)]
@@ -135,7 +135,10 @@ def spread(counts: list[int], messages: int) -> list[int]:
     router = Router(turn)
     router.filters.set_group_backing(GroupAssignments)
     batches: list[list[bytes]] = [[] for _ in counts]
-    peers = [Peer(turn, 100 + number, b"n%d" % number, batches[number].append) for number in range(len(counts))]
+    peers = [
+        Peer(turn, 100 + number, b"n%d" % number, lambda batch, sent=batches[number]: not sent.append(batch))
+        for number in range(len(counts))
+    ]
     for peer, count in zip(peers, counts, strict=True):
         router.filters.subscribe(peer, FILTER.encode(), announced(count, 0))
     for _ in range(messages):

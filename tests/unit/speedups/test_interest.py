@@ -64,7 +64,7 @@ def test_more_than_the_limits_are_none() -> None:
 
 def test_a_route_of_persistent_sessions_only_does_not_count() -> None:
     tree = SubscriptionTree()
-    peer = Peer(Turn(Journal()), 9, b"node", lambda batch: None)
+    peer = Peer(Turn(Journal()), 9, b"node", lambda batch: True)
     tree.subscribe(peer, b"a/1", ONLY_PERSISTENT | 2)
     tree.subscribe(peer, b"a/2", 0)
     assert found(tree, "a/#") == {"a/2"}

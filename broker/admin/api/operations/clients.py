@@ -24,10 +24,7 @@ SESSION: dict[str, Schema] = {
     "authentication_method": nullable(text("by which it has authenticated; null: not MQTT 5.0, or none named")),
     "persistent": boolean(),
     "session_expiry": nullable(
-        integer(
-            "seconds that the session outlives its connection, 4294967295 = for ever; null: mqtt.session_expiry, or in "
-            "a cluster, if the client is not connected, not known"
-        )
+        integer("seconds that the session outlives its connection, 4294967295 = for ever; null: mqtt.session_expiry")
     ),
     "expires_in": nullable(integer("seconds until the session expires; null: never, or it is connected")),
     "subscriptions": integer(),
@@ -45,7 +42,7 @@ SESSION: dict[str, Schema] = {
             "limits.stuck_after",
         )
     ),
-    "node": text("id of the node with this item"),
+    "node": text("id of the node with the session; empty: it is not connected to a node of the cluster"),
 }
 SUBSCRIPTION: dict[str, Schema] = {
     "qos": integer(),
@@ -73,8 +70,6 @@ NOT_STORED = (
     "receive_maximum",
     "maximum_packet_size",
     "authentication_method",
-    "session_expiry",
-    "expires_in",
     "stuck",
 )
 ONE: dict[str, Schema] = {"client_id": CLIENT_ID}
@@ -94,9 +89,18 @@ async def _listed(request: Request, *, connected: bool) -> dict[str, Any]:
     answers = await call(request.node, "clients", connected=connected, **request.scope, **request.arguments)
     found = aggregate.page(answers, request.arguments["limit"], "client_id")
     found["next"] = found["next"] and found["next"]["client_id"]
+    if not connected:
+        await _add_stored(request, found["items"])
     if connected or len(answers) == 1:  # else several nodes list the same sessions
         found["total"] = sum(answer["total"] for answer in values(answers).values())
     return found
+
+
+async def _add_stored(request: Request, items: list[dict[str, Any]]) -> None:
+    """Complete the sessions that are stored elsewhere and have no connection."""
+    away = {item["client_id"].encode(): item for item in items if not item["connected"]}
+    for client_id, stored in (await request.node.broker.coordinator.sessions.stored(list(away))).items():
+        away[client_id] |= stored | {"node": ""}
 
 
 async def client(request: Request) -> dict[str, Any]:
@@ -106,15 +110,16 @@ async def client(request: Request) -> dict[str, Any]:
         ({**value, "node": name} for name, value in values(answers).items() if value is not None),
         lambda item: item["client_id"],
     )
-    stored = await request.node.broker.coordinator.sessions.queue_of(request.arguments["client_id"].encode())
-    if not found and stored is None:
+    client_id = request.arguments["client_id"].encode()
+    stored = await request.node.broker.coordinator.sessions.stored([client_id])
+    if not found and not stored:
         raise missing("there is no session with this client identifier")
     if not found:
         found = [{**dict.fromkeys(("address", "username", "protocol", "node"), ""), **request.arguments}]
         found[0] |= {"connected": False, "level": 0, "persistent": True, "subscriptions": 0, "filters": []}
         found[0] |= dict.fromkeys(NOT_STORED)
-    if stored is not None and not found[0]["connected"]:
-        found[0] |= stored
+    if stored and not found[0]["connected"]:
+        found[0] |= stored[client_id] | {"node": ""}
     return {**found[0], "failures": failures(answers)}
 
 
