@@ -18,8 +18,8 @@ EXAMPLES = """\
   flockmq clients kick pump-17       # ends its connection; it may come back
   flockmq clients end pump-17        # ends its connection and its session: subscriptions and queue
 
-list (the default): the connected clients; with --sessions also the sessions whose clients are away. In a cluster any
-node replies for all nodes."""
+list (the default): the connected clients; with --sessions also the sessions whose clients are away. In a cluster
+any node replies for all nodes."""
 HEAD = ("client id", "connected", "address", "user", "subscriptions", "queued", "size")
 FIELDS = ("client_id", "username", "address")
 

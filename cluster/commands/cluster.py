@@ -249,7 +249,10 @@ def render(status: dict[str, Any]) -> str:
             "",
         )
         rows = [head, *(row(node) for node in status["nodes"])]
-        lines.append(table(rows))
+        lines += [
+            table(rows),
+            "sessions: all persistent sessions of the cluster, and the other sessions of the clients at the node",
+        ]
     else:
         lines.append("no nodes")
     counts = [

@@ -143,16 +143,6 @@ MEETINGS = {
         *_stream(2001, 3, 6, count=4),
         Step(2025, "start_anew", ("subscriber 0", "n1")),
     ),
-    # The same, and its former node sends Redis the acknowledgements of the former session once more, over a new link.
-    "acks of an earlier session": _plan(
-        [_publisher(0, "n2"), _subscriber(0, "n0", 5, 1)],
-        *_stream(2001, 2, 10),
-        Step(2014, "lose_reply", ("subscriber 0", "flockmq_acks", 1)),
-        Step(2022, "start_anew", ("subscriber 0", "n1")),
-        Step(2024, "slow", ("subscriber 0", 30, 3000)),
-        Step(2030, "cut", ("n0", "redis", "there", 800)),
-        *_stream(2200, 20, 30),
-    ),
     # A publisher connects to another node with Clean Start while its messages of QoS 2 are on their way to Redis.
     "handshakes of an earlier session": _plan(
         [_publisher(0, "n0", 5), _subscriber(0, "n2", 5, 1)],

@@ -134,15 +134,6 @@ PUT_BACK = (
         lua=(("math.max(of_this_life and was_admitted and sent or 0,", "math.max(was_admitted and sent or 0,"),),
     ),
     Mutation(
-        "acks of an earlier session",
-        "G1",
-        "Redis applies the acknowledgements of an earlier session of the client to the present one",
-        lua=(
-            ("  if not session or session.incarnation ~= incarnation then\n", "  if not session then\n"),
-            ("  if its_incarnation ~= incarnation or flags >= LISTED or marks", "  if flags >= LISTED or marks"),
-        ),
-    ),
-    Mutation(
         "handshakes of an earlier session",
         "G3",
         "Redis applies the handshakes of an earlier session of the client to the present one",
