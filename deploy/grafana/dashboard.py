@@ -105,10 +105,10 @@ MESSAGES = (
     Panel(
         "Drops by reason",
         "mps",
-        "Slow reader: QoS 0 for clients that read too slowly. No Redis: QoS 0 for other nodes while this one was without "
-        "Redis. Queue full: QoS 1 and 2 for sessions whose queue is "
-        "full; these are lost. Not logged: QoS 0 that the log for analytics lacks. Expired, too large, refused: as the "
-        "message or its receiver has it, MQTT 5.0.",
+        "Slow reader: QoS 0 for clients that read too slowly. No Redis: QoS 0 for other nodes while this one was "
+        "without Redis. Queue full: QoS 1 and 2 for sessions whose queue is full; these are lost. Not logged: QoS 0 "
+        "that the log for analytics lacks. Expired, too large, refused: as the message or its receiver has it, MQTT "
+        "5.0.",
         (
             count_of("dropped_slow", "slow reader"),
             count_of("dropped_unlinked", "no Redis"),
