@@ -1,7 +1,7 @@
 """Authentication: credentials of a client, its verified identity, and the interface of an authenticator."""
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -20,6 +20,7 @@ __all__ = [
     "Step",
     "Verdict",
     "shared",
+    "verified",
 ]
 
 SHARED = 4096  # different identities that clients with equal ones share
@@ -63,6 +64,12 @@ NO_RIGHTS = Rights(())
 def shared(identity: Identity) -> Identity:
     """One object for all clients with this identity: most clients of a listener are anonymous, or of few users."""
     return identity
+
+
+@lru_cache(SHARED)
+def verified(identity: Identity, method: str, listener: str) -> Identity:
+    """The identity that an authentication method has found, for clients of a listener."""
+    return replace(identity, granted=identity.rights, method=method, listener=listener)
 
 
 @dataclass(frozen=True, slots=True)

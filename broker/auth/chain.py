@@ -27,6 +27,7 @@ from .authenticator import (
     Step,
     Verdict,
     shared,
+    verified,
 )
 from .methods import PASSWORD
 from .passwords import SCRAM_ROUNDS, StoredHash
@@ -186,13 +187,14 @@ class Chain:
         found = verdict.identity
         if not is_text(found.username or ""):
             return WITHOUT_NAME
-        identity = replace(found, granted=found.rights, method=method, listener=credentials.listener)
+        identity = verified(found, method, credentials.listener)
         if self._tenants:
             tenant = self._tenants.tenant_of(credentials, identity)
             if tenant is None:
                 return WITHOUT_TENANT
             identity = replace(identity, tenant=tenant)
-        return replace(verdict, identity=self._with_rights(identity, credentials.client_id))
+        identity = self._with_rights(identity, credentials.client_id)
+        return Verdict(verdict.code, identity, verdict.reason, verdict.data)
 
     def _with_rights(self, identity: Identity, client_id: str) -> Identity:
         """The identity with the present rights of a client."""

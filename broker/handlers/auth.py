@@ -121,9 +121,12 @@ class AuthHandler:
             connection.authentication = Authentication(method, replace(credentials, password=None))
             self._begin(connection, connection.authentication, packet.properties, decide)
             return
-        answer: Verdict | Awaitable[Verdict] = FAILED
-        with faults_logged(packet.client_id):
+        answer: Verdict | Awaitable[Verdict]
+        try:
             answer = self._authenticator.authenticate(credentials)
+        except Exception:
+            log.exception("the authenticator failed", client_id=packet.client_id)
+            answer = FAILED
         if isinstance(answer, Verdict):
             decide(answer)
         else:
