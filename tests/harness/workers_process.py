@@ -65,7 +65,9 @@ class WorkersProcess(BrokerProcess):
         """kill -9 of Redis; returns when each worker has it back."""
         seen = len(self.log)
         os.kill(self.redis_pid, signal.SIGKILL)
-        until(lambda: len(self.lines("Redis is back", seen)) >= self.workers, "Redis is back", 2 * DEADLINE)
+        # A worker that was declared dead meets Redis again by joining.
+        ends = ("Redis is back", "joined the cluster")
+        until(lambda: sum(len(self.lines(end, seen)) for end in ends) >= self.workers, "Redis is back", 2 * DEADLINE)
 
     def kill_worker(self, number: int) -> None:
         """kill -9 of a worker; returns when it is ready again."""
