@@ -1,5 +1,6 @@
 """The sessions of a cluster by their client ids: Redis has them."""
 
+from asyncio import gather
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,17 +36,17 @@ class RedisSessions(StoredSessions):
             self._link.function(ignore, "limit", client_id, value)
 
     async def stored(self, client_ids: Sequence[bytes]) -> dict[bytes, dict[str, Any]]:
+        if not client_ids:
+            return {}
         link, keys = self._link, self._link.keys
-        found: dict[bytes, dict[str, Any]] = {}
         with away_is_not_now():
-            now = int((await link.ask("TIME"))[0])
-            texts = await link.ask("MGET", *map(keys.session, client_ids)) if client_ids else []
-            for client_id, text in zip(client_ids, texts, strict=True):
-                session = None if text is None else decoded(text)
-                if session is not None:
-                    listed = await link.ask("LLEN", keys.queue(client_id)) if session.listed else 0
-                    found[client_id] = self._shown(session, listed, now)
-        return found
+            (now, _), texts = await gather(link.ask("TIME"), link.ask("MGET", *map(keys.session, client_ids)))
+            read = ((client_id, decoded(text)) for client_id, text in zip(client_ids, texts, strict=True) if text)
+            found = {client_id: session for client_id, session in read if session is not None}
+            listed = [client_id for client_id, session in found.items() if session.listed]
+            lengths = await gather(*(link.ask("LLEN", keys.queue(client_id)) for client_id in listed))
+        queues = dict(zip(listed, lengths, strict=True))
+        return {name: self._shown(session, queues.get(name, 0), int(now)) for name, session in found.items()}
 
     def _shown(self, session: PackedSession, listed: int, now: int) -> dict[str, Any]:
         interval = int(session.interval) if session.interval else None
