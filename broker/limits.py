@@ -448,6 +448,7 @@ WITHOUT_ROW = {
     "limits.queue_policy": "selects the message that a full queue drops",
     "limits.stuck_after": "a time after which a session is reported",
     "limits.connect_timeout": "a time that each connection has",
+    "limits.transaction_timeout": "a time that each part of a transaction has",
     "limits.max_keep_alive": "a time that each client may choose",
     "mqtt.max_session_expiry": "a time that each client may choose",
     "shared.max_deliveries": "a number of attempts with each message",

@@ -282,6 +282,8 @@ METRICS: tuple[Metric, ...] = (
         "delayed messages/refused",
         "Messages to $delayed/... that were dropped: the topic is wrong, too many wait, or there are none here.",
     ),
+    counter("transactions", "transactions/committed", "Transactions that clients have committed at this node."),
+    counter("transaction_messages", "transactions/messages", "Messages of transactions published by this node."),
     counter("publish_unrouted", "publish/messages/unrouted", "Messages without a subscriber, without $SYS."),
     counter("publish_bytes_received", "publish/bytes/received", "Payload bytes from clients."),
     counter("publish_bytes_sent", "publish/bytes/sent", "Payload bytes to clients."),

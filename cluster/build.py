@@ -96,6 +96,7 @@ class ClusterFoundation(Foundation):
             groups=shard.groups,
             wills=shard.wills,
             delayed=shard.delayed,
+            transactions=shard.transactions,
         )
 
     def _fenced(self, reason: str, before: State) -> None:

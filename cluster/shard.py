@@ -49,6 +49,7 @@ from .sessions.stored_sessions import RedisSessions
 from .sessions.subscribing import ClusterSubscribing
 from .sessions.takeover import TakeOver
 from .sessions.tenant_queues import TenantQueues
+from .sessions.transactions import RedisTransactions
 from .sessions.unconfirmed_messages import UnconfirmedMessages
 from .sessions.wills import Wills
 
@@ -132,6 +133,7 @@ class Shard:
         self.groups = DeclaredGroups(plane, link, barrier, store.listener.changed)
         self.wills = RedisWills(link, members.is_first)
         self.delayed = RedisDelayed(plane, link, self._wills, members.is_first, loop)
+        self.transactions = RedisTransactions(plane, link)
         self._tenant_queues = TenantQueues(plane.turn, link)
         self._limit_queues(plane.config)
 
@@ -275,6 +277,7 @@ class Shard:
         self._dead_nodes.tick(now)
         self.routes.tick(now)
         self.delayed.tick(now)
+        self.transactions.tick(now)
         self._tenant_queues.tick(now)
         self.replica.members.resume_held(now)
         return True

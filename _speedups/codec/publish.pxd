@@ -83,8 +83,17 @@ cdef inline void write_properties(uint8_t* p, bint expires, uint32_t seconds, ui
         memcpy(p, properties, length)
 
 
+cdef inline bint is_transaction(const uint8_t* topic, Py_ssize_t n) noexcept nogil:
+    """Whether the topic is a chunk of a transaction, or its commit."""
+    return n >= 13 and memcmp(topic, b"$transaction/", 13) == 0
+
+
 cdef inline bint is_reserved(const uint8_t* topic, Py_ssize_t n) noexcept nogil:
-    """Whether no client publishes to the topic: below $SYS the node does [MQTT-4.7.2-1], below $stream are requests."""
+    """Whether no message to the topic is delivered.
+
+    Below $SYS the node publishes [MQTT-4.7.2-1]; below $stream are requests, and below $transaction commands.
+    """
     return n >= 4 and topic[0] == c'$' and (
         memcmp(topic, b"$SYS", 4) == 0 and (n == 4 or topic[4] == c'/')
-        or n >= 8 and memcmp(topic, b"$stream/", 8) == 0)
+        or n >= 8 and memcmp(topic, b"$stream/", 8) == 0
+        or is_transaction(topic, n))

@@ -4,8 +4,9 @@ PUBLISH, its acknowledgements and PINGREQ never become Python objects; every oth
 node's handler. Network input never raises: `fault` is set, further input is ignored, and the owner of the socket
 closes it. It has no socket, no clock (the turn's tick is its time), and no configuration except the turn's limits.
 
-The handler is any object with two methods. `packet(channel, packet)` handles CONNECT, SUBSCRIBE, UNSUBSCRIBE,
-DISCONNECT and AUTH. `denied(channel, topic)` is called at the client's first denied PUBLISH. With hooks for PUBLISH,
+The handler is any object with these methods. `packet(channel, packet)` handles CONNECT, SUBSCRIBE, UNSUBSCRIBE,
+DISCONNECT and AUTH. `denied(channel, topic)` is called at the client's first denied PUBLISH. `transact(channel,
+received)` gets the messages to `$transaction/...`, and calls `take_publish` or `drop_publish`. With hooks for PUBLISH,
 also `publish(channel, received)`, which calls `publish_as` or `drop_publish`.
 """
 
@@ -17,7 +18,7 @@ from ..base.tick cimport TICKS_PER_SECOND
 from ..codec.decode cimport decode_body
 from ..codec.packets cimport BRIDGE_BIT
 from ..codec.properties cimport PropertyScan, property_fault, scan_properties
-from ..codec.publish cimport FLAG_DUP, FLAG_RETAIN
+from ..codec.publish cimport FLAG_DUP, FLAG_RETAIN, is_transaction
 from ..codec.tables cimport (
     AUTH, CODE_MALFORMED, CODE_PACKET_TOO_LARGE, CODE_PACKETS, CODE_TOPIC_ALIAS_INVALID, CODE_TOPIC_NAME_INVALID,
     CONNECT, DISCONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE, UNSUBSCRIBE,
@@ -335,6 +336,9 @@ cdef class Channel(Outlet):
             self.turn.tracer.received(self, self.session.client_id, publication, incoming.packet_id)
         why = NO_REASON
         if name[0] == c'$':
+            if self.level == 5 and is_transaction(name, length):
+                self.handler.transact(self, pending(&incoming, name[:length]))
+                return 0
             why = reserved_refusal(self.router, self.session, publication, name, length)
         elif self.session.rights is not None and not may_publish(self.session.rights, publication):
             why = NO_RIGHT
@@ -441,11 +445,7 @@ cdef class Channel(Outlet):
         return 0
 
     cdef int hand_to_hooks(self, const Incoming* incoming) except -1:
-        cdef const Publication* publication = &incoming.publication
-        self.handler.publish(self, PendingPublish(
-            publication.topic[:publication.topic_length], publication.payload[:publication.payload_length],
-            publication.qos, publication.retain != 0, incoming.packet_id, publication.dup != 0,
-            publication.properties[:publication.properties_length], publication.expires))
+        self.handler.publish(self, pending(incoming, incoming.publication.topic[:incoming.publication.topic_length]))
         return 0
 
     cdef int handle_acknowledgement(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1:
@@ -539,6 +539,10 @@ cdef class Channel(Outlet):
         elif accept_publish(self, self.router, &publication, received.packet_id, not self.link):
             self.protocol_error(close_reasons.TOO_MANY_UNRELEASED)
 
+    def take_publish(self, received not None, int reason_code):
+        """For the handler: acknowledge a QoS 1 message that is no publication, with a reason code of success."""
+        self.acknowledge(PUBACK << 4, received.packet_id, False, <uint8_t>reason_code, NO_REASON)
+
     def drop_publish(self, received not None, int reason_code, int why):
         """For the handler: acknowledge the message with a reason code, and publish nothing; `why` is an AckReason."""
         cdef bytes topic = received.topic, payload = received.payload
@@ -556,3 +560,11 @@ cdef class Channel(Outlet):
     def reject(self, reason not None):
         """For the handler: the packet violates the protocol, and the connection must end."""
         self.protocol_error(reason)
+
+
+cdef object pending(const Incoming* incoming, bytes topic):
+    """A PUBLISH for the handler, under this topic name."""
+    cdef const Publication* publication = &incoming.publication
+    return PendingPublish(topic, publication.payload[:publication.payload_length], publication.qos,
+                          publication.retain != 0, incoming.packet_id, publication.dup != 0,
+                          publication.properties[:publication.properties_length], publication.expires)

@@ -132,6 +132,7 @@ NODE_REJOINS = CloseReason(Code.SERVER_SHUTTING_DOWN, "the node rejoins the clus
 SESSION_LOST = CloseReason(Code.SERVER_SHUTTING_DOWN, "Redis has lost its session")
 CLAIM_REFUSED = CloseReason(Code.SERVER_SHUTTING_DOWN, "Redis refused the claim of its session")
 SESSION_UNREADABLE = CloseReason(Code.UNSPECIFIED_ERROR, "its session is unreadable")
+STORE_AWAY = CloseReason(Code.SERVER_BUSY, "the store did not take its transaction: send the packet again")
 REDIS_AWAY = CloseReason(Code.SERVER_SHUTTING_DOWN, "Redis was unreachable while the session was read")
 REDIS_AWAY_AT_CLAIM = CloseReason(Code.SERVER_SHUTTING_DOWN, "Redis went away while the session was claimed")
 

@@ -10,6 +10,8 @@ from ..session.turn cimport Turn
 cdef enum:
     MAX_DELAY = 4294967        # seconds; 2^32 milliseconds are a little more
 
+cdef int64_t NEVER             # when a staged chunk of a transaction is due
+
 
 # A message that waits.
 cdef struct Waiting:
@@ -47,6 +49,7 @@ cdef class DelayedMessages:
     cdef int push(self, Waiting item) except -1
     cdef bint pop(self, int64_t now, Waiting* found) except -1
     cdef int take(self, Py_ssize_t i, Waiting* found) except -1
+    cdef int sink(self, Py_ssize_t i, Waiting item) noexcept nogil
     cdef Py_ssize_t place_of(self, uint64_t number) noexcept nogil
     cdef int record(self, Waiting* item) except -1
     cdef bint record_again(self, Py_ssize_t i) except -1

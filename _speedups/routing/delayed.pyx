@@ -2,21 +2,28 @@
 
 In a node alone they are a heap, and records of the journal. In a cluster Redis has them, and this has their number
 only. It publishes nothing, since it stands below the router: `Router.publish_delayed` does.
+
+The staged chunks of transactions wait, too: they are never due until their transaction is committed.
 """
 
 from cpython.bytes cimport PyBytes_Check
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport INT64_MAX
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
 
 from ..base.array cimport array_reserve
 from ..codec.publish cimport MESSAGE_EXPIRY_INTERVAL
-from ..session.message cimport message_hold, message_new, message_release, message_size, seconds_left
+from ..session.message cimport (
+    message_hold, message_new, message_release, message_size, publication_of, seconds_left,
+)
 from ..session.session_store cimport Restored
 from ..session.subscriber cimport Subscriber
 from ..session.tenant cimport Tenant
 
 import struct
+
+cdef int64_t NEVER = INT64_MAX
 
 cdef enum:
     PREFIX = 9                 # bytes of `$delayed/`
@@ -103,15 +110,15 @@ cdef class DelayedMessages:
 
     @property
     def first_due(self):
-        """Milliseconds until the first message is due, negative if it is late; 0: none waits."""
+        """Milliseconds until the first message is due, negative if it is late; 0: none will be."""
         if self.waiting:
-            return self.items[0].due - <int64_t>self.clock()
+            return self.items[0].due - <int64_t>self.clock() if self.items[0].due != NEVER else 0
         return self.first if self.count else 0
 
     @property
     def due(self):
-        """When the first message is due, by the store's clock; None: none waits in this node."""
-        return self.items[0].due if self.waiting else None
+        """When the first message is due, by the store's clock; None: none of this node will be."""
+        return self.items[0].due if self.waiting and self.items[0].due != NEVER else None
 
     cdef bint is_full(self, const uint8_t* topic, Py_ssize_t n, Py_ssize_t size) except -1:
         """Whether there is no room for another message to the topic name TOPIC, with this number of bytes."""
@@ -163,7 +170,7 @@ cdef class DelayedMessages:
         cdef Waiting item = Waiting(due, self.arrivals, m, <PyObject*>publisher)
         self.push(item)
         self.record(&item)
-        if is_first:
+        if is_first and due != NEVER:
             self.on_first(due)
         return 0
 
@@ -199,7 +206,6 @@ cdef class DelayedMessages:
 
     cdef int take(self, Py_ssize_t i, Waiting* found) except -1:
         """Take the item at a place of the heap, with its references."""
-        cdef Py_ssize_t child
         cdef Waiting last
         found[0] = self.items[i]
         self.waiting -= 1
@@ -212,16 +218,61 @@ cdef class DelayedMessages:
         while i and is_before(&last, &self.items[(i - 1) // 2]):
             self.items[i] = self.items[(i - 1) // 2]
             i = (i - 1) // 2
+        return self.sink(i, last)
+
+    cdef int sink(self, Py_ssize_t i, Waiting item) noexcept nogil:
+        """Put an item into the heap at a place, or below it."""
+        cdef Py_ssize_t child
         while True:
             child = 2 * i + 1
             if child + 1 < self.waiting and is_before(&self.items[child + 1], &self.items[child]):
                 child += 1
-            if child >= self.waiting or not is_before(&self.items[child], &last):
+            if child >= self.waiting or not is_before(&self.items[child], &item):
                 break
             self.items[i] = self.items[child]
             i = child
-        self.items[i] = last
+        self.items[i] = item
         return 0
+
+    # ---- transactions of a node alone ----
+
+    def stage(self, bytes topic not None, bytes payload not None, bytes publisher not None):
+        """Let a chunk of a transaction wait until `release`. Returns its number; None: there is no room for it."""
+        cdef Publication publication = publication_of(topic, len(topic), payload, len(payload), 1, False)
+        cdef uint64_t number = self.arrivals
+        cdef Message* m
+        if self.is_full(topic, len(topic), len(topic) + len(payload)):
+            return None
+        m = message_new(&publication)
+        if m == NULL:
+            raise MemoryError
+        try:
+            self.count += 1
+            self.size += message_size(m)
+            self.push_new(m, NEVER, publisher)
+        finally:
+            message_release(m)
+        return number
+
+    def staged(self):
+        """The chunks that wait for their transaction: number, topic name and bytes of each, in the order of arrival."""
+        cdef Py_ssize_t i
+        return sorted([(self.items[i].number, self.items[i].message.data[:self.items[i].message.topic_length],
+                        message_size(self.items[i].message))
+                       for i in range(self.waiting) if self.items[i].due == NEVER])
+
+    def release(self, set numbers not None):
+        """The transaction of the chunks with these numbers is committed: all are due now, in the block of this turn."""
+        cdef int64_t now = self.clock()
+        cdef Py_ssize_t i
+        for i in range(self.waiting):
+            if self.items[i].due == NEVER and self.items[i].number in numbers:
+                self.items[i].due = now
+                self.record(&self.items[i])
+        for i in range(self.waiting // 2 - 1, -1, -1):
+            self.sink(i, self.items[i])
+        if numbers:
+            self.on_first(now)
 
     # ---- for the API of a node alone ----
 
@@ -248,7 +299,8 @@ cdef class DelayedMessages:
         try:
             for i in range(self.waiting):
                 m = self.items[i].message
-                if not is_before(&after, &self.items[i]) or not begins(m, prefix) or (without and begins(m, without)):
+                if (not is_before(&after, &self.items[i]) or not begins(m, prefix) or (without and begins(m, without))
+                        or self.items[i].due == NEVER):
                     continue
                 if count == most:
                     if not is_before(&self.items[i], &self.items[found[count - 1]]):

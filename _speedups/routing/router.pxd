@@ -35,6 +35,8 @@ cdef class Router:
     cdef int publish_now_or_later(self, Publication* publication) except -1
     cdef int delay(self, Publication* publication) except -1
     cdef int publish_due(self, Message* message, bytes publisher) except -1
+    cdef int begin_expiry(self, Publication* publication) except -1
+    cdef int publish_chunk(self, const Publication* chunk) except -1
     cdef int route(self, Publication* publication) except -1
     cdef int give_in_slices(self, Publication* publication, const Plan* plan) except -1
     cdef bint may_deliver(self, Subscriber subscriber, const Publication* publication, Tracer tracer) except -1

@@ -20,6 +20,7 @@ from ..codec.tables cimport PUBLISH
 from ..codec.topics cimport (
     TOPIC_BYTES_MAX, TOPIC_CONTROL_CHARACTER, TOPIC_EMPTY, TOPIC_TOO_LONG, check_topic_name, holds_control_character,
 )
+from .chunk cimport is_chunk, read_row
 from .delayed cimport DelayedMessages, Waiting, delay_of, is_delayed
 from .foreign_sessions cimport ForeignSessions
 from .plans cimport KEEPS_RETAIN
@@ -28,7 +29,7 @@ from .slices cimport Slices, slices_free, slices_make
 from .subscriptions cimport SubscriptionTree
 from ..session.counters cimport (
     DELAYED_PUBLISHED, DELAYED_REFUSED, DELIVERY_DENIED, DROPPED_QUEUE_FULL, DROPPED_SLOW, EXPIRED, PACKETS_SENT,
-    PUBLISH_BYTES_SENT, PUBLISH_SENT, PUBLISH_UNROUTED, TOO_LARGE,
+    PUBLISH_BYTES_SENT, PUBLISH_SENT, PUBLISH_UNROUTED, TOO_LARGE, TRANSACTION_MESSAGES,
 )
 from ..session.message cimport (
     Message, Publication, expiry_after, message_new, message_release, publication_of, publication_of_message,
@@ -198,32 +199,64 @@ cdef class Router:
         now = self.delayed.clock()
         while count < most and self.delayed.pop(now, &found):
             try:
-                self.publish_due(found.message, <bytes><object>found.publisher)
+                count += self.publish_due(found.message, <bytes><object>found.publisher)
                 if self.turn.journal.epoch:
                     self.turn.journal.delayed_gone(found.message)
             finally:
                 message_release(found.message)
                 Py_DECREF(<object>found.publisher)
-            count += 1
             if buffer_size(&self.turn.journal.records) > BLOCK_MAX:
                 self.turn.seal()
         return count
 
     cdef int publish_due(self, Message* message, bytes publisher) except -1:
-        """Publish a message that has waited. Its Message Expiry Interval begins now."""
+        """Publish a message that has waited, or a chunk. Returns the number of messages."""
         cdef Publication publication = publication_of_message(message)
-        cdef PropertyScan scan
         if publisher:                              # else it is the broker
             publication.publisher = <void*>publisher
-        if message.properties_length:
+        if is_chunk(publication.topic, publication.topic_length):
+            return self.publish_chunk(&publication)
+        self.begin_expiry(&publication)
+        self.route(&publication)
+        self.turn.counters[DELAYED_PUBLISHED] += 1
+        return 1
+
+    cdef int begin_expiry(self, Publication* publication) except -1:
+        """The Message Expiry Interval among the properties of a message that has waited begins now."""
+        cdef PropertyScan scan
+        if publication.properties_length:
             if scan_properties(publication.properties, publication.properties_length, PUBLISH, &scan):
                 raise ValueError("not a property block of a message")
             if scan.expiry != NULL:
                 publication.message = NULL         # another message: the expiry is no property of it
-                self.set_properties(&publication, publication.properties, publication.properties_length, &scan)
-        self.route(&publication)
-        self.turn.counters[DELAYED_PUBLISHED] += 1
+                self.set_properties(publication, publication.properties, publication.properties_length, &scan)
         return 0
+
+    cdef int publish_chunk(self, const Publication* chunk) except -1:
+        """Publish the messages of a chunk whose transaction is committed. Returns their number.
+
+        The caller records, in the block of this turn, that the chunk is published. In a cluster a block that is full
+        is sealed before, with the number of messages so far as the progress of the chunk.
+        """
+        cdef const uint8_t* p = chunk.payload
+        cdef const uint8_t* end = p + chunk.payload_length
+        cdef Publication publication
+        cdef uint32_t count = 0, first = chunk.progress
+        while p < end:
+            p = read_row(p, end, &publication)
+            if p == NULL:
+                raise ValueError("not a chunk of a transaction")
+            if count >= chunk.progress:
+                if count > first and self.turn.journal.most_pushes and self.turn.journal.full:
+                    self.turn.journal.progress(None, 0, chunk.will, NULL, count)
+                    self.turn.seal()
+                    first = count
+                publication.publisher = chunk.publisher
+                self.begin_expiry(&publication)
+                self.publish_now_or_later(&publication)
+            count += 1
+        self.turn.counters[TRANSACTION_MESSAGES] += count - chunk.progress
+        return <int>(count - chunk.progress)
 
     cdef int route(self, Publication* publication) except -1:
         """Publish a message. Returns the number of receivers."""
@@ -597,6 +630,8 @@ cdef class Router:
             if scan_properties(properties, len(properties), PUBLISH, &scan) or scan.alias != NULL:
                 raise ValueError("not a property block of a message")
             self.set_properties(&publication, properties, len(properties), &scan)
+        if is_chunk(topic, len(topic)):
+            return self.publish_chunk(&publication)
         return self.publish_now_or_later(&publication)
 
     def clear_retained(self, bytes topic not None):

@@ -48,6 +48,8 @@ DEAD_LETTERS: int
 SHARED_ACCEPTED: int
 DELAYED_PUBLISHED: int
 DELAYED_REFUSED: int
+TRANSACTIONS: int
+TRANSACTION_MESSAGES: int
 COUNTER_COUNT: int
 
 def counter_names() -> tuple[str, ...]: ...

@@ -41,6 +41,7 @@ cdef enum RecordKind:
     GIVEN = 28
     DELAYED = 29
     DELAYED_GONE = 30
+    COMMITTED = 31
 
 
 cdef class Journal:

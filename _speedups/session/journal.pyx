@@ -131,6 +131,12 @@ cdef class Journal:
         # -1: it is over, as the clock begins at 1.
         return (deadline - self.clock_offset + MS_PER_TICK - 1) // MS_PER_TICK or -1
 
+    def record_committed(self, bytes name not None, uint64_t number):
+        """Write the number of the last transaction that was committed under a name."""
+        cdef const uint8_t* text = name
+        if self.epoch:
+            self.text(COMMITTED, number, text, len(name))
+
     def record_will_gone(self, bytes client_id not None):
         """Write that the client's will was published or discarded."""
         cdef const uint8_t* c = client_id
@@ -385,6 +391,8 @@ RECORDS = (
     ("DELAYED", DELAYED, "Qq", True),
     # Message: it is published.
     ("DELAYED_GONE", DELAYED_GONE, "Q", False),
+    # Number of the last transaction that was committed under a name; the name.
+    ("COMMITTED", COMMITTED, "Q", True),
 )
 BY_KIND = {kind: (name, head.encode(), struct.calcsize(f"<{head}"), text) for name, kind, head, text in RECORDS}
 BY_NAME = {name: (kind, struct.Struct(f"<{head}I" if text else f"<{head}"), text) for name, kind, head, text in RECORDS}

@@ -28,6 +28,11 @@ cpdef enum AckReason:
     DELAYS_ARE_OFF
     TOO_MANY_DELAYED
     TOO_MANY_LEVELS
+    WRONG_TRANSACTION
+    WRONG_CHUNK
+    CHUNK_MISSING
+    PART_MISSING
+    TOO_MUCH_STAGED
 
 cdef struct Limits:
     uint32_t max_packet_size          # bytes of a whole packet

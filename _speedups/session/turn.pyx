@@ -54,6 +54,11 @@ ACK_REASONS = {
     DELAYS_ARE_OFF: "delayed messages are switched off",
     TOO_MANY_DELAYED: "too many delayed messages wait",
     TOO_MANY_LEVELS: "the topic has more levels than limits.max_topic_levels of the broker",
+    WRONG_TRANSACTION: "with QoS 1: $transaction/NAME/NUMBER/PART/CHUNK stages, and $transaction/NAME/NUMBER commits",
+    WRONG_CHUNK: "a chunk is a sequence of PUBLISH packets of MQTT 5.0 that the client may send",
+    CHUNK_MISSING: "an earlier chunk of the part is missing: send the part again, under another name",
+    PART_MISSING: "a part has not all chunks that the commit lists: send the transaction again",
+    TOO_MUCH_STAGED: "too many delayed and staged messages wait",
 }
 cdef tuple ACK_SENTENCES = tuple(ACK_REASONS[why].encode() for why in range(len(ACK_REASONS)))
 

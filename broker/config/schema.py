@@ -200,8 +200,8 @@ class LimitsConfig:
     )
     max_delayed_messages: int = option(
         100_000,
-        "Messages to $delayed/SECONDS/TOPIC that wait, of all clients and nodes; above, they are refused. 0 = none is "
-        "accepted.",
+        "Messages to $delayed/SECONDS/TOPIC that wait, and staged chunks of transactions, of all clients and nodes; "
+        "above, they are refused. 0 = none is accepted.",
         Integer(0, COUNT_MAX),
         reloadable=True,
     )
@@ -209,6 +209,12 @@ class LimitsConfig:
         256 * MIB,
         "Bytes of delayed messages that wait; above, further ones are refused.",
         Size(0, SIZE_MAX),
+        reloadable=True,
+    )
+    transaction_timeout: float = option(
+        3600.0,
+        "Seconds after which the staged messages of a part of a transaction are dropped, if it is not committed.",
+        Duration(1, 30 * DAY),
         reloadable=True,
     )
 

@@ -6,7 +6,7 @@ A caller gets the part that it needs.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..._speedups.codec.packets import Connect
@@ -18,6 +18,7 @@ from ..config.declared_group import DeclaredGroup
 from ..config.schema import Config
 from ..core.calls import SECONDS, Arguments, RpcMethods, RpcReply
 from ..core.data_plane import DataPlane
+from ..core.transactions import Outcome, StagedPart, Transaction
 from ..core.will import Will
 from ..storage.store import Store
 from ..streams.message_log import MessageLog
@@ -297,6 +298,40 @@ class DelayedMessages(ABC):
         """Drop the message with this id, if its TOPIC begins with `prefix`; whether there was one."""
 
 
+class Transactions(ABC):
+    """The transactions of clients, at this node or in the cluster. Their chunks are delayed messages, never due.
+
+    All methods raise NotNow: the store of the messages does not reply, and may have done it or not.
+    """
+
+    @abstractmethod
+    async def stage(self, transaction: Transaction, part: str, chunk: int, rows: bytes, publisher: bytes) -> Outcome:
+        """Keep a chunk of a part until the commit; a chunk that is kept already has no effect.
+
+        Args:
+            transaction: of the part.
+            part: its name.
+            chunk: its place in the part, from 0 on; MISSING: earlier chunks are not there.
+            rows: its messages (`stage_rows`).
+            publisher: client id.
+        """
+
+    @abstractmethod
+    async def commit(self, transaction: Transaction, parts: Mapping[str, int]) -> Outcome:
+        """Publish the messages of all parts; MISSING: a part has another number of chunks, and nothing is published.
+
+        Other parts of this transaction, and of earlier ones of its name, are dropped.
+
+        Args:
+            transaction: of the parts.
+            parts: number of chunks of each.
+        """
+
+    @abstractmethod
+    async def parts(self, limit: int) -> Sequence[StagedPart]:
+        """The parts that wait for their commit, in the order in which they expire; `limit`: their number at most."""
+
+
 class Coordinator(NamedTuple):
     """The parts that keep the state of a node. All belong to one data plane."""
 
@@ -308,6 +343,7 @@ class Coordinator(NamedTuple):
     groups: Groups
     wills: DelayedWills
     delayed: DelayedMessages
+    transactions: Transactions
 
 
 class Foundation(ABC):

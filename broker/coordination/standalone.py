@@ -23,6 +23,7 @@ from .delayed import CallLater, LocalDelayed
 from .expiry import Expiry
 from .local_groups import LocalGroups
 from .local_sessions import LocalOwner, LocalSessions, LocalSubscribing, LocalWills
+from .local_transactions import LocalTransactions
 from .one_node import OneNode
 
 STOP_SECONDS = 10.0  # that a store may take for the last blocks
@@ -60,6 +61,7 @@ class StandaloneFoundation(Foundation):
     def build(self, data_plane: DataPlane, methods: RpcMethods) -> Coordinator:
         expiry = Expiry(data_plane, self.journal)
         delayed = LocalDelayed(data_plane, self.journal, self._call_later)
+        transactions = LocalTransactions(data_plane, self.journal)
         groups = LocalGroups(data_plane)
         return Coordinator(
             life=StandaloneLife(
@@ -69,6 +71,7 @@ class StandaloneFoundation(Foundation):
                 self._call,
                 expiry=expiry,
                 delayed=delayed,
+                transactions=transactions,
                 groups=groups,
                 fail=self._fail,
             ),
@@ -79,6 +82,7 @@ class StandaloneFoundation(Foundation):
             groups=groups,
             wills=LocalWills(data_plane, expiry),
             delayed=delayed,
+            transactions=transactions,
         )
 
 
@@ -92,6 +96,7 @@ class StandaloneLife(NodeLife):
         call: calls a function with arguments on the loop's thread, from any thread.
         expiry: of the node.
         delayed: the delayed messages of the node.
+        transactions: of the node.
         groups: of the node.
         fail: called with the reason when the store has failed.
     """
@@ -105,6 +110,7 @@ class StandaloneLife(NodeLife):
         *,
         expiry: Expiry,
         delayed: LocalDelayed,
+        transactions: LocalTransactions,
         groups: LocalGroups,
         fail: Callable[[Exception], object],
     ) -> None:
@@ -114,6 +120,7 @@ class StandaloneLife(NodeLife):
         self._call = call
         self._expiry = expiry
         self._delayed = delayed
+        self._transactions = transactions
         self._groups = groups
         self._fail = fail
         self._logged: LoggedMessages | None = None
@@ -135,7 +142,7 @@ class StandaloneLife(NodeLife):
             plane.sessions,
             plane.will_rights,
             smallest=smallest,
-            record_more=self._expiry.record_all,
+            record_more=self._record_more,
         )
         restorer = Restorer(plane.router, plane.sessions)
         began = time.monotonic()
@@ -149,6 +156,7 @@ class StandaloneLife(NodeLife):
         deadlines = restorer.finish()
         self.wills = restorer.wills
         self._delayed.start(delayed)
+        self._transactions.start(restorer.committed)
         self._expiry.restore(deadlines, restorer.wills, restorer.due_wills)
         if self._store.size:
             log.info(
@@ -171,6 +179,11 @@ class StandaloneLife(NodeLife):
             self._journal.attach(self._logged.log)
             self._logged.start()
 
+    def _record_more(self) -> None:
+        """Write deadlines, wills and the numbers of transactions again, for a compaction."""
+        self._expiry.record_all()
+        self._transactions.record_all()
+
     def _confirm(self, blocks: int) -> None:
         """The store has stored the next blocks."""
         self._data_plane.turn.confirm(blocks)
@@ -188,6 +201,7 @@ class StandaloneLife(NodeLife):
         self._check_store()
         self._expiry.tick()
         self._delayed.tick()
+        self._transactions.tick()
 
     async def drain(self, references: tuple[str, ...]) -> None:
         await self._stored()  # acknowledgements that wait for the store still leave

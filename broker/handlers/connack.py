@@ -16,6 +16,7 @@ from .. import logs
 from ..config.link import HOP, LISTENER, WANTED
 from ..core.data_plane import DataPlane
 from ..core.secret import Secret
+from ..core.transactions import PROPERTY
 from ..interest.incoming_links import is_link, offers
 from .auth import WRONG
 
@@ -125,6 +126,8 @@ class Connacks:
             properties["user_property"] = [(HOP, self._secret.identity)]  # by this another broker's link finds loops
             if offers(asked["user_property"]) and session.persistent:
                 properties["user_property"].append((WANTED, "1"))
+        elif config.limits.max_delayed_messages and any(name == PROPERTY for name, _ in asked.get("user_property", ())):
+            properties["user_property"] = [(PROPERTY, "1")]
         return properties
 
     def _terms(self, connection: Connection, packet: Connect) -> ConnectionTerms:

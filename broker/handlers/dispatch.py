@@ -21,6 +21,7 @@ from .connect_limits import ConnectLimits
 from .disconnect import DisconnectHandler
 from .publish import PublishHandler
 from .subscribe import SubscribeHandler
+from .transactions import TransactionHandler
 from .unsubscribe import UnsubscribeHandler
 
 log = logs.get("flockmq.connection")
@@ -56,6 +57,7 @@ class Dispatcher:
             ConnectAccepted(data_plane, Connacks(data_plane, broker.secret), hooks, broker.followers, subscribe),
         )
         self.publish = PublishHandler(data_plane, hooks).handle  # a message that hooks decide over
+        self.transact = TransactionHandler(data_plane, broker.coordinator.transactions, hooks).handle
         unsubscribe = UnsubscribeHandler(data_plane, subscribing, broker.followers)
         disconnect = DisconnectHandler(data_plane, owner)
         # Packets after CONNECT that are not hot. Any other packet is one that only servers send.

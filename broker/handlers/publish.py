@@ -45,14 +45,9 @@ class PublishHandler:
         """Call the hooks for a message that its client may publish, then publish what they return."""
         client = client_of(connection)
         delay, topic = split_delayed(received.topic)
-        properties = decode_block(received.properties) if received.properties else {}
-        message = Message(topic.decode(), received.payload, received.qos, received.retain, properties)
+        message = message_of(topic, received.payload, received.qos, received.retain, received.properties)
         question = Question(received, delay, message)
-        found = self._hooks.filter(
-            message,
-            ("authorize", lambda message: (client, "publish", message.topic)),
-            ("publish", lambda message: (client, message)),
-        )
+        found = ask(self._hooks, client, message)
         if isawaitable(found):
             connection.pause()
             self._data_plane.run(self._wait(connection, client, question, found))
@@ -76,10 +71,8 @@ class PublishHandler:
             return
         assert isinstance(found, Message)
         try:
-            _check(found, question, self._data_plane.config.limits.max_topic_levels)
-            properties = question.received.properties
-            if found.properties != question.message.properties:
-                properties = encode_block(dict(found.properties))
+            check(found, question.message, question.delay, self._data_plane.config.limits.max_topic_levels)
+            properties = block_of(found, question.message, question.received.properties)
         except ValueError as fault:
             log.error("a hook made a message that can't be published", client_id=client.client_id, fault=fault)
             connection.drop_publish(question.received, ReasonCode.UNSPECIFIED_ERROR, AckReason.MADE_INVALID_BY_HOOK)
@@ -95,20 +88,47 @@ class PublishHandler:
         )
 
 
-def _check(found: Message, question: Question, levels: int) -> None:
-    """Raises ValueError: the message can't be published."""
+def message_of(topic: bytes, payload: bytes, qos: int, retain: bool, properties: bytes) -> Message:
+    """A message as hooks see it; `properties`: a property block without its length."""
+    return Message(topic.decode(), payload, qos, retain, decode_block(properties) if properties else {})
+
+
+def ask(hooks: HookChain, client: Client, message: Message) -> Message | Refused | Awaitable[Message | Refused]:
+    """Let the hooks decide whether the client may publish the message, and change it."""
+    return hooks.filter(
+        message,
+        ("authorize", lambda message: (client, "publish", message.topic)),
+        ("publish", lambda message: (client, message)),
+    )
+
+
+def check(found: Message, asked: Message, delay: bytes, levels: int) -> None:
+    """Whether a message of hooks can be published in place of the one that they were asked about.
+
+    Args:
+        delay: the beginning `$delayed/SECONDS/` of the topic name, which hooks do not see; or empty.
+        levels: that a topic name may have.
+
+    Raises:
+        ValueError: it can't.
+    """
     if not isinstance(found.topic, str) or not isinstance(found.payload, bytes | bytearray | memoryview):
         raise ValueError("its topic is not str, or its payload not bytes")
-    if found.topic != question.message.topic:
-        prefix, _ = tenants.split(question.message.topic.encode())
-        delay, name = split_delayed(found.topic.encode())
+    if found.topic != asked.topic:
+        prefix, _ = tenants.split(asked.topic.encode())
+        its_delay, name = split_delayed(found.topic.encode())
         own = name.removeprefix(prefix.encode())
         if not name.startswith(prefix.encode()) or own.startswith(tenants.ROOT.encode()):
             raise ValueError("its topic is not one of the tenant of its client")
         if is_broker_only(own):
             raise ValueError("only the broker publishes to its topic")
-        if delay and question.delay:
+        if its_delay and delay:
             raise ValueError("it is delayed already")
         validate_topic_name(own, 4, levels)
-    if not {"topic_alias", "message_expiry_interval"}.isdisjoint(found.properties):
+    if not {"topic_alias", "message_expiry_interval"}.isdisjoint(found.properties.keys() - asked.properties.keys()):
         raise ValueError("a hook can't set the topic alias or the expiry of a message")
+
+
+def block_of(found: Message, asked: Message, properties: bytes) -> bytes:
+    """The property block of a message of hooks; `properties`: of the message that they were asked about."""
+    return properties if found.properties == asked.properties else encode_block(dict(found.properties))

@@ -32,6 +32,7 @@ class Restorer:
         self.clock: tuple[int, int] | None = None  # the last record of the store's clock and the wall clock
         self.wills: dict[bytes, Will] = {}
         self._delayed: dict[int, tuple[int, bytes]] = {}  # message -> when it is due, client id of its publisher
+        self.committed: dict[str, int] = {}  # number of the last transaction of each key
         self.due_wills: dict[bytes, int] = {}  # deadlines of the wills of ended connections
         self._apply: dict[str, Callable[..., object]] = {
             "MESSAGE": self._message,
@@ -60,6 +61,7 @@ class Restorer:
             "CLOCK": lambda clock, wall: setattr(self, "clock", (clock, wall)),
             "DELAYED": lambda m, due, publisher: self._delayed.__setitem__(m, (due, publisher)),
             "DELAYED_GONE": lambda m: self._delayed.pop(m, None),
+            "COMMITTED": lambda number, name: self.committed.__setitem__(name.decode(), number),
             "GROUP": self._group,
             "GROUP_DECLARED": self._group_declared,
             "GROUP_GONE": lambda g: self._groups[g].restore_gone(),

@@ -5,6 +5,8 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from ..redis.clients import PREFIX, RedisAddress
 from .errors import OptionError
@@ -39,6 +41,7 @@ class SourceOptions:
     nodes: tuple[str, ...] = ()  # names or ids; empty: all
     topic_filters: tuple[str, ...] = ()  # empty: all topics
     properties: tuple[PropertyColumn, ...] = ()  # decoded columns
+    columns: Mapping[str, Any] = field(default_factory=dict)  # Arrow types of the payload's columns; empty: `payload`
     redis_patience: float = field(default=60.0)  # seconds of retries while Redis is away
 
 
@@ -133,6 +136,17 @@ def _starting_offsets(text: str, now: float) -> str | int | dict[str, Position]:
         raise ValueError('positions by node id as JSON: {"node id": "ms-bytes"}') from None
 
 
+def _columns(text: str, _: float) -> dict[str, Any]:
+    from .columns import parse_schema  # needs Arrow, which only sources need
+
+    try:
+        return parse_schema(Path(text).read_text())
+    except OSError as error:
+        raise OptionError(f"option schema: {text}: {error.strerror}") from None
+    except ValueError as error:
+        raise OptionError(f"option schema: {text}: {error}") from None
+
+
 OPTIONS = {
     option.name.lower(): option
     for option in (
@@ -152,5 +166,6 @@ OPTIONS = {
         Option("node", "nodes", _words),
         Option("topicFilter", "topic_filters", _topic_filters),
         Option("properties", "properties", _properties),
+        Option("schema", "columns", _columns),
     )
 }

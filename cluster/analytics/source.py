@@ -11,10 +11,10 @@ The options are in `options`; deploy/docs/analytics.md explains them. Planning r
 
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -25,28 +25,36 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from .errors import OptionError
-from .log.block import Selection
 from .log.connection import Connection
 from .log.jobs import Job
 from .log.log import Logs
 from .log.losses import Losses
-from .log.offsets import Offsets, format_offsets, parse_offsets, positions
+from .log.offsets import format_offsets, parse_offsets
 from .log.planning import Planner, Range
-from .log.reading import RangeReader
 from .options import SourceOptions, parse_options
-from .position import Position
 from .schema import MESSAGES
 from .sink.options import SinkOptions
 from .sink.options import parse_options as parse_sink_options
 from .sink.rows import check_columns
 from .sink.writer import BatchWriter, StreamWriter
-from .topic_filter import TopicFilters
+from .stream_driver import StreamDriver, read_range
 
 REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
-HEARTBEAT = 60.0  # seconds; after these a job without progress registers again
 
 
 def register(spark: SparkSession) -> None:
@@ -89,8 +97,8 @@ class FlockMQDataSource(DataSource):
     def name(cls) -> str:
         return "flockmq"
 
-    def schema(self) -> str:
-        return _columns(parse_options(self.options))  # parsed here so that `load()` reports a wrong one at once
+    def schema(self) -> StructType:
+        return _schema_of(parse_options(self.options))  # parsed here so that `load()` reports a wrong one at once
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return FlockMQReader(self._parsed(schema))
@@ -116,27 +124,45 @@ class FlockMQDataSource(DataSource):
 
     def _parsed(self, schema: StructType) -> SourceOptions:
         options = parse_options(self.options)
-        columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
-        if columns != _columns(options):
+        if schema != _schema_of(options):
             raise OptionError("the source flockmq has columns of its own", "leave .schema(...) out")
         return options
 
 
-def _columns(options: SourceOptions) -> str:
-    """The columns of the rows; their names need no quotes."""
-    return ", ".join([MESSAGES, *(f"{column.name} string" for column in options.properties)])
+TYPES: dict[str, DataType] = {
+    "string": StringType(),
+    "timestamp": TimestampType(),
+    "int": IntegerType(),
+    "boolean": BooleanType(),
+    "binary": BinaryType(),
+}
+OF_ARROW: dict[str, DataType] = {
+    "string": StringType(),
+    "int64": LongType(),
+    "double": DoubleType(),
+    "bool": BooleanType(),
+}
 
 
-def read_range(options: SourceOptions, wanted: Range | None) -> Iterator[Any]:
-    """The rows of a range as record batches, in an executor."""
-    if wanted is None:
-        return
-    with Connection(options.redis, options.redis_patience) as connection:
-        logs = Logs(connection)
-        losses = Losses(options.fail_on_data_loss, Job(logs, options.job, options.nodes))
-        filters = TopicFilters(options.topic_filters) if options.topic_filters else None
-        reader = RangeReader(logs, Selection(filters, options.since, options.until), losses.missing, options.properties)
-        yield from reader.batches(wanted)
+def _schema_of(options: SourceOptions) -> StructType:
+    """The columns of the rows."""
+    found = StructType()
+    for name, kind in (column.split() for column in MESSAGES.split(", ")):
+        found.add("unparsed" if options.columns and name == "payload" else name, TYPES[kind])
+    for column in options.properties:
+        found.add(column.name, StringType())
+    for name, arrow in options.columns.items():
+        found.add(name, _type_of(arrow))
+    return found
+
+
+def _type_of(kind: Any) -> DataType:
+    """Spark's type for an Arrow type of a column of payloads."""
+    if pa.types.is_struct(kind):
+        return StructType([StructField(each.name, _type_of(each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return ArrayType(_type_of(kind.value_type))
+    return OF_ARROW[str(kind)]
 
 
 class FlockMQReader(DataSourceReader):
@@ -168,7 +194,7 @@ class FlockMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"_options": self._options, "_driver": None}  # executors only read
 
     @property
-    def _driven(self) -> "StreamDriver":
+    def _driven(self) -> StreamDriver:
         if self._driver is None:
             self._driver = StreamDriver(self._options)
         return self._driver
@@ -206,63 +232,3 @@ class FlockMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._driver is not None:
             self._driver.close()
-
-
-class StreamDriver:
-    """A query's view of the logs, in the driver: plans its batches, registers its position, trims.
-
-    Args:
-        options: of the source.
-    """
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._connection = Connection(options.redis)
-        self._logs = Logs(self._connection)
-        self._job = Job(self._logs, options.job, options.nodes)
-        self.planner = Planner(self._logs, options, Losses(options.fail_on_data_loss, self._job).missing)
-        self.planner.look()  # reports a wrong address at once
-        self._connection.patience = options.redis_patience  # from now on commands are retried
-        self._target: dict[str, Position] | None = None
-        self._heard = -HEARTBEAT  # monotonic time of the last registration; at first: never
-        self._read: dict[str, Position] | None = None  # the registered positions
-
-    def initial(self) -> Offsets:
-        """The start of a new query."""
-        if self._options.job:
-            self._job.register({}, {})  # prevents trimming: all entries may be needed
-        offsets = self.planner.initial()
-        self._register(positions(offsets))
-        return offsets
-
-    def stop_at_present(self) -> None:
-        """Read only up to the present ends of the logs."""
-        self._target = self.planner.ends()
-
-    def latest(self, start: Offsets, budget: int | None) -> Offsets:
-        """The end of the next batch."""
-        if self._read is None or time.monotonic() > self._heard + HEARTBEAT:
-            self._register(positions(start) if self._read is None else self._read)
-        return self.planner.latest(start, budget, self._target)
-
-    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
-        """The ranges of the tasks."""
-        if self._read is None:  # a batch from before a restart: its start is needed
-            self._register(positions(start))
-        return self.planner.ranges(start, end)
-
-    def commit(self, end: Offsets) -> None:
-        """A batch is done, and will not be read again."""
-        self._register(positions(end))
-        if self._options.trim_committed:
-            self._job.trim(positions(end), self.planner.known)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-    def _register(self, read: dict[str, Position]) -> None:
-        self._read = read
-        self._heard = time.monotonic()
-        if self._options.job:
-            self._job.register(read, self.planner.lacking)

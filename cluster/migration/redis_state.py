@@ -6,6 +6,7 @@ that wait again, wills that are due.
 """
 
 import json
+import math
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -20,6 +21,7 @@ from ..._speedups.cluster.message_codec import (
 from ..._speedups.codec.topics import is_shared, split_tenant
 from ...broker.config.schema import Config
 from ...broker.core.session_expiry import NEVER
+from ...broker.core.transactions import split_topic
 from ...broker.core.will import Will
 from ..redis.keys import Keys
 from ..redis.packed_session import (
@@ -52,6 +54,7 @@ Client = Any  # a redis.Redis whose replies are bytes: its types also allow text
 AT_ONCE = 200  # sessions in one pipeline
 PIPELINE_BYTES = 4 << 20
 ENTRIES = 500  # of a queue or a hash in one reply
+STAGED_SECONDS = 3600  # in which a staged part is to be committed, from the migration on
 MINUTE = 60  # seconds of a set of sessions that have no interval, and of one that ends much later
 EXACT = 3600  # seconds: a longer interval ends with a minute
 DONE, RECEIVED = b"d", b"r"
@@ -215,7 +218,16 @@ class RedisState(State):
                 if value is not None:
                     publisher, kept = decode_will(value)
                     topic, payload, qos, retain, properties, *_ = kept
-                    yield StoredDelayed(publisher, StoredMessage(topic, payload, qos, retain, properties), int(due))
+                    message = StoredMessage(topic, payload, qos, retain, properties)
+                    yield StoredDelayed(publisher, message, int(due) if math.isfinite(due) else None)
+
+    def committed(self) -> dict[str, int]:
+        beginning = self._keys.committed
+        return {
+            f"{key[len(beginning) :].decode()}/{name.decode()}": int(value.split()[0])
+            for key in self._client.scan_iter(beginning + b"*", count=ENTRIES)
+            for name, value in self._client.hgetall(key).items()
+        }
 
     def _will(self, epoch: bytes, stored: bytes, due: int | None) -> StoredWill:
         client_id, will = decode_will(stored)
@@ -420,12 +432,20 @@ class KeyWriter:
             size += len(value)
             self._size += len(value)
             self._pipe.hset(keys.later_messages, f"{self._epoch:016}", value)
-            self._pipe.zadd(keys.later, {f"{self._epoch:016}": stored.due})
+            self._pipe.zadd(keys.later, {f"{self._epoch:016}": math.inf if stored.due is None else stored.due})
             self._pipe.hset(keys.later_state, mapping={"b": size, "t": "0"})  # all are counted by tenant
             if prefix := split_tenant(topic)[0]:
                 self._pipe.hincrby(keys.later_tenants, prefix, 1)
-            self.moved.delayed += 1
+            if stored.due is None:
+                transaction, name, _ = split_topic(topic)
+                part = f"{transaction.key}/{transaction.number}/{name}"
+                self._pipe.rpush(keys.staged_part(part), f"{self._epoch:016}")
+                self._pipe.zadd(keys.staged_parts, {part: self._state.clock + STAGED_SECONDS * 1000})
+            self.moved.delayed += stored.due is not None
             yield
+        for key, number in self._state.committed().items():
+            user, _, name = key.rpartition("/")
+            self._pipe.hset(keys.committed + user.encode(), name, f"{number} {self._state.clock}")
 
 
 # ---- values ----

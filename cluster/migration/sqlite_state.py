@@ -29,6 +29,7 @@ from .state import (
 
 Record = tuple[Any, ...]
 BLOCK_BYTES = 1 << 20
+NEVER = 2**63 - 1  # when a staged chunk of a transaction is due
 KNOWN_MESSAGES = 10_000  # that later records may name again: a message to many sessions is written once
 RETAINED_MESSAGE, AS_PUBLISHED = 4, 8  # flags of QUEUED
 SEPARATOR = b"\0"  # no client id has it: after it is the number of a will that is not of the client's last connection
@@ -56,6 +57,7 @@ class SqliteState(State):
         self._retained: dict[bytes, StoredMessage] = {}
         self._wills: dict[bytes, tuple[Will, int | None]] = {}
         self._delayed: dict[int, tuple[int, bytes]] = {}  # message -> when it is due, client id of its publisher
+        self._committed: dict[str, int] = {}
         self._clock: tuple[int, int] | None = None
         self._apply: dict[str, Callable[..., object]] = {
             "MESSAGE": self._message,
@@ -88,6 +90,7 @@ class SqliteState(State):
             "GIVEN": self._give,
             "DELAYED": lambda m, due, publisher: self._delayed.__setitem__(m, (due, publisher)),
             "DELAYED_GONE": lambda m: self._delayed.pop(m, None),
+            "COMMITTED": lambda number, name: self._committed.__setitem__(name.decode(), number),
         }
         for block in blocks:
             try:
@@ -204,7 +207,8 @@ class SqliteState(State):
 
     @property
     def is_empty(self) -> bool:
-        return not (self._sessions or self._retained or self._wills or self._delayed or any(self._declared()))
+        some = self._sessions or self._retained or self._wills or self._delayed or self._committed
+        return not (some or any(self._declared()))
 
     def _declared(self) -> Iterator[StoredGroup]:
         return (group for group in self._groups.values() if group.declaration)
@@ -252,7 +256,10 @@ class SqliteState(State):
 
     def delayed(self) -> Iterator[StoredDelayed]:
         for due, message, publisher in sorted((due, m, publisher) for m, (due, publisher) in self._delayed.items()):
-            yield StoredDelayed(publisher, self._messages[message], due)
+            yield StoredDelayed(publisher, self._messages[message], None if due == NEVER else due)
+
+    def committed(self) -> dict[str, int]:
+        return self._committed
 
 
 class RecordWriter:
@@ -402,9 +409,12 @@ class RecordWriter:
     def _write_delayed(self) -> Iterator[None]:
         for stored in self._state.delayed():
             self._messages.pop(stored.message, None)  # its number is its own: it is the name of a waiting message
-            self._add(("DELAYED", self._message(stored.message), stored.due, stored.publisher))
-            self.moved.delayed += 1
+            due = NEVER if stored.due is None else stored.due
+            self._add(("DELAYED", self._message(stored.message), due, stored.publisher))
+            self.moved.delayed += stored.due is not None
             yield
+        for name, number in self._state.committed().items():
+            self._add(("COMMITTED", number, name.encode()))
 
 
 def strategy_of(declaration: bytes) -> str:

@@ -88,11 +88,11 @@ class StoredWill(NamedTuple):
 
 
 class StoredDelayed(NamedTuple):
-    """A message to `$delayed/SECONDS/TOPIC` that waits."""
+    """A message to `$delayed/SECONDS/TOPIC` that waits, or a staged chunk of a transaction."""
 
     publisher: bytes  # client id; empty: the broker
     message: StoredMessage  # to TOPIC, with its whole Message Expiry Interval among the properties
-    due: int  # deadline
+    due: int | None  # deadline; None: a staged chunk
 
 
 class State(ABC):
@@ -130,7 +130,11 @@ class State(ABC):
 
     @abstractmethod
     def delayed(self) -> Iterator[StoredDelayed]:
-        """The delayed messages, in the order in which they will be published."""
+        """The delayed messages, in the order in which they will be published; then staged chunks, as they arrived."""
+
+    def committed(self) -> dict[str, int]:
+        """The number of the last transaction that was committed, by the key of its name."""
+        return {}
 
 
 @dataclass(slots=True)

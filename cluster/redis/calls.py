@@ -547,8 +547,8 @@ CALLS: Mapping[str, Call] = {
     # ---- delayed messages ----
     "later": Call(
         "Hands the caller messages that have been due for so many milliseconds, the earliest first: the commit that "
-        "publishes a message settles it. `wait`: milliseconds until the first of the others is due; `count`, `bytes`: "
-        "of the others.",
+        "publishes a message settles it. `wait`: milliseconds until the first of the others is due, 2^53 - 1 = "
+        "none will be; `count`, `bytes`: of the others.",
         {"most": NUMBER, "late": NUMBER},
         Outcomes({"ok": {"wait": SIGNED, "count": NUMBER, "bytes": NUMBER, "messages": WILLS}, "gone": GONE}),
         flags=(FREES,),
@@ -585,6 +585,44 @@ CALLS: Mapping[str, Call] = {
         {"begins": TEXT, "id": TEXT},
         FLAG,
         of_node=False,
+    ),
+    # ---- transactions ----
+    "stage": Call(
+        "Keeps a chunk of a part of a transaction. `chunk`: its place in the part, from 0 on. `again`: it is there; "
+        "`gap`: an earlier one is not; `committed`: the transaction is, or a later one of this name. The limits are of "
+        "delayed messages; `lifetime` of the part, in milliseconds.",
+        {
+            "name": TEXT,
+            "number": NUMBER,
+            "part": TEXT,
+            "chunk": NUMBER,
+            "publisher": TEXT,
+            "message": TEXT,
+            "lifetime": NUMBER,
+            "most": NUMBER,
+            "most_bytes": NUMBER,
+            "most_of_tenant": NUMBER,
+        },
+        Outcomes({"ok": {}, "again": {}, "gap": {}, "full": {}, "committed": {}}),
+        of_node=False,
+    ),
+    "commit_transaction": Call(
+        "Makes all chunks of the parts due, and drops other parts of this name up to this number. `missing`: a part "
+        "has another number of chunks, and nothing has changed.",
+        {"name": TEXT, "number": NUMBER, "parts": Packed(Turns({"part": TEXT, "chunks": NUMBER}))},
+        Outcomes({"ok": {}, "missing": {}, "committed": {}}),
+        of_node=False,
+        flags=(FREES,),
+    ),
+    "expire_staged": Call(
+        "Drops parts of transactions whose lifetime is over, ten at most.", {}, TEXT, of_node=False, flags=(FREES,)
+    ),
+    "staged_parts": Call(
+        "The parts that wait for their commit, in the order in which they expire. `expires_in`: milliseconds.",
+        {"most": NUMBER},
+        ListOf(Fields({"part": TEXT, "chunks": NUMBER, "bytes": NUMBER, "expires_in": SIGNED})),
+        of_node=False,
+        flags=(READS,),
     ),
     # ---- groups ----
     "declare_group": Call(

@@ -44,6 +44,7 @@ MODULES = (
     "transfers",
     "groups",
     "delayed",
+    "transactions",
     "log",
     "queue_appends",
     "records",

@@ -12,11 +12,11 @@ SLOTS = 16384  # of a Redis Cluster
 # messages and its jobs are not listed: they outlive the state.
 STATE_NAMES = (
     b"clock epoch starts change changes nodes applied dead retained sessions off ends delayed groups shared grace "
-    b"later".split()
+    b"later transactions".split()
 )
 STATE_KINDS = tuple(
-    b"delayed: later: queued: applied: node: routes: wills: owned: log: s: q: st: in: subs: rare: off: ends: "
-    b"g: gw: gq: gm: gr: go: gk: gs: gv: gl: gn: moved:".split()
+    b"delayed: later: transactions: queued: applied: node: routes: wills: owned: log: s: q: st: in: subs: rare: off: "
+    b"ends: g: gw: gq: gm: gr: go: gk: gs: gv: gl: gn: moved:".split()
 )
 
 
@@ -53,6 +53,8 @@ class Keys:
         self.later_messages = self.prefix + b"later:messages"
         self.later_state = self.prefix + b"later:state"
         self.later_tenants = self.prefix + b"later:tenants"
+        self.staged_parts = self.prefix + b"transactions"
+        self.committed = self.prefix + b"transactions:last:"  # the beginning: the user follows
         self.queued_tenants = self.prefix + b"queued:tenants"
         self.offline = self.prefix + b"off"
         self.ending = self.prefix + b"ends"
@@ -64,6 +66,10 @@ class Keys:
         self.analytics_logs = self.prefix + b"analytics:logs"
         self.analytics_jobs = self.prefix + b"analytics:jobs"
         self.analytics_results = self.prefix + b"analytics:results"
+
+    def staged_part(self, part: str) -> bytes:
+        """The chunks of a staged part of a transaction."""
+        return self.prefix + b"transactions:part:" + part.encode()
 
     def function(self, name: str) -> list[bytes]:
         """The beginning of the command that calls a function of the library.

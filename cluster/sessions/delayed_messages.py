@@ -14,6 +14,7 @@ from .wills import Wills
 
 AT_ONCE = 200  # messages that Redis hands to a node in one call
 LOOK_SECONDS = 1.0
+NOTHING_DUE = 2**53 - 1  # milliseconds, in place of the first due time: only staged chunks of transactions wait
 LATE = 1000  # milliseconds: messages that are later than this are published by any node
 
 
@@ -126,8 +127,9 @@ class RedisDelayed(DelayedMessages):
         _, first, count, size, messages = reply
         for number, stored in zip(messages[::2], messages[1::2], strict=True):
             self._wills.publish_delayed(number, stored)
-        self._plane.router.delayed.report(count, size, first)
-        if count and not self._stopped and (messages or self._is_first()):
+        is_due = first < NOTHING_DUE
+        self._plane.router.delayed.report(count, size, first if is_due else 0)
+        if is_due and not self._stopped and (messages or self._is_first()):
             if self._is_first():
                 self._arm(first)
             elif first <= -LATE:

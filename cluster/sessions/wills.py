@@ -10,6 +10,7 @@ from ..._speedups.session.counters import DELAYED_PUBLISHED
 from ...broker.auth.cluster_users import Away
 from ...broker.core import will
 from ...broker.core.data_plane import DataPlane
+from ...broker.core.transactions import is_chunk
 from ..peers.node_link import NodeLink
 from ..redis.link import Reply
 from .claim import Claims
@@ -97,10 +98,10 @@ class Wills:
             self._plane.turn.seal()
 
     def publish_delayed(self, number: int, stored: bytes) -> None:
-        """Publish a delayed message; Redis has handed it to this node, in the form of a will."""
+        """Publish a delayed message or a chunk of a transaction. Redis has handed it to this node as it does a will."""
         client_id, found, progress = open_will(stored)
         will.publish_message(self._plane.router, client_id, found, number, progress)
-        self._plane.turn.count(DELAYED_PUBLISHED)
+        self._plane.turn.count(DELAYED_PUBLISHED, not is_chunk(found.topic))
         self.settle(number)
 
     def publish_missed(self) -> None:

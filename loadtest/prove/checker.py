@@ -8,6 +8,7 @@ from collections.abc import Set
 
 from ..._speedups.codec.topics import is_shared
 from .history import (
+    Abandoned,
     Acknowledged,
     Connected,
     Connecting,
@@ -31,6 +32,7 @@ RULES = {
     "I7": "A new subscriber gets the retained message that was acknowledged last",
     "I8": "Session Present of CONNACK is true if, and only if, the broker has the session",
     "I9": "Each message to a shared subscription goes to one subscriber: it is not lost, and at QoS 2 not doubled",
+    "I13": "Messages of a transaction are published by its commit only: nothing of an attempt that failed arrives",
 }
 
 
@@ -51,6 +53,7 @@ def check(history: History, *, behind: bool = False) -> list[str]:
         *without_dup(history),
         *wills(history),
         *untruthful(history),
+        *abandoned(history),
     ]
 
 
@@ -234,6 +237,17 @@ def untruthful(history: History) -> list[str]:
                 found.append(f"I8 session present is {event.session_present} for {event.client}, should be {wanted}")
             exists[event.client] = not event.clean
     return found
+
+
+def abandoned(history: History) -> list[str]:
+    """I13: messages that no commit lists."""
+    taken = {event.payload: event.client for event in history.of(Taken)}
+    return [
+        f"I13 {taken[payload]} got {shown(payload)}, which was staged and never committed"
+        for event in history.of(Abandoned)
+        for payload in event.payloads
+        if payload in taken
+    ]
 
 
 def retained(history: History, values: dict[str, bytes]) -> list[str]:

@@ -101,6 +101,7 @@ class RecordedClient:
         self.expiry = expiry
         self.patience = patience
         self.subscribes_again = subscribes_again
+        self.asked: list[tuple[str, str]] = []  # user properties of CONNECT, at level 5
         self.granted: list[tuple[str, int]] = []  # subscriptions that the broker has acknowledged
         self.silent: set[type] = set()  # packets that are not sent as answers
         self.outgoing: dict[int, Outgoing] = {}
@@ -136,6 +137,8 @@ class RecordedClient:
         packet = Connect(client_id=self.client_id, clean_start=self.clean, keep_alive=0, protocol_level=self.level)
         if self.level == 5 and not self.clean:
             packet.properties = {"session_expiry_interval": self.expiry}
+        if self.asked:
+            packet.properties["user_property"] = self.asked
         if will is not None:
             packet.will_topic, packet.will_payload, packet.will_qos = "will", will, will_qos
             if self.level == 5:
@@ -226,10 +229,13 @@ class RecordedClient:
         self._send_publish(packet)
 
     def _send_publish(self, packet: Publish) -> None:
+        self._note_publish(packet)
+        self.send(packet)
+
+    def _note_publish(self, packet: Publish) -> None:
         self.history.add(
             Published(self.client_id, packet.topic_name, packet.payload, packet.qos, packet.retain, packet.packet_id)
         )
-        self.send(packet)
 
     def subscribe(self, *topic_filters: tuple[str, int]) -> None:
         """Subscribe; asked again on every connection until it is acknowledged."""

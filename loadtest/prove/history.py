@@ -63,6 +63,14 @@ class Published:
 
 
 @dataclass(frozen=True)
+class Abandoned:
+    """Messages were staged in a transaction, and no commit lists them."""
+
+    client: str
+    payloads: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
 class Acknowledged:
     """The broker has taken a message over: `by` PUBACK, PUBREC or PUBCOMP."""
 
@@ -117,6 +125,7 @@ Event = (
     | Leaving
     | Subscribed
     | Published
+    | Abandoned
     | Acknowledged
     | Delivered
     | Taken

@@ -14,6 +14,7 @@ from .client import Fleet, RecordedClient
 from .history import Fault, History, Published
 from .load import Load
 from .node import Node, ProveError
+from .transactor import Transactor
 
 FAULTS = ("kill", "pause", "cut", "stall")
 CONNECT_SECONDS = 2.0  # until CONNACK; a node that stands still keeps the other clients waiting no longer
@@ -69,7 +70,11 @@ class NodesLoad(Load):
         self.workers = [
             patient_client(self.history, f"worker {number}", level=level[number]) for number in range(3 * plan.shared)
         ]
-        self.fleet.clients += self.workers
+        self.transactors = [
+            Transactor(self.history, f"transactor {number}", self.rng, clean=True, patience=CONNECT_SECONDS)
+            for number in range(2 * (5 in plan.levels))
+        ]
+        self.fleet.clients += [*self.workers, *self.transactors]
         self.shared_from = 0
 
     def port_of(self, client: RecordedClient) -> int:
@@ -82,6 +87,10 @@ class NodesLoad(Load):
 
     def act(self) -> None:
         super().act()
+        for transactor in self.transactors:
+            transactor.advance()
+            if self.rng.random() < 0.02:
+                transactor.lose()
         if self.workers and self.rng.random() < 0.02:
             self.rng.choice(self.workers).lose()
 
@@ -193,6 +202,7 @@ def _break(load: NodesLoad, node: Node, kind: str) -> None:
 def _judge(load: NodesLoad) -> list[str]:
     """Let everything arrive that is under way, and return the findings."""
     findings = []
+    load.wait(lambda: all(transactor.finish() for transactor in load.transactors))
     if not load.wait(lambda: not any(client.outgoing for client in load.fleet.clients)):
         waiting = sum(len(client.outgoing) for client in load.fleet.clients)
         findings.append(f"I1 {waiting} messages are not acknowledged although nothing is broken any more")
@@ -228,14 +238,15 @@ def _retained(node: Node) -> dict[str, bytes]:
     """The retained messages that a new subscriber gets at a node."""
     history = History()
     client = RecordedClient(history, "new subscriber", clean=True, patience=CONNECT_SECONDS)
-    found: dict[str, bytes] = {}
-    if client.connect(node.proxy.port):
-        client.subscribe((KEPT, 1))
-        fleet = Fleet(client)
-        seen = -1
-        while client.socket is not None and (client.subscriptions or len(client.seen) > seen):
-            seen = len(client.seen)
-            fleet.run_for(0.5)
-        found = {packet.topic_name: packet.payload for packet in client.seen if isinstance(packet, Publish)}
-        client.leave()
-    return found
+    end = time.monotonic() + QUIET_SECONDS
+    while not client.connect(node.proxy.port):
+        if time.monotonic() > end:
+            return {}
+    client.subscribe((KEPT, 1))
+    fleet = Fleet(client)
+    seen = -1
+    while client.socket is not None and (client.subscriptions or len(client.seen) > seen):
+        seen = len(client.seen)
+        fleet.run_for(0.5)
+    client.leave()
+    return {packet.topic_name: packet.payload for packet in client.seen if isinstance(packet, Publish)}

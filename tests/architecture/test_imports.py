@@ -77,6 +77,7 @@ LAYERS: dict[str, list[str]] = {
         "backup",
         "analytics",
         "replay",
+        "lake",
         "commands",
     ],
     "loadtest": ["generator", "compare", "prove", "swarm", "bench analytics growth storm locustfile", "commands"],

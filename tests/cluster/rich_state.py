@@ -19,6 +19,7 @@ from flockmq._speedups.codec.packets import (
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.shared_subscriber import JOBS, NEVER, Worker
 from tests.harness.socket_client import SocketClient
+from tests.harness.transaction_client import COMMITTED, DONE, TransactionClient, row
 from tests.web.http_client import HttpClient
 
 SETTINGS = {"shared.redispatch": 1000, "http.listen": "127.0.0.1:0", "mqtt.sys_interval": 0}
@@ -72,6 +73,10 @@ class RichState:
             Publish("$delayed/600/later", b"delayed", 1, packet_id=2),
             Publish("$delayed/500/later", b"delayed", 2, True, packet_id=3),
         )
+        with TransactionClient(next(self._ports)) as client:
+            assert client.stage("q/3/a/0", row("x", b"published")) == DONE
+            assert client.commit("q/3", a=1) == DONE
+            assert client.stage("q/4/a/0", row("x", b"first")) == client.stage("q/4/a/1", row("x", b"second")) == DONE
         assert self._http.ask("POST", "/bans", {"kind": "client_id", "value": "evil"}).status == 200
 
     def _make_watcher(self) -> None:
@@ -168,6 +173,7 @@ class RichState:
         self._find_five()
         self._find_group()
         self._find_wills()
+        self._find_transactions()
         evil = SocketClient(next(self._ports))
         evil.send(Connect(client_id="evil"))
         refused = evil.receive()
@@ -228,6 +234,14 @@ class RichState:
         assert [numbered(packet) for packet in worker.held] == [(1, b"w0"), (2, b"w1")]
         assert all(isinstance(packet, Publish) and packet.dup for packet in worker.held)
         assert worker.wait_for(5) == WORK
+
+    def _find_transactions(self) -> None:
+        reader = self._client("reader of transactions")
+        reader.subscribe(("x", 1))
+        with TransactionClient(next(self._ports)) as client:
+            assert client.commit("q/3", a=1) == COMMITTED
+            assert client.commit("q/4", a=2) == DONE
+        assert [numbered(reader.receive()) for _ in range(2)] == [(1, b"first"), (2, b"second")]
 
     def _find_wills(self) -> None:
         watcher = self._back("watcher")

@@ -116,6 +116,7 @@ def comparable(state: State) -> dict[str, Any]:
     found["retained"] = {message.topic: message for message in state.retained()}
     found["wills"] = sorted(state.wills(), key=lambda will: will.client_id)
     found["delayed"] = list(state.delayed())
+    found["committed"] = state.committed()
     return {**found, "clock": state.clock, "ahead": state.clock - wall_clock()}
 
 
@@ -291,6 +292,12 @@ class Given(State):
                 b"one", StoredMessage(b"d", b"same", 1, False, b"\2\0\0\0\5"), self.BEGAN + 4_294_967_000
             )
         yield StoredDelayed(b"two", StoredMessage(b"d", b"", 0, False), self.BEGAN + 4_294_967_001)
+        topics = (b"$transaction//q/7/part/0", b"$transaction//q/7/part/1", b"$tenant/a/$transaction/ann%2F1/q/0/p/0")
+        for topic in topics:
+            yield StoredDelayed(b"spark", StoredMessage(topic, b"rows", 1, False), None)
+
+    def committed(self) -> dict[str, int]:
+        return {"/q": 6, "$tenant/a/ann%2F1/q": 0}
 
 
 def test_what_clients_reach_rarely(path: Path, redis_server: RedisProcess, migrate: Run) -> None:

@@ -35,6 +35,7 @@ from .operations import (
     settings,
     subscriptions,
     tenants,
+    transactions,
     wills,
 )
 from .schema import BODY, Schema, check
@@ -49,6 +50,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *limits.OPERATIONS,
     *wills.OPERATIONS,
     *delayed.OPERATIONS,
+    *transactions.OPERATIONS,
     *retained.OPERATIONS,
     *messages.OPERATIONS,
     *bans.OPERATIONS,

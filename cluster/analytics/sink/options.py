@@ -9,6 +9,7 @@ from ..errors import OptionError
 from ..option_parser import Option, boolean, parse_fields, seconds
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 LEVELS = {"5": 5, "5.0": 5, "3.1.1": 4, "4": 4}
 URL = "a URL such as mqtt://HOST:PORT, with USER:PASSWORD@ before HOST if the broker asks for them; mqtts:// for TLS"
 
@@ -60,6 +61,7 @@ class SinkOptions:
         level: protocol level, 4 or 5.
         inflight: messages at most that a task has sent, and whose acknowledgements have not arrived.
         patience: seconds in which a task tries to reach the broker again.
+        delivery: EXACTLY_ONCE: the broker must have transactions; AT_LEAST_ONCE: without them; empty: if it has them.
         ca_file, cert_file, key_file: of TLS; empty: the certificates of the system, no certificate.
     """
 
@@ -70,6 +72,7 @@ class SinkOptions:
     level: int = 5
     inflight: int = 10_000
     patience: float = 60.0
+    delivery: str = ""
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
@@ -87,6 +90,8 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     made = SinkOptions(**fields)
     if (made.ca_file or made.cert_file) and not made.broker.tls:
         raise OptionError("certificates are for TLS", "write mqtts:// in the option url")
+    if made.delivery == EXACTLY_ONCE and made.level < 5:
+        raise OptionError("exactly-once needs MQTT 5.0", 'leave .option("protocol", "3.1.1") out')
     if bool(made.cert_file) != bool(made.key_file):
         raise OptionError("a certificate needs its key", "set both of certFile and keyFile")
     return made
@@ -109,6 +114,12 @@ def _level(text: str) -> int:
     return LEVELS[text]
 
 
+def _delivery(text: str) -> str:
+    if text not in (EXACTLY_ONCE, AT_LEAST_ONCE):
+        raise ValueError(f"{EXACTLY_ONCE} or {AT_LEAST_ONCE}")
+    return text
+
+
 def _count(text: str) -> int:
     if not re.fullmatch(r"[1-9]\d{0,4}", text) or int(text) > 65535:
         raise ValueError("a number from 1 to 65535")
@@ -125,6 +136,7 @@ OPTIONS = {
         Option("protocol", "level", _level),
         Option("inflight", "inflight", _count),
         Option("patience", "patience", seconds),
+        Option("delivery", "delivery", _delivery),
         Option("caFile", "ca_file", str),
         Option("certFile", "cert_file", str),
         Option("keyFile", "key_file", str),

@@ -25,7 +25,13 @@ REPLY_SECONDS = 20.0  # in which the broker accepts a connection
 PAUSES = (0.1, 0.2, 0.5, 1.0)  # seconds between attempts; the last again and again
 IDS = [n.to_bytes(2, "big") for n in range(65536)]
 PUBACK, PUBREC, PUBCOMP, PINGRESP, DISCONNECT = 0x40, 0x50, 0x70, 0xD0, 0xE0
+TRANSACTIONS = "flockmq-transactions"  # user property of CONNECT and CONNACK: the broker has transactions
 PUBREL, PINGREQ, END = b"\x62\x02", b"\xc0\0", b"\xe0\0"
+QUOTA = 0x97
+TOO_MUCH = (
+    "a batch waits at the broker until it is complete: raise limits.max_delayed_bytes and limits.max_delayed_messages "
+    'there, read less at once (maxBytesPerTrigger of the source), or set .option("delivery", "at-least-once")'
+)
 REFUSED = 0x80  # reason codes from here on
 # Reasons of CONNACK after which another attempt may succeed: unavailable, busy, use another server, quota, rate.
 LATER = {4: {3}, 5: {0x88, 0x89, 0x97, 0x9C, 0x9F}}
@@ -82,6 +88,7 @@ class Publisher:
         self._window = 1
         self._most_qos, self._retains, self._largest = 2, True, ANY_SIZE
         self._is_limited = False  # the broker does not take every message
+        self.has_transactions = False
         self._progress_at = 0.0  # monotonic: of the last acknowledgement, or of the first message that waits for one
         self._connect()
 
@@ -111,6 +118,11 @@ class Publisher:
                 self._reconnect(error)
                 self._persist(leave=0)
                 break  # what was lost was of QoS 0
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest packet that the broker takes."""
+        return self._largest
 
     def __enter__(self) -> "Publisher":
         return self
@@ -210,8 +222,10 @@ class Publisher:
             if packet is None:
                 return
             if code >= REFUSED:
-                refused = f"has refused a message to {_topic_of(packet)}: {_reason(code)}"
-                raise BrokerError(f"{self._options.broker} {refused}")
+                topic = _topic_of(packet)
+                refused = f"has refused a message to {topic}: {_reason(code)}"
+                hint = TOO_MUCH if code == QUOTA and topic.startswith("$transaction/") else ""
+                raise BrokerError(f"{self._options.broker} {refused}", hint)
             if kind == PUBREC:
                 self._write(PUBREL + body[:2])
             else:
@@ -283,6 +297,7 @@ class Publisher:
         self._most_qos = found.get(0x24, 2)
         self._retains = bool(found.get(0x25, 1))
         self._largest = found.get(0x27, ANY_SIZE)
+        self.has_transactions = TRANSACTIONS.encode() in properties
         self._is_limited = self._most_qos < 2 or not self._retains or self._largest < ANY_SIZE
 
 
@@ -303,7 +318,9 @@ def _connect_packet(client_id: str, options: SinkOptions) -> bytes:
     flags = 0x02 | (0x80 if address.user else 0) | (0x40 if address.password else 0)
     texts = [client_id, *filter(None, (address.user, address.password))]
     payload = b"".join(encoded_text("text of CONNECT", text) for text in texts)
-    head = b"\0\4MQTT" + bytes((options.level, flags)) + b"\0\0" + (b"\0" if options.level == 5 else b"")
+    asked = b"\x26" + encoded_text("name", TRANSACTIONS) + encoded_text("value", "1")
+    properties = bytes((len(asked),)) + asked if options.level == 5 else b""
+    head = b"\0\4MQTT" + bytes((options.level, flags)) + b"\0\0" + properties
     return b"\x10" + encoded_length(len(head) + len(payload), "") + head + payload
 
 

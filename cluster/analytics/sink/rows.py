@@ -55,6 +55,12 @@ class Packet(NamedTuple):
     rest: bytes
 
 
+def packet_of(topic: str, payload: bytes) -> Packet:
+    """A PUBLISH of MQTT 5.0, QoS 1, without properties."""
+    head, rest = encoded_text("topic", topic), b"\0" + payload
+    return Packet(1, bytes((PUBLISH | 2,)) + encoded_length(len(head) + 2 + len(rest), topic) + head, rest)
+
+
 def check_columns(schema: StructType, level: int) -> None:
     """Whether the sink can write rows of this schema. Raises RowError: it can't."""
     found = {field.name: field.dataType for field in schema.fields}

@@ -6,6 +6,8 @@ local live = nodes.live
 local clock = clock.clock
 local topic_place = wills.topic_place
 
+local FAR = queues.FAR        -- later than all due times
+
 -- The prefix `$tenant/NAME/` of the TOPIC of a message that waits, if it has one; and TOPIC, the byte with QoS and
 -- RETAIN, and the bytes of its payload.
 local function describe_later(message)
@@ -46,10 +48,17 @@ local function take_later(key, id, counts)
   return message
 end
 
+-- When the first message is due; FAR: none will be. Staged chunks of transactions are never due: their time is
+-- infinite.
+local function first_due(key)
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  return first and first ~= 'inf' and tonumber(first) or FAR
+end
+
 -- Keep messages of a block. `items`: place of the message, seconds, client id of its publisher, and so on.
 local function delay_messages(prefix, messages, items)
   local key = prefix .. 'later'
-  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  local first = first_due(key)
   -- The clock may go back by the part of a millisecond with each heartbeat; the order of messages must not.
   local time = math.max(clock(prefix), tonumber(redis.call('HGET', key .. ':state', 'c') or 0))
   local bytes, soonest, counts = 0, nil, {}
@@ -71,7 +80,7 @@ local function delay_messages(prefix, messages, items)
   redis.call('HSET', key .. ':state', 'c', string.format('%.0f', time))
   count_later(key, counts)
   redis.call('HINCRBY', key .. ':state', 'b', bytes)
-  if not first or soonest < tonumber(first) then
+  if soonest < first then
     publish(prefix .. 'all', cmsgpack.pack({'later', math.ceil(soonest - clock(prefix))}))
   end
 end
@@ -99,12 +108,9 @@ register('later', {'allow-oom'}, function(prefix, node, most, late)
     redis.call('HINCRBY', key .. ':state', 'b', -bytes)
     count_later(key, counts)
   end
-  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
-  if not first then
-    return {'ok', 0, 0, 0, handed}
-  end
-  return {'ok', tonumber(first) - time, redis.call('ZCARD', key), tonumber(redis.call('HGET', key .. ':state', 'b')),
-    handed}
+  local first = first_due(key)
+  return {'ok', first == FAR and FAR or first - time, redis.call('ZCARD', key),
+    tonumber(redis.call('HGET', key .. ':state', 'b') or 0), handed}
 end)
 
 local LISTED = 1000           -- messages that one call looks at
@@ -119,6 +125,9 @@ register('list_later', {'no-writes'}, function(prefix, begins, without, due, id,
   for i = 1, #found, 2 do
     local its_id, its_due = found[i], found[i + 1]
     local message = redis.call('HGET', key .. ':messages', its_id)
+    if its_due == 'inf' then
+      break
+    end
     if message and (tonumber(its_due) > tonumber(due) or its_id > id) then
       local fine, _, topic, flags, size = pcall(describe_later, message)
       if fine and topic:sub(1, #begins) == begins and (without == '' or topic:sub(1, #without) ~= without) then
@@ -150,4 +159,5 @@ register('cancel_later', {}, function(prefix, begins, id)
   return 1
 end)
 
-return {delay_messages = delay_messages}
+return {delay_messages = delay_messages, count_later = count_later, take_later = take_later,
+  tenant_later = tenant_later}

@@ -1,0 +1,98 @@
+"""Reads the logs of a cluster batch by batch, without Spark: plans, reads, registers its position, trims."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from .log.block import Selection
+from .log.connection import Connection
+from .log.jobs import Job
+from .log.log import Logs
+from .log.losses import Losses
+from .log.offsets import Offsets, positions
+from .log.planning import Planner, Range
+from .log.reading import RangeReader
+from .options import SourceOptions
+from .position import Position
+from .topic_filter import TopicFilters
+
+HEARTBEAT = 60.0  # seconds; after these a job without progress registers again
+
+
+def read_range(options: SourceOptions, wanted: Range | None) -> Iterator[Any]:
+    """The rows of a range as record batches, in an executor."""
+    if wanted is None:
+        return
+    with Connection(options.redis, options.redis_patience) as connection:
+        logs = Logs(connection)
+        losses = Losses(options.fail_on_data_loss, Job(logs, options.job, options.nodes))
+        filters = TopicFilters(options.topic_filters) if options.topic_filters else None
+        reader = RangeReader(logs, Selection(filters, options.since, options.until), losses.missing, options.properties)
+        if not options.columns:
+            yield from reader.batches(wanted)
+            return
+        from .columns import Columns
+
+        columns = Columns(options.columns)
+        for batch in reader.batches(wanted):
+            yield from columns.shape(batch)
+
+
+class StreamDriver:
+    """A query's view of the logs, in the driver: plans its batches, registers its position, trims.
+
+    Args:
+        options: of the source.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._connection = Connection(options.redis)
+        self._logs = Logs(self._connection)
+        self._job = Job(self._logs, options.job, options.nodes)
+        self.planner = Planner(self._logs, options, Losses(options.fail_on_data_loss, self._job).missing)
+        self.planner.look()  # reports a wrong address at once
+        self._connection.patience = options.redis_patience  # from now on commands are retried
+        self._target: dict[str, Position] | None = None
+        self._heard = -HEARTBEAT  # monotonic time of the last registration; at first: never
+        self._read: dict[str, Position] | None = None  # the registered positions
+
+    def initial(self) -> Offsets:
+        """The start of a new query."""
+        if self._options.job:
+            self._job.register({}, {})  # prevents trimming: all entries may be needed
+        offsets = self.planner.initial()
+        self._register(positions(offsets))
+        return offsets
+
+    def stop_at_present(self) -> None:
+        """Read only up to the present ends of the logs."""
+        self._target = self.planner.ends()
+
+    def latest(self, start: Offsets, budget: int | None) -> Offsets:
+        """The end of the next batch."""
+        if self._read is None or time.monotonic() > self._heard + HEARTBEAT:
+            self._register(positions(start) if self._read is None else self._read)
+        return self.planner.latest(start, budget, self._target)
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+        """The ranges of the tasks."""
+        if self._read is None:  # a batch from before a restart: its start is needed
+            self._register(positions(start))
+        return self.planner.ranges(start, end)
+
+    def commit(self, end: Offsets) -> None:
+        """A batch is done, and will not be read again."""
+        self._register(positions(end))
+        if self._options.trim_committed:
+            self._job.trim(positions(end), self.planner.known)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _register(self, read: dict[str, Position]) -> None:
+        self._read = read
+        self._heard = time.monotonic()
+        if self._options.job:
+            self._job.register(read, self.planner.lacking)

@@ -1,0 +1,61 @@
+"""`flockmq lake FILE`: the messages of a cluster as rows of tables, each once."""
+
+import signal
+import threading
+from argparse import Namespace
+from pathlib import Path
+
+from ...broker import logs
+from ...broker.commands.parser import Parser
+from ...broker.errors import FlockError
+from ..lake.config import load
+
+EXAMPLES = """\
+  flockmq lake lake.toml
+  flockmq lake lake.toml --once        # the messages that are in the log now, and no more
+
+lake.toml:
+  redis = "redis://10.0.0.5:6379"      # of the cluster, whose nodes log messages: [analytics] topics
+  every = "10 s"                       # between two commits
+
+  [[tables]]
+  table = "/srv/lake/readings"         # or "s3://BUCKET/readings", with options
+  filter = "site/+/temp"
+  schema = "reading.json"              # JSON Schema of the payloads; without it the payload is one column
+
+  [[tables]]
+  format = "iceberg"
+  table = "fleet.messages"
+  options = {type = "sql", uri = "sqlite:////srv/lake/catalog.db", warehouse = "file:///srv/lake"}
+
+Each table knows how far it has come: kill the command whenever you like, and start it again anywhere."""
+
+
+def run(arguments: list[str]) -> int:
+    """Run until SIGTERM or Ctrl-C; returns the exit status."""
+    args = parse(arguments)
+    config = load(args.file)
+    try:
+        from ..lake.follow import follow
+    except ImportError as error:
+        raise FlockError(f"{error.name} is not installed", "pip install 'flockmq[lake]'") from None
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    logs.configure(args.log_level, "text")
+    done = follow(config, once=args.once, stopped=ended.wait)
+    for follower in done:
+        unparsed = f", {follower.unparsed} with a payload that does not fit" if follower.unparsed else ""
+        print(f"{follower.name}: {follower.rows} messages in {follower.commits} commits{unparsed}")
+    return 0
+
+
+def parse(arguments: list[str]) -> Namespace:
+    """The command line. Raises UsageError: it is invalid."""
+    parser = Parser("lake", "The messages of a cluster as rows of tables.", "FILE [OPTION...]", EXAMPLES)
+    parser.add_argument("file", type=Path, metavar="FILE", help="the tables, in TOML")
+    group = parser.add_argument_group("options")
+    group.add_argument("--once", action="store_true", help="end when the messages that are logged now are committed")
+    group.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"), help="[info]")
+    parser.add_general_help(group)
+    return parser.parse(arguments)
