@@ -15,6 +15,7 @@ from .wills import Wills
 AT_ONCE = 200  # messages that Redis hands to a node in one call
 LOOK_SECONDS = 1.0
 NOTHING_DUE = 2**53 - 1  # milliseconds, in place of the first due time: only staged chunks of transactions wait
+HELD = 50  # milliseconds until the first node looks again while another one has messages
 LATE = 1000  # milliseconds: messages that are later than this are published by any node
 
 
@@ -118,7 +119,7 @@ class RedisDelayed(DelayedMessages):
 
     def _take(self, late: int) -> None:
         """Take the messages that have been due for this time, in milliseconds."""
-        if self._link.connected and not self._stopped:
+        if self._link.connected and not self._stopped and not self._wills.missed:
             self._link.function(self._taken, "later", AT_ONCE, late)
 
     def _taken(self, reply: Reply) -> None:
@@ -131,7 +132,8 @@ class RedisDelayed(DelayedMessages):
         self._plane.router.delayed.report(count, size, first if is_due else 0)
         if is_due and not self._stopped and (messages or self._is_first()):
             if self._is_first():
-                self._arm(first)
+                # Without a message that is due: another node has messages that it has not published yet.
+                self._arm(first if messages else max(first, HELD))
             elif first <= -LATE:
                 self._take(LATE)
 

@@ -61,6 +61,7 @@ class Wills:
         self._journal = journal
         self._claims = claims
         self._key = link.keys.wills(link.node_id)
+        self.missed = 0  # replies that `publish_missed` waits for
         self._settling: set[int] = set()  # epochs of wills whose authors are looked up, or that Redis still has
 
     def settle(self, epoch: int) -> None:
@@ -106,15 +107,19 @@ class Wills:
 
     def publish_missed(self) -> None:
         """Publish the wills that Redis has handed to this node, and that it could not publish until now."""
+        self.missed += 1
         self._link.call(self._listed, "HKEYS", self._key)
 
     def _listed(self, reply: Reply) -> None:
+        self.missed -= 1
         if isinstance(reply, list):
-            for epoch in map(int, reply):
+            for epoch in sorted(map(int, reply)):  # delayed messages keep their order
                 if self._is_missed(epoch):
+                    self.missed += 1
                     self._link.call(partial(self._read, epoch), "HGET", self._key, epoch)
 
     def _read(self, epoch: int, reply: Reply) -> None:
+        self.missed -= 1
         if isinstance(reply, bytes) and self._is_missed(epoch):
             self.publish(epoch, reply)
 

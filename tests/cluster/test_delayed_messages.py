@@ -187,7 +187,8 @@ def test_messages_that_are_due_at_once_are_announced_twice() -> None:
     loop = uvloop.new_event_loop()
     taken: list[tuple[object, ...]] = []
     link = SimpleNamespace(connected=True, closed=False, function=lambda *call: taken.append(call))
-    delayed = RedisDelayed(None, link, None, lambda: True, loop)  # type: ignore[arg-type]
+    wills = SimpleNamespace(missed=0)
+    delayed = RedisDelayed(None, link, wills, lambda: True, loop)  # type: ignore[arg-type]
     for wait in (10_000, 0, 0, 10_000):
         delayed.announced(wait)
     loop.call_later(0.0, loop.stop)

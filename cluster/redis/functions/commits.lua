@@ -51,6 +51,7 @@ local function settle_will(prefix, node, step, epoch, progress)
   local key, id = prefix .. 'wills:' .. node, string.format('%.0f', epoch)
   if step == 'settled' then
     redis.call('HDEL', key, id)
+    redis.call('SREM', prefix .. 'later:held', id)
   elseif step == 'dropped' then
     redis.pcall('HDEL', prefix .. 'delayed:wills', id)
   else

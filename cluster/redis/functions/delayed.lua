@@ -85,17 +85,43 @@ local function delay_messages(prefix, messages, items)
   end
 end
 
+-- Whether another node has messages that it has not published yet: no node gets more, so that their order is kept.
+local function is_held(prefix, node)
+  local holder = redis.call('HGET', prefix .. 'later:state', 'h')
+  return holder and holder ~= node and redis.call('EXISTS', prefix .. 'later:held') == 1
+    and redis.call('HEXISTS', prefix .. 'nodes', holder) == 1
+end
+
+-- A node has ended that had a message: it waits again, before all that are due. Returns whether it is one.
+local function give_back_later(prefix, epoch, message)
+  local key = prefix .. 'later'
+  if redis.call('SREM', key .. ':held', epoch) == 0 then
+    return false
+  end
+  local id, tenant = string.format('%016.0f', epoch), tenant_later(message)
+  redis.call('ZADD', key, 0, id)
+  redis.call('HSET', key .. ':messages', id, message)
+  redis.call('HINCRBY', key .. ':state', 'b', #message)
+  if tenant then
+    count_later(key, {[tenant] = 1})
+  end
+  return true
+end
+
 register('later', {'allow-oom'}, function(prefix, node, most, late)
   if not live(prefix, node) then
     return {'gone'}
   end
   local key, time = prefix .. 'later', clock(prefix)
+  most = is_held(prefix, node) and 0 or most
   local handed, bytes, counts = {}, 0, {}
   local due = string.format('%.0f', time - tonumber(late))
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', due, 'LIMIT', 0, most)) do
     local message = take_later(key, id, counts)
     if message then
-      redis.call('HSET', prefix .. 'wills:' .. node, string.format('%.0f', tonumber(id)), message)
+      local epoch = string.format('%.0f', tonumber(id))
+      redis.call('HSET', prefix .. 'wills:' .. node, epoch, message)
+      redis.call('SADD', key .. ':held', epoch)
       handed[#handed + 1] = tonumber(id)
       handed[#handed + 1] = message
       bytes = bytes + #message
@@ -105,6 +131,7 @@ register('later', {'allow-oom'}, function(prefix, node, most, late)
     end
   end
   if bytes > 0 then
+    redis.call('HSET', key .. ':state', 'h', node)
     redis.call('HINCRBY', key .. ':state', 'b', -bytes)
     count_later(key, counts)
   end
@@ -159,5 +186,5 @@ register('cancel_later', {}, function(prefix, begins, id)
   return 1
 end)
 
-return {delay_messages = delay_messages, count_later = count_later, take_later = take_later,
-  tenant_later = tenant_later}
+return {delay_messages = delay_messages, give_back = give_back_later, count_later = count_later,
+  take_later = take_later, tenant_later = tenant_later}

@@ -1,6 +1,6 @@
 -- Nodes: they join, send heartbeats, leave, and are declared dead.
 
-local register, notify = library.register, library.notify
+local publish, register, notify = library.publish, library.register, library.notify
 local attempt, each, note_damage, CLIENT = damage.attempt, damage.each, damage.note_damage, damage.CLIENT
 local live, seq_of = nodes.live, nodes.seq_of
 local advance_clock, clock = clock.advance_clock, clock.clock
@@ -163,8 +163,13 @@ register('bury', {'allow-oom'}, function(prefix, node, dead, heartbeats)
   local result = {}
   local readable, left = attempt(prefix, NODE, dead, redis.call, 'HGETALL', prefix .. 'wills:' .. dead)
   left = readable and left or {}
+  local gives_back = false
   each(#left / 2, function(i)
     local epoch, will = left[2 * i - 1], left[2 * i]
+    if delayed.give_back(prefix, epoch, will) then
+      gives_back = true
+      return
+    end
     local cid = wills.client_of(will)
     local session, delay = session_of(prefix, cid), wills.delay_of(will)
     local owner, is_last = session and session.owner, session and session.epoch == tonumber(epoch)
@@ -195,6 +200,9 @@ register('bury', {'allow-oom'}, function(prefix, node, dead, heartbeats)
     result[#result + 1] = tonumber(epoch)
     result[#result + 1] = will
   end)
+  if gives_back then
+    publish(prefix .. 'all', cmsgpack.pack({'later', 0}))
+  end
   remove(prefix, dead)
   attempt(prefix, NODE, dead, downtime.lose, prefix, dead, true)
   return result
@@ -205,8 +213,10 @@ end)
 local function pass_on_wills(prefix, node)
   local left = redis.call('HGETALL', prefix .. 'wills:' .. node)
   for i = 1, #left, 2 do
-    redis.call('HSET', prefix .. 'delayed:wills', left[i], left[i + 1])
-    redis.call('ZADD', prefix .. 'delayed', 0, left[i])
+    if not delayed.give_back(prefix, left[i], left[i + 1]) then
+      redis.call('HSET', prefix .. 'delayed:wills', left[i], left[i + 1])
+      redis.call('ZADD', prefix .. 'delayed', 0, left[i])
+    end
   end
 end
 
