@@ -35,6 +35,8 @@ def stage_rows(Channel channel not None, bytes payload not None):
     cdef int why
     cdef list parts = [], keep = [None]
     cdef bytes part
+    if channel.session is None:                    # its connection has ended
+        return b"", 0, WRONG_CHUNK
     while packet < end:
         at.p, at.end = packet + 1, end
         if read_varint(&at, &length) < 0 or end - at.p < <Py_ssize_t>length:

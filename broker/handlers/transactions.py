@@ -13,6 +13,7 @@ from ..._speedups.protocol.pending_publish import PendingPublish
 from ..._speedups.protocol.staging import chunk_of, open_rows, stage_rows
 from ..._speedups.routing.delayed import split_delayed
 from ..._speedups.session.counters import TRANSACTIONS
+from ..._speedups.session.session import Session
 from ..._speedups.session.turn import AckReason
 from .. import logs
 from ..coordination.coordinator import Transactions
@@ -76,8 +77,11 @@ class TransactionHandler:
         self._data_plane.run(self._reply(connection, received))
 
     async def _reply(self, connection: Connection, received: PendingPublish) -> None:
+        session = connection.session
+        if session is None:
+            return  # the connection has ended before its turn came
         try:
-            answer = await self._answer(connection, received)
+            answer = await self._answer(connection, session, received)
         except NotNow:
             connection.close(close_reasons.STORE_AWAY)  # its client sends the message again
             answer = None
@@ -93,7 +97,7 @@ class TransactionHandler:
             connection.proceed()
         self._data_plane.end_turn()
 
-    async def _answer(self, connection: Connection, received: PendingPublish) -> Answer:
+    async def _answer(self, connection: Connection, session: Session, received: PendingPublish) -> Answer:
         found = TOPIC.fullmatch(received.topic.decode())
         if found is None or received.qos != 1:
             return WRONG
@@ -112,9 +116,6 @@ class TransactionHandler:
             if isinstance(filtered, Answer):
                 return filtered
             rows = filtered
-        session = connection.session
-        if session is None:
-            return WRONG  # the connection has ended
         outcome = await self._transactions.stage(transaction, part, int(chunk), rows, session.client_id)
         return ANSWERS.get(outcome, Answer(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, AckReason.CHUNK_MISSING))
 

@@ -24,7 +24,7 @@ from .history import (
 from .topics import matches
 
 RULES = {
-    "I0": "Packets are those that the standard allows, and properties arrive as they were sent",
+    "I0": "Nodes live, packets are those that the standard allows, and properties arrive as they were sent",
     "I1": "Messages of QoS 1 and 2 that the broker has acknowledged reach every persistent session that was subscribed",
     "I2": "Messages of QoS 2 arrive exactly once",
     "I3": "Messages of one publisher, topic and QoS keep their order, and those that are sent again have DUP",

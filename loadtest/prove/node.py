@@ -113,6 +113,10 @@ class Node:
         lines = self.output.read_text(errors="replace").splitlines() if self.output.exists() else []
         return "\n".join(lines[-12:])
 
+    def has_died(self) -> bool:
+        """Whether it has ended by itself since its last start."""
+        return self.is_up and self._has_failed()
+
     def _has_failed(self) -> bool:
         """Whether the command has ended: with a failure, or at all if the node is its process."""
         status = self._process.poll() if self._process is not None else None

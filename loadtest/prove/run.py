@@ -76,6 +76,7 @@ class NodesLoad(Load):
         ]
         self.fleet.clients += [*self.workers, *self.transactors]
         self.shared_from = 0
+        self.died: list[str] = []  # nodes that ended by themselves; they are started again
 
     def port_of(self, client: RecordedClient) -> int:
         return self.rng.choice([node for node in self.nodes if node.is_up] or self.nodes).proxy.port
@@ -174,6 +175,9 @@ def _act_for(load: NodesLoad, seconds: float) -> None:
 def _break(load: NodesLoad, node: Node, kind: str) -> None:
     """One fault of a node, with its end."""
     lasts = load.rng.choice((0.1, 0.5, 1.5))
+    if node.has_died():
+        load.died.append(node.name)
+        kind = "kill"
     load.history.add(Fault(node.name, kind))
     if kind == "kill":
         node.kill()
@@ -201,7 +205,12 @@ def _break(load: NodesLoad, node: Node, kind: str) -> None:
 
 def _judge(load: NodesLoad) -> list[str]:
     """Let everything arrive that is under way, and return the findings."""
-    findings = []
+    for node in load.nodes:
+        if node.has_died():
+            load.died.append(node.name)
+            node.start()
+            node.wait()
+    findings = [f"I0 {name} has ended by itself" for name in load.died]
     load.wait(lambda: all(transactor.finish() for transactor in load.transactors))
     if not load.wait(lambda: not any(client.outgoing for client in load.fleet.clients)):
         waiting = sum(len(client.outgoing) for client in load.fleet.clients)

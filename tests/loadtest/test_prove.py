@@ -118,3 +118,17 @@ def test_the_history_of_a_finding_is_short() -> None:
     (finding,) = checker.check(history)
     assert finding == "I1 PUBACK came for b'p/050', s never got it"
     assert [line.split()[1:3] for line in story(history, finding)] == [["p", "published"], ["p", "acknowledged"]]
+
+
+def test_a_node_that_ends_by_itself_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """It is started again, so that the run goes on."""
+    address = f"127.0.0.1:{free_port()}"
+    store = f"sqlite:{tmp_path / 'flockmq.db'}"
+    serve = f"exec {sys.executable} -m flockmq.broker.cli serve --listen {address} --store {store}"
+    start = tmp_path / "start.sh"
+    start.write_text(f"(sleep 3; kill -9 $$) & {serve}\n")
+    options = ("--start", f"sh {start}", "--address", address, "--faults", "cut", "--seconds", "6", "--json")
+    status, text, _ = prove(capsys, *options)
+    assert status == 3
+    (found,) = [promise for promise in json.loads(text)["promises"] if promise["rule"] == "I0"]
+    assert "has ended by itself" in found["examples"][0]["finding"]

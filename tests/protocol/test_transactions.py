@@ -2,7 +2,7 @@
 
 import pytest
 
-from flockmq._speedups.codec.packets import Puback, Publish
+from flockmq._speedups.codec.packets import Disconnect, Puback, Publish
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.cluster_process import Broker
 from tests.harness.socket_client import SocketClient
@@ -195,6 +195,19 @@ def test_a_message_expires_from_its_publication_on(broker: Broker) -> None:
             "user_property": [("a", "b")],
             "content_type": "text",
         }
+
+
+def test_connections_that_end_before_the_reply(broker: Broker) -> None:
+    """The node stages what it has read, or not; it lives in any case."""
+    for number in range(50):
+        client = TransactionClient(broker.port, f"c{number % 3}")
+        packet = Publish(f"$transaction/q/{number}/a/0", row("t", b"x") * 100, 1, packet_id=1)
+        client.send(*[packet] * (1 + number % 3))
+        if number % 2:
+            client.send(Disconnect())
+        client.close()
+    with TransactionClient(broker.port) as client:
+        assert client.commit("q/1000") == DONE
 
 
 def test_rows_may_be_delayed(broker: Broker) -> None:
