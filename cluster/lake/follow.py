@@ -1,7 +1,7 @@
 """Follows the log of a cluster, and commits its messages to the tables."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +10,7 @@ from ...broker import logs
 from ...broker.errors import ConfigError
 from ..analytics.columns import parse_schema
 from ..analytics.errors import RedisAway
-from ..analytics.log.offsets import Offsets
+from ..analytics.log.planning import Range
 from ..analytics.options import SourceOptions
 from ..analytics.stream_driver import StreamDriver, read_range
 from .config import DELTA, LakeConfig, TableConfig
@@ -19,6 +19,7 @@ from .table import Overtaken, Progress, Table, TableError, schema_of
 IDLE_SECONDS = 60.0  # after which a position without rows is committed: the log may be trimmed up to it then
 TIDY_SECONDS = 3600.0
 RETRY_SECONDS = 5.0
+FAILED = -1  # in place of the bytes of a batch
 
 log = logs.get("flockmq.lake")
 
@@ -65,8 +66,8 @@ class Follower:
         """Read only up to the present end of the log."""
         self._driver.stop_at_present()
 
-    def step(self) -> bool:
-        """Commit the next batch, if there is one. Whether there may be more at once.
+    def step(self) -> int:
+        """Commit the next batch, if there is one. Returns its bytes of the log.
 
         Raises:
             RedisAway, TableError: try again later.
@@ -78,20 +79,20 @@ class Follower:
         end = self._driver.latest(start, self._budget)
         if end == start and self._progress.offsets is not None:
             self._tidy()
-            return False
-        batches = list(self._batches(start, end))
-        rows = pa.Table.from_batches(batches, schema=self._schema)
+            return 0
+        ranges = self._driver.ranges(start, end)
+        rows = pa.Table.from_batches(self._batches(ranges), schema=self._schema)
         self._read = Progress(self._progress.number + 1, end)
         if rows.num_rows or time.monotonic() > self._committed_at + IDLE_SECONDS or self._progress.offsets is None:
             self._commit(rows)
-        return end != start
+        return sum(each.bytes for each in ranges)
 
     def close(self) -> None:
         """Close the connection."""
         self._driver.close()
 
-    def _batches(self, start: Offsets, end: Offsets) -> Iterator[pa.RecordBatch]:
-        for wanted in self._driver.ranges(start, end):
+    def _batches(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+        for wanted in ranges:
             for batch in read_range(self._options, wanted):
                 if self._options.columns:
                     unparsed = batch.column("unparsed")
@@ -107,6 +108,9 @@ class Follower:
             log.warning("another process writes to the table; this one goes on from its position", reason=reason)
             self._progress = None
             return
+        except TableError:
+            self._progress = None  # the rows may be there: the position of the table says so
+            raise
         self._progress = progress
         self._committed_at = time.monotonic()
         self._driver.commit(progress.offsets)
@@ -149,21 +153,21 @@ def follow(lake: LakeConfig, *, once: bool, stopped: Callable[[float], bool]) ->
             for follower in followers:
                 follower.stop_at_present()
         waiting = list(followers)
-        while not stopped(0):
-            more = [follower for follower in waiting if _try(follower, once=once)]
+        while waiting and not stopped(0):
+            sizes = {follower: _try(follower, once=once) for follower in waiting}
             if once:
-                waiting = more
-                if not waiting:
+                waiting = [follower for follower, size in sizes.items() if size]
+            elif max(sizes.values()) < lake.batch_bytes / 2:  # else more waits than one commit takes
+                pause = max(lake.every, RETRY_SECONDS) if FAILED in sizes.values() else lake.every
+                if stopped(pause):
                     break
-            elif not more and stopped(lake.every):
-                break
     finally:
         for follower in followers:
             follower.close()
     return followers
 
 
-def _try(follower: Follower, *, once: bool) -> bool:
+def _try(follower: Follower, *, once: bool) -> int:
     """A step. Faults that may pass are logged, and tried again after a while; with `once` they end the command."""
     try:
         return follower.step()
@@ -171,4 +175,4 @@ def _try(follower: Follower, *, once: bool) -> bool:
         if once:
             raise
         log.error("the table waits", table=follower.name, reason=error)
-        return False
+        return FAILED

@@ -25,7 +25,7 @@ from pyiceberg.catalog import load_catalog
 from flockmq.broker.cli import main
 from flockmq.cluster.lake import follow
 from flockmq.cluster.lake.config import load
-from flockmq.cluster.lake.table import Overtaken
+from flockmq.cluster.lake.table import Overtaken, TableError
 from tests.analytics.log_writer import LogWriter
 from tests.harness.cluster_process import new_seed
 from tests.harness.deadline import DEADLINE
@@ -209,6 +209,55 @@ def test_a_commit_upon_an_old_position_is_refused(
     with pytest.raises(Overtaken):
         two.append(schema.empty_table(), before._replace(number=2))
     assert two.progress() == one.progress() == before._replace(number=2)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_commit_whose_outcome_is_not_known(
+    kind: str, moment: str, redis_server: RedisProcess, client: redis.Redis, tmp_path: Path
+) -> None:
+    """The store is away before the commit, or before its reply: the table says which."""
+    log = LogWriter(client)
+    rows = log.fill(10)
+    config = load(config_of(tmp_path, redis_server, kind))
+    follower = follow.Follower(config, config.tables[0])
+    assert follower.step()
+    append = follower._table.append
+
+    def fail(*arguments: Any) -> None:
+        if moment == "after":
+            append(*arguments)
+        raise TableError("away")
+
+    rows += log.fill(10)
+    follower._table.append = fail  # type: ignore[method-assign]
+    with pytest.raises(TableError):
+        follower.step()
+    follower._table.append = append  # type: ignore[method-assign]
+    rows += log.fill(10)
+    while follower.step():
+        pass
+    follower.close()
+    assert messages_of(tmp_path, kind) == wanted(rows)
+
+
+def test_commits_have_their_time(redis_server: RedisProcess, client: redis.Redis, tmp_path: Path) -> None:
+    """However often messages come, a table is committed after `every`, unless more waits than one commit takes."""
+    log = LogWriter(client)
+    pauses: list[float] = []
+
+    def stopped(seconds: float) -> bool:
+        if seconds:
+            pauses.append(seconds)
+            log.fill(1)
+        return len(pauses) == 3
+
+    log.fill(30, rows=1000, size=100)  # some MiB
+    config = load(config_of(tmp_path, redis_server, "delta", every="7 s"))
+    (follower,) = follow.follow(config, once=False, stopped=stopped)
+    assert pauses == [7.0, 7.0, 7.0]
+    assert follower.rows == 30_020
+    assert 4 <= follower.commits <= 8
 
 
 @pytest.mark.parametrize("kind", FORMATS)
