@@ -89,7 +89,7 @@ class NodesLoad(Load):
     def act(self) -> None:
         super().act()
         for transactor in self.transactors:
-            transactor.advance()
+            transactor.transact()
             if self.rng.random() < 0.02:
                 transactor.lose()
         if self.workers and self.rng.random() < 0.02:
@@ -211,7 +211,7 @@ def _judge(load: NodesLoad) -> list[str]:
             node.start()
             node.wait()
     findings = [f"I0 {name} has ended by itself" for name in load.died]
-    load.wait(lambda: all(transactor.finish() for transactor in load.transactors))
+    load.wait(lambda: all(transactor.is_done for transactor in load.transactors))
     if not load.wait(lambda: not any(client.outgoing for client in load.fleet.clients)):
         waiting = sum(len(client.outgoing) for client in load.fleet.clients)
         findings.append(f"I1 {waiting} messages are not acknowledged although nothing is broken any more")

@@ -24,78 +24,77 @@ class Transaction:
     """A transaction under way.
 
     Attributes:
-        rows: topic names and payloads of the messages that the commit publishes.
-        parts: chunks of the parts that the commit lists.
+        number: among the transactions of its client.
         is_repetition: the number is committed already: no message may arrive.
+        rows: payloads of the messages that the commit publishes.
+        parts: chunks of the parts that the commit lists.
+        is_refused: the broker has refused a chunk or the commit.
     """
 
     number: int
     is_repetition: bool
-    rows: list[tuple[str, bytes]] = field(default_factory=list)
+    rows: list[bytes] = field(default_factory=list)
     parts: dict[str, int] = field(default_factory=dict)
     is_committing: bool = False
+    is_refused: bool = False
 
 
-class Transactor(RecordedClient):
-    """A client of level 5 that publishes in transactions; without any if the broker does not offer them.
+class Transacting(RecordedClient):
+    """The half of a client of level 5 that publishes in transactions; without any if the broker does not offer them."""
 
-    Args:
-        history: of the run.
-        client_id: its id, and the name of its transactions.
-        rng: chooses sizes, and attempts that fail.
-    """
+    def prepare(self, rng: random.Random, first: int = 0) -> None:
+        """To be called first.
 
-    def __init__(self, history: History, client_id: str, rng: random.Random, **options: Any) -> None:
-        super().__init__(history, client_id, level=5, **options)
+        Args:
+            rng: chooses sizes, and attempts that fail.
+            first: number of the first message.
+        """
         self.asked = [(PROPERTY, "1")]
         self.offered = False
-        self.committed = 0  # transactions
-        self._rng = rng
+        self._rng_of_transactions = rng
         self._under_way: Transaction | None = None
-        self._rows = self._parts = 0
+        self._committed = self._parts = 0
+        self._was_committed = False  # the last transaction, so that it can be repeated
+        self._rows = first
 
-    def advance(self) -> None:
-        """Go on with the transaction if the broker has acknowledged all so far; begin another one after it."""
-        if self.socket is None or self.outgoing or not self.offered:
+    @property
+    def is_done(self) -> bool:
+        """Whether no transaction is under way."""
+        return self._under_way is None
+
+    def transact(self) -> None:
+        """Begin a transaction, unless one is under way. Its commit follows when all chunks are acknowledged."""
+        if self.socket is None or self.outgoing or not self.offered or not self.is_done:
             return
-        found = self._under_way
-        if found is not None and not found.is_committing:
-            found.is_committing = True
-            self._command(f"{found.number}", json.dumps(found.parts).encode())
-        else:
-            self._begin(is_repetition=found is not None and not found.is_repetition and self._rng.random() < 0.3)
-
-    def finish(self) -> bool:
-        """Go on with the transaction under way, if there is one; whether there is none."""
-        if self._under_way is not None and not (self._under_way.is_committing and not self.outgoing):
-            self.advance()
-            return False
-        return True
-
-    def _begin(self, *, is_repetition: bool) -> None:
-        number = self.committed - is_repetition
-        self._under_way = found = Transaction(number, is_repetition)
-        for _ in range(self._rng.choice((1, 1, 2, 3))):
-            has_failed = self._rng.random() < 0.2
+        rng = self._rng_of_transactions
+        is_repetition = self._was_committed and rng.random() < 0.3
+        self._was_committed = False
+        self._under_way = found = Transaction(self._committed - is_repetition, is_repetition)
+        for number in range(rng.choice((1, 1, 2, 3))):
+            has_failed = number > 0 and rng.random() < 0.3
             self._parts += 1
-            part, chunks = f"part-{self._parts}", self._rng.randint(1, CHUNKS)
+            part, chunks = f"part-{self._parts}", rng.randint(1, CHUNKS)
             for chunk in range(chunks):
-                rows = [self._row(part) for _ in range(self._rng.randint(1, ROWS))]
+                rows = [self._row() for _ in range(rng.randint(1, ROWS))]
                 if has_failed or is_repetition:
-                    self.history.add(Abandoned(self.client_id, tuple(payload for _, payload in rows)))
+                    self.history.add(Abandoned(self.client_id, tuple(rows)))
                 else:
                     found.rows += rows
-                    for topic, payload in rows:
-                        self.history.add(Published(self.client_id, topic, payload, 2))
-                packets = (encode(Publish(topic, payload, qos=2, packet_id=1), 5) for topic, payload in rows)
-                self._command(f"{number}/{part}/{chunk}", b"".join(packets))
+                    for payload in rows:
+                        self.history.add(Published(self.client_id, f"t/{part}", payload, 2))
+                packets = (encode(Publish(f"t/{part}", payload, qos=2, packet_id=1), 5) for payload in rows)
+                self._command(f"{found.number}/{part}/{chunk}", b"".join(packets))
             if not has_failed:
                 found.parts[part] = chunks
 
-    def _row(self, part: str) -> tuple[str, bytes]:
-        """Topic name and payload of a message. Messages keep their order in a part, so its topic is its own."""
+    def refused(self, command: Publish, answer: Puback) -> None:
+        """The broker has refused a chunk, or a commit."""
+        text = f"{command.topic_name} is refused with {answer.reason_code:#x}: {answer.properties}"
+        self.history.add(Unexpected(self.client_id, text))
+
+    def _row(self) -> bytes:
         self._rows += 1
-        return f"t/{part}", b"%s/%d" % (self.client_id.encode(), self._rows)
+        return b"%s/%d" % (self.client_id.encode(), self._rows)
 
     def _command(self, place: str, payload: bytes) -> None:
         """Send a chunk or a commit, again on every connection until it is acknowledged."""
@@ -107,18 +106,40 @@ class Transactor(RecordedClient):
     def _handle(self, packet: Packet, will: bytes | None) -> None:
         if isinstance(packet, Connack):
             self.offered = (PROPERTY, "1") in packet.properties.get("user_property", ())
-        elif isinstance(packet, Puback) and packet.packet_id in self.outgoing:
-            out = self.outgoing.pop(packet.packet_id).packet
+        elif isinstance(packet, Puback) and packet.packet_id in self.outgoing and self._under_way is not None:
+            command = self.outgoing.pop(packet.packet_id).packet
             if packet.reason_code >= FAILED:
-                text = f"{out.topic_name} is refused with {packet.reason_code:#x}: {packet.properties}"
-                self.history.add(Unexpected(self.client_id, text))
-            elif self._under_way is not None and self._under_way.is_committing:
-                self._end(self._under_way)
+                self._under_way.is_refused = True
+                self.refused(command, packet)
+            if not self.outgoing:
+                self._go_on(self._under_way)
             return
         super()._handle(packet, will)
 
-    def _end(self, found: Transaction) -> None:
-        """The commit is acknowledged."""
-        for _, payload in found.rows:
-            self.history.add(Acknowledged(self.client_id, payload, "PUBCOMP"))
-        self.committed += not found.is_repetition
+    def _go_on(self, found: Transaction) -> None:
+        """All that was sent is answered."""
+        if not found.is_refused and not found.is_committing:
+            found.is_committing = True
+            self._command(f"{found.number}", json.dumps(found.parts).encode())
+            return
+        self._under_way = None
+        if not found.is_refused:
+            for payload in found.rows:
+                self.history.add(Acknowledged(self.client_id, payload, "PUBCOMP"))
+            self._was_committed = not found.is_repetition
+            self._committed += not found.is_repetition
+
+
+class Transactor(Transacting):
+    """A client that publishes in transactions.
+
+    Args:
+        history: of the run.
+        client_id: its id, and the name of its transactions.
+        rng: chooses sizes, and attempts that fail.
+        options: as of `RecordedClient`.
+    """
+
+    def __init__(self, history: History, client_id: str, rng: random.Random, **options: Any) -> None:
+        super().__init__(history, client_id, level=5, **options)
+        self.prepare(rng)

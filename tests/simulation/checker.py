@@ -20,6 +20,7 @@
 | L2 | before the first fault all CONNECTs are answered at once: `cluster.py` finds it |
 | L3 | no node rejoins for a loss of data that Redis has not had: `cluster.py` finds it |
 | R1 | each node has what Redis has: members, routes, subscriptions, epochs, wills, rooms: `replicated.py` finds it |
+| I13 | G14: transactions, besides I1 to I3 |
 | T1 | delayed messages are neither early nor late: `timed.py` finds it |
 | E0 | no node ends, and none has an internal error |
 """
@@ -80,6 +81,7 @@ def judge(
         *checker.without_dup(without(excuses.history(forgets_sent=True), visitors)),
         *(finding for finding in checker.wills(others) if not excuses.excuses_will(finding)),
         *checker.untruthful(others),
+        *checker.abandoned(others),
         *missed(history, visitors),
         *disordered(history, visitors, guests),
     ]

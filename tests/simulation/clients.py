@@ -10,9 +10,10 @@ from typing import Any
 
 from flockmq._speedups.codec.decode import Decoder
 from flockmq._speedups.codec.errors import MalformedPacket
-from flockmq._speedups.codec.packets import Connack, Connect, Disconnect, Pingreq
+from flockmq._speedups.codec.packets import Connack, Connect, Disconnect, Pingreq, Puback, Publish
 from flockmq.loadtest.prove.client import RecordedClient, properties_of
 from flockmq.loadtest.prove.history import Connected, Connecting, Ended, Event, History, Leaving, Unexpected
+from flockmq.loadtest.prove.transactor import Transacting
 from tests.simulation.clock import NS
 from tests.simulation.network import Connection, Network
 from tests.simulation.timed import Life
@@ -394,3 +395,22 @@ class SimulatedClient(RecordedClient):
     def is_idle(self) -> bool:
         """Connected, with nothing unacknowledged; or it never comes back."""
         return self.has_vanished or (self.accepted and not self.outgoing and not self.subscriptions)
+
+
+class SimulatedTransactor(Transacting, SimulatedClient):
+    """A client that publishes in transactions. If Redis has lost data, it may have lost staged chunks."""
+
+    def __init__(
+        self, client_id: str, broker: SimulatedBroker, history: History, habits: Habits, **options: Any
+    ) -> None:
+        super().__init__(client_id, broker, history, habits, **options)
+        self.prepare(Random(habits.seed), broker.first)
+
+    def refused(self, command: Publish, answer: Puback) -> None:
+        if not self._is_forgotten():
+            super().refused(command, answer)
+
+    def _connect_packet(self) -> Connect:
+        packet = super()._connect_packet()
+        packet.properties["user_property"] = self.asked
+        return packet

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tests.simulation.clients import SimulatedClient
+from tests.simulation.clients import SimulatedClient, SimulatedTransactor
 from tests.simulation.network import Direction, Network
 from tests.simulation.nodes import SimulatedNode
 from tests.simulation.plan import Step
@@ -17,6 +17,7 @@ WINDOW = 20  # unacknowledged messages of a publisher
 OF_CLIENTS = {
     "nothing",
     "publish",
+    "transact",
     "keep",
     "lose",
     "lose_at_packet",
@@ -133,6 +134,13 @@ class Actions:
                 self._count += 1
                 self.published += 1
                 client.publish(topic, b"%s/%d" % (name.encode(), self._count), qos)
+
+    def transact(self, name: str) -> None:
+        """Begin a transaction, unless one is under way."""
+        client = self._clients[name]
+        assert isinstance(client, SimulatedTransactor)
+        if client.accepted:
+            client.transact()
 
     def delay(self, name: str, seconds: int, qos: int, count: int) -> None:
         """Publish messages that are due later."""

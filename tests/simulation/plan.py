@@ -22,6 +22,7 @@ TENANT = "acme"
 LATE = (2, 9, 13)  # of sixteen seeds: a client connects, and subscribes, among the other steps
 DRAINED = (5, 10)  # of sixteen seeds: a node is drained, and restarted
 FULL = (7, 8, 12)  # of sixteen seeds: queues are soon full
+TRANSACTING = (3, 6, 11)  # of sixteen seeds: a client publishes in transactions
 ORDERED = (2, 3, 10, 14)  # of sixteen seeds, those in which the group keeps the order of each publisher
 LAST = 6500  # end of the last step; faults that go on are healed then
 
@@ -50,7 +51,7 @@ class ClientPlan:
 
     Attributes:
         role: publisher, subscriber, latecomer (a subscriber), worker, helper (a worker with a clean session), visitor,
-            keeper, mortal or guest.
+            keeper, mortal, guest or transactor.
         qos: of its subscriptions.
         node: of its first connection; empty: any.
         delay, expiry: Will Delay Interval and Session Expiry Interval in seconds, of a guest.
@@ -158,6 +159,10 @@ def make_plan(seed: int) -> Plan:
         clients.append(ClientPlan("latecomer", "latecomer", rng.choice((4, 5)), late=rng.randrange(FIRST, LAST - 1000)))
     if seed % 16 in DRAINED:
         faults.append(Step(rng.randrange(FIRST, LAST - 1500), "drain", (rng.choice(NODES), rng.randrange(500, 4000))))
+    if seed % 16 in TRANSACTING:
+        chance = Random(seed ^ 0x7A25)
+        clients.append(ClientPlan("transactor", "transactor", 5))
+        steps += [Step(chance.randrange(FIRST, LAST), "transact", ("transactor",)) for _ in range(40)]
     both = sorted([*steps, *faults], key=lambda step: step.time)
     wanted = set(faults)
     return Plan(

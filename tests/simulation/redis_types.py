@@ -543,6 +543,8 @@ def _score(text: bytes) -> float:
 
 
 def _text(score: float) -> bytes:
+    if math.isinf(score):
+        return b"inf" if score > 0 else b"-inf"
     return b"%d" % int(score) if score == int(score) else repr(score).encode()
 
 
