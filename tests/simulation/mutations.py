@@ -513,6 +513,35 @@ ALL = (
         lua=(("local due = time + items[i + 1] * 1000 + 1 ", "local due = time + 1 "),),
     ),
     Mutation(
+        "chunk kept twice",
+        "G14",
+        "a chunk that a client sends again, after a lost connection, is staged once more",
+        lua=(
+            (
+                "  if tonumber(chunk) ~= held then\n    return {tonumber(chunk) < held and 'again' or 'gap'}\n  end\n",
+                "  if tonumber(chunk) > held then\n    return {'gap'}\n  end\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "commit forgotten",
+        "G14",
+        "the number of a transaction that is committed is not remembered: it can be published again",
+        lua=(("  redis.call('HSET', committed, own, number .. ' ' .. now)\n", ""),),
+    ),
+    Mutation(
+        "failed parts published",
+        "G14",
+        "a commit does not look whether the number of chunks is right, and drops no other parts",
+        lua=(("    if its_name == name and tonumber(its_number) <= tonumber(number) then\n", "    if false then\n"),),
+    ),
+    Mutation(
+        "messages of the dead come late",
+        "G14",
+        "a node gets messages that are due while a dead node has earlier ones",
+        lua=(("  most = is_held(prefix, node) and 0 or most\n", ""),),
+    ),
+    Mutation(
         "delayed message twice",
         "G3",
         "delayed messages are published twice",
