@@ -66,7 +66,9 @@ class Columns:
 
     def __init__(self, types: Mapping[str, pa.DataType]) -> None:
         self._schema = pa.schema(list(types.items()))
-        self._options = pj.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore")
+        self._options = pj.ParseOptions(
+            explicit_schema=self._schema, unexpected_field_behavior="ignore", newlines_in_values=True
+        )
 
     def shape(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """A batch of messages with these columns, and `unparsed`, in place of its payloads."""
@@ -101,14 +103,12 @@ class Columns:
         """All payloads at once; None: one of them does not fit."""
         if not len(payloads):
             return self._schema.empty_table()
-        # One object each: then a line is a payload, and the number of rows shows that each was read as one.
-        plain = pc.and_(pc.starts_with(payloads, b"{"), pc.ends_with(payloads, b"}"))
-        plain = pc.and_not(plain, pc.match_substring(payloads, b"\n"))
-        if not pc.all(pc.and_not(plain, pc.match_substring(payloads, b"\r"))).as_py():
-            return None
-        lines = pa.BufferReader(b"\n".join(payloads.to_pylist()))
         try:
-            table = pj.read_json(lines, parse_options=self._options)
+            texts = pc.ascii_trim_whitespace(payloads.cast(pa.string()))
+            # One object each, or more: then as many rows as payloads are one row each.
+            if not pc.all(pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))).as_py():
+                return None
+            table = pj.read_json(_joined(texts), parse_options=self._options)
         except pa.ArrowInvalid:
             return None
         return table.select(self._schema.names) if table.num_rows == len(payloads) else None
@@ -126,6 +126,14 @@ class Columns:
             rest.append(None if fits else payload)
         parts.append(pa.Table.from_pylist(rows, schema=self._schema))
         unparsed.append(pa.array(rest, pa.binary()))
+
+
+def _joined(texts: pa.StringArray) -> pa.BufferReader:
+    """Texts with a line feed behind each."""
+    lines = pc.binary_join_element_wise(texts, "", "\n")
+    _, offsets, data = lines.buffers()
+    ends = memoryview(offsets).cast("i")
+    return pa.BufferReader(data.slice(ends[lines.offset], ends[lines.offset + len(lines)] - ends[lines.offset]))
 
 
 def _fits(value: Any, kind: pa.DataType) -> bool:
