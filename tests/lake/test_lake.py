@@ -27,6 +27,7 @@ from flockmq.cluster.lake import follow
 from flockmq.cluster.lake.config import load
 from flockmq.cluster.lake.table import Overtaken, TableError
 from tests.analytics.log_writer import LogWriter
+from tests.harness.broker_process import until
 from tests.harness.cluster_process import new_seed
 from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import RedisProcess
@@ -393,7 +394,7 @@ def test_redis_is_away_for_a_while(redis_server: RedisProcess, client: redis.Red
     time.sleep(0.5)
     redis_server.thaw()
     rows += log.fill(10)
-    process.wait_for_commits(2)
+    until(lambda: rows_of(tmp_path, "delta").num_rows == 200)
     process.process.send_signal(signal.SIGTERM)
     assert process.process.wait(DEADLINE) == 0
     assert "table: 200 messages in " in process.log.read_text()
