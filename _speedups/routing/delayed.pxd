@@ -49,6 +49,7 @@ cdef class DelayedMessages:
     cdef int push(self, Waiting item) except -1
     cdef bint pop(self, int64_t now, Waiting* found) except -1
     cdef int take(self, Py_ssize_t i, Waiting* found) except -1
+    cdef int order(self) noexcept nogil
     cdef int sink(self, Py_ssize_t i, Waiting item) noexcept nogil
     cdef Py_ssize_t place_of(self, uint64_t number) noexcept nogil
     cdef int record(self, Waiting* item) except -1

@@ -269,10 +269,36 @@ cdef class DelayedMessages:
             if self.items[i].due == NEVER and self.items[i].number in numbers:
                 self.items[i].due = now
                 self.record(&self.items[i])
-        for i in range(self.waiting // 2 - 1, -1, -1):
-            self.sink(i, self.items[i])
+        self.order()
         if numbers:
             self.on_first(now)
+
+    def drop(self, set numbers not None):
+        """The staged chunks with these numbers are never published."""
+        cdef Py_ssize_t i, kept = 0
+        cdef Waiting item
+        for i in range(self.waiting):
+            item = self.items[i]
+            if item.due != NEVER or item.number not in numbers:
+                self.items[kept] = item
+                kept += 1
+                continue
+            self.count -= 1
+            self.size -= message_size(item.message)
+            self.count_for_tenant(item.message, -1)
+            if self.turn.journal.epoch:
+                self.turn.journal.delayed_gone(item.message)
+            message_release(item.message)
+            Py_DECREF(<object>item.publisher)
+        self.waiting = kept
+        self.order()
+
+    cdef int order(self) noexcept nogil:
+        """Make the items a heap."""
+        cdef Py_ssize_t i
+        for i in range(self.waiting // 2 - 1, -1, -1):
+            self.sink(i, self.items[i])
+        return 0
 
     # ---- for the API of a node alone ----
 

@@ -9,6 +9,7 @@ from ..core.transactions import Outcome, StagedPart, Transaction, split_topic
 from .coordinator import Transactions
 
 CHECK_SECONDS = 10.0  # between looks for parts that have expired
+PARTS = 10_000  # of a name that may wait: a commit looks at all of them
 REMEMBERED = 1000  # names of a user whose last transaction is known
 
 
@@ -34,7 +35,7 @@ class LocalTransactions(Transactions):
         self._data_plane = data_plane
         self._journal = journal
         self._delayed = data_plane.router.delayed
-        self._parts: dict[tuple[str, int, str], _Part] = {}  # by key and number of the transaction, and name
+        self._parts: dict[str, dict[tuple[int, str], _Part]] = {}  # by the key of a name; by number and part
         # Numbers of the last transactions, by user and name; the name that was committed last is at the end.
         self._last: dict[str, dict[str, int]] = {}
         self._check_at = 0.0
@@ -61,17 +62,19 @@ class LocalTransactions(Transactions):
             return
         self._check_at = now + CHECK_SECONDS
         lifetime = self._data_plane.config.limits.transaction_timeout
-        for place, part in [*self._parts.items()]:
-            if part.began + lifetime <= now:
-                self._drop(place)
+        for key, parts in [*self._parts.items()]:
+            self._drop(key, [place for place, part in parts.items() if part.began + lifetime <= now])
 
     async def stage(self, transaction: Transaction, part: str, chunk: int, rows: bytes, publisher: bytes) -> Outcome:
         if self._is_committed(transaction):
             return Outcome.COMMITTED
-        held = self._parts.get((transaction.key, transaction.number, part))
+        parts = self._parts.get(transaction.key, {})
+        held = parts.get((transaction.number, part))
         count = 0 if held is None else len(held.chunks)
         if chunk > count:
             return Outcome.MISSING
+        if held is None and len(parts) >= PARTS:
+            return Outcome.FULL
         if chunk == count:
             number = self._delayed.stage(transaction.topic(part, chunk), rows, publisher)
             if number is None:
@@ -85,18 +88,18 @@ class LocalTransactions(Transactions):
         if self._is_committed(transaction):
             await self._data_plane.stored()
             return Outcome.COMMITTED
-        found = [self._parts.get((key, number, name)) for name in parts]
-        waiting = {number for number, _, _ in self._delayed.staged()}  # an operator may have cancelled some
+        known = self._parts.get(key, {})
         chunks: set[int] = set()
-        for part, count in zip(found, parts.values(), strict=True):
-            if part is None or len(part.chunks) != count or not waiting.issuperset(part.chunks):
+        for name, count in parts.items():
+            part = known.get((number, name))
+            if part is None or len(part.chunks) != count:
                 return Outcome.MISSING
             chunks.update(part.chunks)
+        if not chunks <= {number for number, _, _ in self._delayed.staged()}:  # an operator has cancelled some
+            return Outcome.MISSING
         for name in parts:
-            del self._parts[key, number, name]
-        for place in [*self._parts]:
-            if place[0] == key and place[1] <= number:  # of attempts that failed
-                self._drop(place)
+            del known[number, name]
+        self._drop(key, [place for place in known if place[0] <= number])  # parts of attempts that failed
         user, _, own = key.rpartition("/")
         names = self._last.setdefault(user, {})
         names.pop(own, None)
@@ -113,7 +116,8 @@ class LocalTransactions(Transactions):
         now = time.monotonic()
         found = [
             StagedPart(part.transaction, name, len(part.chunks), part.size, round(1000 * (part.began + lifetime - now)))
-            for (_, _, name), part in self._parts.items()
+            for parts in self._parts.values()
+            for (_, name), part in parts.items()
         ]
         return sorted(found, key=lambda part: part.expires_in)[:limit]
 
@@ -122,11 +126,15 @@ class LocalTransactions(Transactions):
         return transaction.number <= self._last.get(user, {}).get(name, -1)
 
     def _add(self, transaction: Transaction, name: str, number: int, size: int) -> None:
-        part = self._parts.setdefault((transaction.key, transaction.number, name), _Part(transaction))
+        parts = self._parts.setdefault(transaction.key, {})
+        part = parts.setdefault((transaction.number, name), _Part(transaction))
         part.chunks.append(number)
         part.size += size
         part.began = time.monotonic()
 
-    def _drop(self, place: tuple[str, int, str]) -> None:
-        for number in self._parts.pop(place).chunks:
-            self._delayed.cancel(number, b"")
+    def _drop(self, key: str, places: Sequence[tuple[int, str]]) -> None:
+        parts = self._parts.get(key, {})
+        if places:
+            self._delayed.drop({number for place in places for number in parts.pop(place).chunks})
+        if not parts:
+            self._parts.pop(key, None)

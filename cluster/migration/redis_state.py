@@ -440,6 +440,7 @@ class KeyWriter:
                 transaction, name, _ = split_topic(topic)
                 part = f"{transaction.key}/{transaction.number}/{name}"
                 self._pipe.rpush(keys.staged_part(part), f"{self._epoch:016}")
+                self._pipe.sadd(keys.staged_parts_of(transaction.key), f"{transaction.number}/{name}")
                 self._pipe.zadd(keys.staged_parts, {part: self._state.clock + STAGED_SECONDS * 1000})
             self.moved.delayed += stored.due is not None
             yield

@@ -67,6 +67,10 @@ class Keys:
         self.analytics_jobs = self.prefix + b"analytics:jobs"
         self.analytics_results = self.prefix + b"analytics:results"
 
+    def staged_parts_of(self, name: str) -> bytes:
+        """The staged parts of a name of transactions, by its key."""
+        return self.prefix + b"transactions:of:" + name.encode()
+
     def staged_part(self, part: str) -> bytes:
         """The chunks of a staged part of a transaction."""
         return self.prefix + b"transactions:part:" + part.encode()

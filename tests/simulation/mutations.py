@@ -533,7 +533,7 @@ ALL = (
         "failed parts published",
         "G14",
         "a commit does not look whether the number of chunks is right, and drops no other parts",
-        lua=(("    if its_name == name and tonumber(its_number) <= tonumber(number) then\n", "    if false then\n"),),
+        lua=(("    if tonumber(own:match('^%d+')) <= tonumber(number) then\n", "    if false then\n"),),
     ),
     Mutation(
         "messages of the dead come late",

@@ -5,6 +5,7 @@ local clock = clock.clock
 local count_later, take_later, tenant_later = delayed.count_later, delayed.take_later, delayed.tenant_later
 
 local REMEMBERED = 1000       -- names of a user whose last transaction is known
+local PARTS = 10000           -- of a name that may wait: a commit looks at all of them
 
 -- The parts that wait, by the time at which they expire; the ids of the chunks of one.
 local function keys_of(prefix)
@@ -15,6 +16,11 @@ end
 local function last_key(prefix, name)
   local user, own = name:match('^(.*)/([^/]*)$')
   return prefix .. 'transactions:last:' .. user, own
+end
+
+-- The parts of a name that wait: number and part, with a slash between.
+local function own_parts(prefix, name)
+  return prefix .. 'transactions:of:' .. name
 end
 
 local function last_of(prefix, name)
@@ -31,6 +37,8 @@ local function drop_part(prefix, part)
   end
   redis.call('DEL', chunks .. part)
   redis.call('ZREM', parts, part)
+  local name, own = part:match('^(.*)/(%d+/[^/]*)$')
+  redis.call('SREM', own_parts(prefix, name), own)
   redis.call('HINCRBY', later .. ':state', 'b', -bytes)
   count_later(later, counts)
 end
@@ -49,6 +57,7 @@ register('stage', {}, function(prefix, name, number, part, chunk, publisher, mes
   local stored = wills.pack(publisher, message)
   local tenant = tenant_later(stored)
   if redis.call('ZCARD', later) >= tonumber(most)
+      or held == 0 and redis.call('SCARD', own_parts(prefix, name)) >= PARTS
       or tonumber(redis.call('HGET', later .. ':state', 'b') or 0) + #stored > tonumber(most_bytes)
       or tenant and tonumber(most_of_tenant) > 0
         and tonumber(redis.call('HGET', later .. ':tenants', tenant) or 0) >= tonumber(most_of_tenant) then
@@ -62,6 +71,7 @@ register('stage', {}, function(prefix, name, number, part, chunk, publisher, mes
     count_later(later, {[tenant] = 1})
   end
   redis.call('RPUSH', chunks .. full_part, id)
+  redis.call('SADD', own_parts(prefix, name), number .. '/' .. part)
   redis.call('ZADD', parts, string.format('%.0f', clock(prefix) + tonumber(lifetime)), full_part)
   return {'ok'}
 end)
@@ -103,12 +113,12 @@ register('commit_transaction', {'allow-oom'}, function(prefix, name, number, par
     end
     redis.call('DEL', chunks .. part)
     redis.call('ZREM', staged, part)
+    redis.call('SREM', own_parts(prefix, name), number .. '/' .. listed[i])
   end
   -- Parts of attempts that failed, of this transaction and of earlier ones.
-  for _, part in ipairs(redis.call('ZRANGE', staged, 0, -1)) do
-    local its_name, its_number = part:match('^(.*)/(%d+)/[^/]*$')
-    if its_name == name and tonumber(its_number) <= tonumber(number) then
-      drop_part(prefix, part)
+  for _, own in ipairs(redis.call('SMEMBERS', own_parts(prefix, name))) do
+    if tonumber(own:match('^%d+')) <= tonumber(number) then
+      drop_part(prefix, name .. '/' .. own)
     end
   end
   local committed, own = last_key(prefix, name)
