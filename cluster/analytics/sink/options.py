@@ -115,7 +115,7 @@ def _level(text: str) -> int:
 
 
 def _delivery(text: str) -> str:
-    if text not in (EXACTLY_ONCE, AT_LEAST_ONCE):
+    if text not in ("", EXACTLY_ONCE, AT_LEAST_ONCE):  # empty: exactly once if the broker can
         raise ValueError(f"{EXACTLY_ONCE} or {AT_LEAST_ONCE}")
     return text
 
