@@ -6,6 +6,7 @@ are left, and those are judged one by one.
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +39,16 @@ def parse_schema(text: str) -> dict[str, pa.DataType]:
         if name in TAKEN:
             raise ValueError(f"the column {name} is of the message itself; it can't be of the payload, too")
     return columns
+
+
+def read_schema(path: Path) -> dict[str, pa.DataType]:
+    """As `parse_schema`, of a file. Raises ValueError, with the name of the file: also if it can't be read."""
+    try:
+        return parse_schema(path.read_text())
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _type_of(schema: Any, where: str) -> pa.DataType:

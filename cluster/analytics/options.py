@@ -137,14 +137,12 @@ def _starting_offsets(text: str, now: float) -> str | int | dict[str, Position]:
 
 
 def _columns(text: str, _: float) -> dict[str, Any]:
-    from .columns import parse_schema  # needs Arrow, which only sources need
+    from .columns import read_schema  # needs Arrow, which only sources need
 
     try:
-        return parse_schema(Path(text).read_text())
-    except OSError as error:
-        raise OptionError(f"option schema: {text}: {error.strerror}") from None
+        return read_schema(Path(text))
     except ValueError as error:
-        raise OptionError(f"option schema: {text}: {error}") from None
+        raise OptionError(f"option schema: {error}") from None
 
 
 OPTIONS = {

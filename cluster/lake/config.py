@@ -43,7 +43,7 @@ class TableConfig:
 
 @dataclass(frozen=True)
 class LakeConfig:
-    """What `flockmq lake` does.
+    """The settings of `flockmq lake`.
 
     Attributes:
         redis: of the cluster.

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from ...broker import logs
 from ...broker.errors import ConfigError
-from ..analytics.columns import parse_schema
+from ..analytics.columns import read_schema
 from ..analytics.errors import RedisAway
 from ..analytics.log.planning import Range
 from ..analytics.options import SourceOptions
@@ -129,11 +129,9 @@ class Follower:
 def _columns_of(path: Path) -> dict[str, pa.DataType]:
     """The columns of payloads that a file describes. Raises ConfigError."""
     try:
-        return parse_schema(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+        return read_schema(path)
     except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(str(error)) from None
 
 
 def follow(lake: LakeConfig, *, once: bool, stopped: Callable[[float], bool]) -> list[Follower]:

@@ -1,4 +1,4 @@
-"""A table of the lake, whatever its format: rows and the position of the log are one commit."""
+"""A table of the lake, of any format: one commit has rows and the position of the log."""
 
 import json
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""The sink at a broker with transactions: each row is published once, whoever is killed."""
+"""The sink at a broker with transactions: each row is published once, also if a process is killed."""
 
 import contextlib
 import os

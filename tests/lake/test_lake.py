@@ -1,4 +1,4 @@
-"""`flockmq lake`: every message is a row once, whenever the process is killed, and whoever else writes."""
+"""`flockmq lake`: every message is a row once, also if the process is killed or another process writes."""
 
 import json
 import os
