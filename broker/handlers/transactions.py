@@ -84,18 +84,23 @@ class TransactionHandler:
             answer = await self._answer(connection, session, received)
         except NotNow:
             connection.close(close_reasons.STORE_AWAY)  # its client sends the message again
-            answer = None
         except Exception as error:
             report(error, address=connection.address)
             connection.close(close_reasons.INTERNAL_ERROR)
-            answer = None
-        if answer is not None and not connection.closed:
-            if answer.why == AckReason.NO_REASON:
-                connection.take_publish(received, answer.code)
-            else:
-                connection.drop_publish(received, answer.code, answer.why)
-            connection.proceed()
+        else:
+            self._send(connection, received, answer)
         self._data_plane.end_turn()
+
+    @staticmethod
+    def _send(connection: Connection, received: PendingPublish, answer: Answer) -> None:
+        """Send the answer, and handle the next packet; unless the connection has ended."""
+        if connection.closed:
+            return
+        if answer.why == AckReason.NO_REASON:
+            connection.take_publish(received, answer.code)
+        else:
+            connection.drop_publish(received, answer.code, answer.why)
+        connection.proceed()
 
     async def _answer(self, connection: Connection, session: Session, received: PendingPublish) -> Answer:
         found = TOPIC.fullmatch(received.topic.decode())

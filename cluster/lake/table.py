@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -82,5 +82,5 @@ def schema_of(columns: Mapping[str, pa.DataType]) -> pa.Schema:
 
 def told(error: BaseException) -> str:
     """The first line of an error of a library."""
-    text: Any = str(error).strip() or type(error).__name__
-    return str(text).splitlines()[0][:300]
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]
