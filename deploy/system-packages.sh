@@ -14,7 +14,9 @@ esac
 
 python=${PYTHON:-python3}
 missing=
+wanted=
 need() { missing="$missing $1"; }
+want() { wanted="$wanted $1"; } # not every release of Debian has it, and its tests are skipped without it
 has() { PATH="$PATH:/usr/sbin:/usr/local/sbin" command -v "$1" >/dev/null 2>&1; }
 
 # Features are tested, not packages: Python may be installed in another way. `ensurepip` is part of python3-venv,
@@ -60,6 +62,9 @@ if [ "$what" = test ]; then
     has redis-sentinel || need redis-sentinel
     has ss || need iproute2
     has haproxy || need haproxy
+    { has postgres || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; } || need postgresql
+    has clickhouse-server || want clickhouse-server
+    has influxd || want influxdb
     has nginx || need nginx-light
     { has prometheus && has promtool; } || need prometheus
     { [ -x /lib/systemd/systemd ] && has systemd-analyze; } || need systemd
@@ -78,9 +83,16 @@ if [ "$what" = test ]; then
     has chromium || has chromium-browser || need chromium
     has chromedriver || need chromium-driver
 fi
+has apt-cache || wanted=
+take_wanted() {
+    for package in $wanted; do
+        if apt-cache show "$package" >/dev/null 2>&1; then need "$package"; fi
+    done
+}
+[ -n "$missing" ] || take_wanted
 [ -n "$missing" ] || exit 0
 
-command="apt-get install --yes --no-install-recommends$missing"
+command="apt-get install --yes --no-install-recommends"
 if ! has apt-get; then
     echo "Missing:$missing (Debian's names). Install them with this system's package manager." >&2
     exit 1
@@ -90,7 +102,7 @@ if [ "$(id -u)" = 0 ]; then
 elif has sudo && sudo -n true 2>/dev/null; then
     root="sudo -n"
 else
-    echo "Missing:$missing. Run this as root: apt-get update && $command" >&2
+    echo "Missing:$missing. Run this as root: apt-get update && $command$missing" >&2
     exit 1
 fi
 
@@ -109,7 +121,8 @@ fi
 
 log=$(mktemp)
 echo "Installing:$missing" >&2
-if ! { $root apt-get update && $root env DEBIAN_FRONTEND=noninteractive $command; } >"$log" 2>&1; then
+if ! { $root apt-get update && take_wanted &&
+    $root env DEBIAN_FRONTEND=noninteractive $command $missing; } >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     rm -f "$log"
     echo "apt-get could not install:$missing" >&2
@@ -119,6 +132,7 @@ rm -f "$log"
 
 # Disabled at boot too: the tests start their own. PACKAGE:UNIT where the names differ.
 for daemon in mosquitto redis-server redis-sentinel haproxy nginx-light:nginx prometheus prometheus-node-exporter \
+    postgresql clickhouse-server influxdb \
     docker.io:docker.service docker.io:docker.socket docker.io:containerd; do
     case "$missing " in
     *" ${daemon%%:*} "*)

@@ -87,6 +87,11 @@ class StreamDriver:
         if self._options.trim_committed:
             self._job.trim(positions(end), self.planner.known)
 
+    def waiting_bytes(self, read: Offsets) -> int:
+        """The bytes of the logs behind these offsets."""
+        ends = self.planner.ends()
+        return sum(max(0, end.total - read[node].position.total) for node, end in ends.items() if node in read)
+
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()

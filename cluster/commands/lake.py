@@ -8,7 +8,6 @@ from pathlib import Path
 from ...broker import logs
 from ...broker.commands.parser import Parser
 from ...broker.errors import FlockError
-from ..lake.config import load
 
 EXAMPLES = """\
   flockmq lake lake.toml
@@ -34,19 +33,22 @@ Each table knows how far it has come: kill the command whenever you like, and st
 def run(arguments: list[str]) -> int:
     """Run until SIGTERM or Ctrl-C; returns the exit status."""
     args = parse(arguments)
-    config = load(args.file)
     try:
-        from ..lake.follow import follow
+        from ..follow.follower import follow
+        from ..lake.config import load
+        from ..lake.tables import followers_of
     except ImportError as error:
         raise FlockError(f"{error.name} is not installed", "pip install 'flockmq[lake]'") from None
+    config = load(args.file)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     logs.configure(args.log_level, "text")
-    done = follow(config, once=args.once, stopped=ended.wait)
-    for follower in done:
+    followers = followers_of(config)
+    follow(followers, config.log, once=args.once, stopped=ended.wait)
+    for follower in followers:
         unparsed = f", {follower.unparsed} with a payload that does not fit" if follower.unparsed else ""
-        print(f"{follower.name}: {follower.rows} messages in {follower.commits} commits{unparsed}")
+        print(f"{follower.name}: {follower.rows} messages in {follower.batches} commits{unparsed}")
     return 0
 
 

@@ -1,21 +1,17 @@
 """The file of `flockmq lake`: from TOML to tables."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...broker.config.redis_url import masked
-from ...broker.errors import ConfigError, nearest
-from ..analytics.durations import microseconds
-from ..analytics.topic_filter import check_topic_filter
-from ..redis.clients import PREFIX, RedisAddress
+from ..follow.settings import LogSettings, Section, log_settings, open_file, unique_names
 
 DELTA, ICEBERG = "delta", "iceberg"
 FORMATS = (DELTA, ICEBERG)
 PARTITIONS = ("day", "hour", "none")
-MIB = 1 << 20
+POSITION = "flockmq.position"  # in the commits of a table: the text of a Progress
+EVERY, BATCH_MIB = 10.0, 64
 
 
 @dataclass(frozen=True)
@@ -28,7 +24,7 @@ class TableConfig:
         format: DELTA or ICEBERG.
         filters: topic filters.
         partition: of PARTITIONS, of the time at which the broker accepted a message.
-        schema: JSON Schema of the payloads; None: the payload is a binary column.
+        columns: Arrow types of the payload's columns; empty: the payload is a binary column.
         options: of Delta: storage options, as for S3; of Iceberg: properties of the catalog.
     """
 
@@ -37,25 +33,16 @@ class TableConfig:
     format: str = DELTA
     filters: tuple[str, ...] = ("#",)
     partition: str = "day"
-    schema: Path | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class LakeConfig:
-    """The settings of `flockmq lake`.
+    """The settings of `flockmq lake`: the log, and at least one table."""
 
-    Attributes:
-        redis: of the cluster.
-        tables: at least one.
-        every: seconds between two commits of a table, if there are messages.
-        batch_bytes: of the log, in one commit at most.
-    """
-
-    redis: RedisAddress
+    log: LogSettings
     tables: tuple[TableConfig, ...]
-    every: float = 10.0
-    batch_bytes: int = 64 * MIB
 
 
 def load(path: Path) -> LakeConfig:
@@ -64,85 +51,29 @@ def load(path: Path) -> LakeConfig:
     Raises:
         ConfigError: it can't be read, or a key is unknown, missing or wrong.
     """
-    try:
-        found = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from None
-    _known(path, "", found, ("redis", "prefix", "every", "batch_mib", "tables"))
-    if "redis" not in found:
-        raise ConfigError(f'{path}: redis is missing: redis = "redis://HOST:PORT" names the Redis of the cluster')
-    try:
-        redis = RedisAddress.parse(found["redis"], str(found.get("prefix", PREFIX)))
-    except (ValueError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{path}: redis: {error}, not {masked(str(found['redis']))!r}") from None
-    tables = found.get("tables")
-    if not isinstance(tables, list) or not tables:
-        raise ConfigError(f"{path}: there is no [[tables]]")
-    made = tuple(_table(path, number, each) for number, each in enumerate(tables, 1))
-    names = [table.name for table in made]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"{path}: two tables have the name {name}; name = ... gives one another name")
-    return LakeConfig(
-        redis,
-        made,
-        _value(path, "every", found.get("every", "10 s"), lambda text: microseconds(str(text)) / 1e6),
-        _value(path, "batch_mib", found.get("batch_mib", 64), _mebibytes),
-    )
+    file = open_file(path)
+    log = log_settings(file, EVERY, BATCH_MIB)
+    tables = tuple(_table(section) for section in file.sections("tables"))
+    file.end()
+    unique_names(file, "tables", [table.name for table in tables])
+    return LakeConfig(log, tables)
 
 
-def _table(path: Path, number: int, given: Any) -> TableConfig:
-    where = f"tables, number {number}"
-    if not isinstance(given, dict):
-        raise ConfigError(f"{path}: {where}: expected a table [[tables]]")
-    _known(path, where, given, ("name", "table", "format", "filter", "partition", "schema", "options"))
-    if not isinstance(given.get("table"), str) or not given["table"]:
-        raise ConfigError(f'{path}: {where}: table is missing: a directory, "s3://BUCKET/PATH", or "NAMESPACE.TABLE"')
-    kind = given.get("format", DELTA)
-    if kind not in FORMATS:
-        raise ConfigError(f"{path}: {where}: format: expected {' or '.join(FORMATS)}, not {kind!r}")
-    if kind == ICEBERG and given["table"].count(".") < 1:
-        raise ConfigError(f"{path}: {where}: table: an Iceberg table is NAMESPACE.TABLE, not {given['table']!r}")
-    partition = given.get("partition", "day")
-    if partition not in PARTITIONS:
-        raise ConfigError(f"{path}: {where}: partition: expected {', '.join(PARTITIONS)}, not {partition!r}")
-    filters = given.get("filter", "#")
-    listed = [filters] if isinstance(filters, str) else filters
-    if not isinstance(listed, list) or not listed or not all(isinstance(each, str) for each in listed):
-        raise ConfigError(f"{path}: {where}: filter: expected a topic filter, or a list of topic filters")
-    options = given.get("options", {})
-    if not isinstance(options, dict) or not all(isinstance(value, str) for value in options.values()):
-        raise ConfigError(f"{path}: {where}: options: expected texts")
-    schema = given.get("schema")
-    return TableConfig(
-        name=str(given.get("name", given["table"].rstrip("/").rpartition("/")[2])),
-        table=given["table"],
+def _table(section: Section) -> TableConfig:
+    if not isinstance(section.given.get("table"), str):
+        raise section.error('table is missing: a directory, "s3://BUCKET/PATH", or "NAMESPACE.TABLE"')
+    table = section.text("table")
+    kind = section.choice("format", FORMATS, DELTA)
+    if kind == ICEBERG and "." not in table:
+        raise section.error(f"table: an Iceberg table is NAMESPACE.TABLE, not {table!r}")
+    made = TableConfig(
+        name=section.text("name", table.rstrip("/").rpartition("/")[2]),
+        table=table,
         format=kind,
-        filters=tuple(_value(path, f"{where}: filter", each, check_topic_filter) for each in listed),
-        partition=partition,
-        schema=None if schema is None else path.parent / str(schema),
-        options=options,
+        filters=section.filters(),
+        partition=section.choice("partition", PARTITIONS, "day"),
+        columns=section.columns(),
+        options=section.mapping("options"),
     )
-
-
-def _known(path: Path, where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for name in given:
-        if name not in known:
-            near = nearest(name, known)
-            hint = f"did you mean {near}?" if near else f"known are {', '.join(known)}"
-            raise ConfigError(f"{path}: {where + ': ' if where else ''}unknown key {name}", hint)
-
-
-def _value(path: Path, name: str, value: Any, parse: Any) -> Any:
-    try:
-        return parse(value)
-    except ValueError as error:
-        raise ConfigError(f"{path}: {name}: {error}") from None
-
-
-def _mebibytes(value: Any) -> int:
-    if not isinstance(value, int) or not 1 <= value <= 4096:
-        raise ValueError("expected a whole number of MiB, from 1 to 4096")
-    return value * MIB
+    section.end()
+    return made

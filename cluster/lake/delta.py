@@ -7,15 +7,15 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from .config import TableConfig
-from .table import POSITION, Overtaken, Progress, Table, TableError, told
+from ..follow.target import Overtaken, Progress, Target, TargetError, told
+from .config import POSITION, TableConfig
 
 APPLICATION = "flockmq-lake"  # of the transactions: their versions are the numbers of commits
 COMMITS_AT_ONCE = 100  # that are looked at first, to find the newest with a position
 KEPT = timedelta(days=7)  # in which readers may use files that were replaced
 
 
-class Delta(Table):
+class Delta(Target):
     """A Delta table; it is made if it is not there.
 
     Args:
@@ -39,9 +39,9 @@ class Delta(Table):
                         return Progress.parse(commit[POSITION])
             version = found.transaction_version(APPLICATION)
         except (DeltaError, OSError, ValueError) as error:
-            raise TableError(f"{self._config.table}: {told(error)}") from None
+            raise TargetError(f"{self._config.table}: {told(error)}") from None
         if version is not None:
-            raise TableError(
+            raise TargetError(
                 f"{self._config.table}: the commits with the position of the log are gone from its history",
                 "start another table, or keep its log for longer (delta.logRetentionDuration)",
             )
@@ -63,7 +63,7 @@ class Delta(Table):
         except CommitFailedError as error:
             raise Overtaken(f"{self._config.table}: {told(error)}") from None
         except (DeltaError, OSError, ValueError) as error:
-            raise TableError(f"{self._config.table}: {told(error)}") from None
+            raise TargetError(f"{self._config.table}: {told(error)}") from None
 
     def tidy(self) -> str:
         try:
@@ -71,7 +71,7 @@ class Delta(Table):
             found = table.optimize.compact()
             gone = table.vacuum(int(KEPT.total_seconds() // 3600), dry_run=False)
         except (DeltaError, OSError, ValueError) as error:
-            raise TableError(f"{self._config.table}: {told(error)}") from None
+            raise TargetError(f"{self._config.table}: {told(error)}") from None
         removed, added = found["numFilesRemoved"], found["numFilesAdded"]
         return f"{removed} files became {added}, {len(gone)} old ones are deleted" if removed or gone else ""
 

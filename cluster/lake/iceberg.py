@@ -11,8 +11,8 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.table import Table as Found
 from pyiceberg.transforms import DayTransform, HourTransform
 
-from .config import TableConfig
-from .table import POSITION, Overtaken, Progress, Table, TableError, told
+from ..follow.target import Overtaken, Progress, Target, TargetError, told
+from .config import POSITION, TableConfig
 
 # Without retries by the library, which would commit upon another snapshot.
 PROPERTIES = {"commit.retry.num-retries": "0"}
@@ -20,7 +20,7 @@ TRANSFORMS = {"day": DayTransform, "hour": HourTransform}
 KEPT = timedelta(days=7)  # in which readers may use a snapshot
 
 
-class Iceberg(Table):
+class Iceberg(Target):
     """An Iceberg table of a catalog; it is created if it is not there.
 
     Args:
@@ -38,7 +38,7 @@ class Iceberg(Table):
             self._found = found = self._load()
             text = found.properties.get(POSITION)
         except Exception as error:  # each catalog has errors of its own
-            raise TableError(f"{self._config.table}: {told(error)}") from None
+            raise TargetError(f"{self._config.table}: {told(error)}") from None
         return Progress() if text is None else Progress.parse(text)
 
     def append(self, rows: pa.Table, progress: Progress) -> None:
@@ -53,7 +53,7 @@ class Iceberg(Table):
         except (CommitFailedException, CommitStateUnknownException) as error:
             raise Overtaken(f"{self._config.table}: {told(error)}") from None
         except Exception as error:
-            raise TableError(f"{self._config.table}: {told(error)}") from None
+            raise TargetError(f"{self._config.table}: {told(error)}") from None
 
     def tidy(self) -> str:
         try:
@@ -65,7 +65,7 @@ class Iceberg(Table):
                 return ""
             found.maintenance.expire_snapshots().older_than(until).commit()
         except Exception as error:
-            raise TableError(f"{self._config.table}: {told(error)}") from None
+            raise TargetError(f"{self._config.table}: {told(error)}") from None
         return f"{len(old)} old snapshots are expired"
 
     def _load(self) -> Found:

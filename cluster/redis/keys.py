@@ -65,6 +65,7 @@ class Keys:
         self.all = self.prefix + b"all"
         self.analytics_logs = self.prefix + b"analytics:logs"
         self.analytics_jobs = self.prefix + b"analytics:jobs"
+        self.analytics_pipes = self.prefix + b"analytics:pipes"
         self.analytics_results = self.prefix + b"analytics:results"
 
     def staged_parts_of(self, name: str) -> bytes:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from flockmq._speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from flockmq._speedups.codec.packets import Publish
 from flockmq.cluster.analytics.errors import BrokerError, OptionError
 from flockmq.cluster.analytics.sink.options import SinkOptions, parse_options
 from flockmq.cluster.analytics.sink.writer import Transaction, Written, commit, write_rows
@@ -26,10 +26,10 @@ from tests.harness.broker_process import BrokerProcess
 from tests.harness.cluster_process import ClusterProcess, new_seed
 from tests.harness.deadline import DEADLINE
 from tests.harness.mosquitto_process import MosquittoProcess
+from tests.harness.session_reader import read, subscribe
 from tests.harness.socket_client import SocketClient
 
 BATCH = Transaction("query", 7)
-END = b"end"
 
 
 @pytest.fixture
@@ -39,35 +39,6 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     subscribe(process.port)
     yield process
     process.close()
-
-
-READER: dict[str, Any] = {"level": 5, "clean_start": False, "properties": {"session_expiry_interval": 3600}}
-
-
-def subscribe(port: int) -> None:
-    """Begin the session `reader`."""
-    with SocketClient(port, "reader", **READER) as client:
-        client.subscribe(("#", 2))
-
-
-def read(port: int, count: int) -> list[bytes]:
-    """The payloads of the messages of the session `reader`, each acknowledged: so many, and further ones."""
-    found: list[bytes] = []
-    is_asked = False
-    with SocketClient(port, "reader", **READER) as client:
-        while END not in found:
-            if len(found) == count and not is_asked:
-                is_asked = True
-                client.send(Publish("end", END, 1, packet_id=1))  # behind all that is queued
-            packet = client.receive()
-            assert packet is not None
-            if isinstance(packet, Publish):
-                found.append(packet.payload)
-                client.send(Pubrec(packet.packet_id) if packet.qos == 2 else Puback(packet.packet_id))
-            elif isinstance(packet, Pubrel):
-                client.send(Pubcomp(packet.packet_id))
-    found.remove(END)
-    return found
 
 
 def options(port: int, **more: object) -> SinkOptions:

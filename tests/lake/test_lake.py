@@ -23,9 +23,10 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from flockmq.broker.cli import main
-from flockmq.cluster.lake import follow
+from flockmq.cluster.follow.follower import follow, schema_of
+from flockmq.cluster.follow.target import Overtaken, TargetError
 from flockmq.cluster.lake.config import load
-from flockmq.cluster.lake.table import Overtaken, TableError
+from flockmq.cluster.lake.tables import followers_of, open_table
 from tests.analytics.log_writer import LogWriter
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import new_seed
@@ -180,7 +181,7 @@ def test_two_processes_at_one_table(kind: str, redis_server: RedisProcess, clien
     rows = log.fill(1)
     once(path)  # the table is there: only its commits are contended
     config = load(path)
-    one, two = (follow.Follower(config, config.tables[0]) for _ in range(2))
+    one, two = (followers_of(config)[0] for _ in range(2))
     for turn in range(30):
         rows += log.fill(3)
         for follower in (one, two) if turn % 2 else (two, one):
@@ -202,8 +203,8 @@ def test_a_commit_upon_an_old_position_is_refused(
     path = config_of(tmp_path, redis_server, kind)
     once(path)
     config = load(path)
-    schema = follow.schema_of({})
-    one, two = (follow.open_table(config.tables[0], schema) for _ in range(2))
+    schema = schema_of({})
+    one, two = (open_table(config.tables[0], schema) for _ in range(2))
     before, same = one.progress(), two.progress()
     assert before == same and before.number == 1
     one.append(schema.empty_table(), before._replace(number=2))
@@ -221,20 +222,20 @@ def test_a_commit_whose_outcome_is_not_known(
     log = LogWriter(client)
     rows = log.fill(10)
     config = load(config_of(tmp_path, redis_server, kind))
-    follower = follow.Follower(config, config.tables[0])
+    (follower,) = followers_of(config)
     assert follower.step()
-    append = follower._table.append
+    append = follower._target.append
 
     def fail(*arguments: Any) -> None:
         if moment == "after":
             append(*arguments)
-        raise TableError("away")
+        raise TargetError("away")
 
     rows += log.fill(10)
-    follower._table.append = fail  # type: ignore[method-assign]
-    with pytest.raises(TableError):
+    follower._target.append = fail  # type: ignore[method-assign]
+    with pytest.raises(TargetError):
         follower.step()
-    follower._table.append = append  # type: ignore[method-assign]
+    follower._target.append = append  # type: ignore[method-assign]
     rows += log.fill(10)
     while follower.step():
         pass
@@ -255,10 +256,11 @@ def test_commits_have_their_time(redis_server: RedisProcess, client: redis.Redis
 
     log.fill(30, rows=1000, size=100)  # some MiB
     config = load(config_of(tmp_path, redis_server, "delta", every="7 s"))
-    (follower,) = follow.follow(config, once=False, stopped=stopped)
+    (follower,) = followers_of(config)
+    follow([follower], config.log, once=False, stopped=stopped)
     assert pauses == [7.0, 7.0, 7.0]
     assert follower.rows == 30_020
-    assert 4 <= follower.commits <= 8
+    assert 4 <= follower.batches <= 8
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -272,7 +274,7 @@ def test_tidying_keeps_rows_and_position(
         rows += log.fill(2)
         once(path)
     config = load(path)
-    table = follow.open_table(config.tables[0], follow.schema_of({}))
+    table = open_table(config.tables[0], schema_of({}))
     before = table.progress()
     done = table.tidy()
     assert (kind == "delta") == done.startswith("5 files became 1")

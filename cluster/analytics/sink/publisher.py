@@ -16,7 +16,7 @@ from types import TracebackType
 
 from ..errors import BrokerError
 from .options import SinkOptions
-from .rows import Packet, encoded_length, encoded_text
+from .packets import Packet, encoded_length, encoded_text
 
 AT_ONCE = 500  # packets in a write
 RECEIVED_AT_ONCE = 1 << 18  # bytes

@@ -5,36 +5,21 @@ row is published once: a task stages its rows, as a part of the transaction of t
 parts of the tasks that Spark has counted. To another broker rows may be there twice: at least once.
 """
 
-import json
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from ..errors import BrokerError
 from .options import AT_LEAST_ONCE, EXACTLY_ONCE, SinkOptions
-from .publisher import IDS, Publisher
-from .rows import Encoder, Packet, packet_of
+from .packets import Encoder
+from .publisher import Publisher
+from .staging import Transaction, commit_parts, stage
 
-CHUNK_BYTES = 1 << 16  # of rows in one packet
-CHUNK_ROWS = 1000
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # local properties of the tasks of a stream
-HEAD_BYTES = 1 << 10  # of a packet with a chunk, at most
-
-
-class Transaction(NamedTuple):
-    """The transaction of a batch."""
-
-    name: str
-    number: int
-
-    @property
-    def topic(self) -> str:
-        """For its commit; the topics of its parts begin so."""
-        return f"$transaction/{self.name}/{self.number}"
 
 
 @dataclass
@@ -71,29 +56,8 @@ def write_rows(options: SinkOptions, batches: Iterator[Any], transaction: Transa
             count = publisher.publish(rows)
             publisher.finish()
             return Written(count)
-        part = uuid.uuid4().hex[:16]
-        count = chunks = 0
-        for chunk, some in chunks_of(rows, min(CHUNK_BYTES, publisher.largest - HEAD_BYTES)):
-            publisher.publish([packet_of(f"{transaction.topic}/{part}/{chunks}", chunk)])
-            chunks += 1
-            count += some
-        publisher.finish()
-    return Written(count, transaction, part, chunks)
-
-
-def chunks_of(rows: Iterable[Packet], size: int) -> Iterator[tuple[bytes, int]]:
-    """The rows one behind the other, in chunks of about this size; and their numbers."""
-    parts: list[bytes] = []
-    count = length = 0
-    for qos, head, rest in rows:
-        if count and (length + len(head) + len(rest) > size or count >= CHUNK_ROWS):
-            yield b"".join(parts), count
-            parts, count, length = [], 0, 0
-        parts += (head, IDS[1], rest) if qos else (head, rest)
-        length += len(head) + len(rest) + 2
-        count += 1
-    if count:
-        yield b"".join(parts), count
+        part = stage(publisher, transaction, rows)
+    return Written(part.rows, transaction, part.name, part.chunks)
 
 
 def commit(options: SinkOptions, messages: Iterable[WriterCommitMessage | None]) -> None:
@@ -109,8 +73,7 @@ def commit(options: SinkOptions, messages: Iterable[WriterCommitMessage | None])
     assert transaction is not None
     parts = {message.part: message.chunks for message in staged if message.chunks}
     with Publisher(options) as publisher:
-        publisher.publish([packet_of(transaction.topic, json.dumps(parts).encode())])
-        publisher.finish()
+        commit_parts(publisher, transaction, parts)
 
 
 class BatchWriter(DataSourceArrowWriter):

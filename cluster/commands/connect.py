@@ -1,0 +1,65 @@
+"""`flockmq connect FILE`: the messages of a cluster to databases, Kafka, HTTP endpoints, topics."""
+
+import signal
+import threading
+from argparse import Namespace
+from pathlib import Path
+
+from ...broker import logs
+from ...broker.commands.parser import Parser
+from ...broker.errors import FlockError
+
+EXAMPLES = """\
+  flockmq connect pipes.toml --dry-run      # show the first rows of each pipe, and write nothing
+  flockmq connect pipes.toml
+
+pipes.toml:
+  redis = "redis://10.0.0.5:6379"           # of the cluster, whose nodes log messages: [analytics] topics
+
+  [[pipes]]
+  name = "readings"
+  filter = "site/+/temp"
+  sql = "select accepted_at, topic, (payload->>'$.temp')::double as temp from messages"
+  [pipes.postgresql]                        # or kafka, influxdb, clickhouse, webhook, mqtt
+  url = "postgresql://flockmq:${PGPASSWORD}@10.0.0.7/fleet"
+  table = "readings"
+
+Each pipe knows how far it has come: kill the command whenever you like, and start it again anywhere."""
+
+
+def run(arguments: list[str]) -> int:
+    """Run until SIGTERM or Ctrl-C; returns the exit status."""
+    args = parse(arguments)
+    try:
+        from ..connect.pipe import load
+        from ..connect.running import preview, run_pipes
+    except ImportError as error:
+        raise FlockError(f"{error.name} is not installed", "pip install 'flockmq[connect]'") from None
+    config = load(args.file)
+    logs.configure(args.log_level, "text")
+    if args.dry_run:
+        for pipe in config.pipes:
+            print(f"{pipe.name}: {pipe.kind}")
+            for line in preview(config, pipe, args.rows):
+                print(f"  {line}")
+        return 0
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    for each in run_pipes(config, once=args.once, stopped=ended):
+        dead = f", {each.dead.count} dead letters" if each.dead.count else ""
+        print(f"{each.follower.name}: {each.follower.rows} messages in {each.follower.batches} batches{dead}")
+    return 0
+
+
+def parse(arguments: list[str]) -> Namespace:
+    """The command line. Raises UsageError: it is invalid."""
+    parser = Parser("connect", "The messages of a cluster to other systems.", "FILE [OPTION...]", EXAMPLES)
+    parser.add_argument("file", type=Path, metavar="FILE", help="the pipes, in TOML")
+    group = parser.add_argument_group("options")
+    group.add_argument("--once", action="store_true", help="end when the messages that are logged now are written")
+    group.add_argument("--dry-run", action="store_true", help="print the first rows of each pipe, and write nothing")
+    group.add_argument("--rows", type=int, default=10, metavar="N", help="with --dry-run: so many [10]")
+    group.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"), help="[info]")
+    parser.add_general_help(group)
+    return parser.parse(arguments)

@@ -1,0 +1,57 @@
+"""Dead letters: rows that a pipe could not write, as lines of JSON in a file."""
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+from ...broker import logs
+from ..follow.target import TargetError
+from .query import json_lines
+
+log = logs.get("flockmq.connect")
+
+
+class DeadLetters:
+    """The file of a pipe.
+
+    Args:
+        pipe: its name.
+        path: of the file; it is made when there is a first line.
+    """
+
+    def __init__(self, pipe: str, path: Path) -> None:
+        self._pipe = pipe
+        self._path = path
+        self.count = 0
+
+    def add(self, rows: pa.Table, reason: str) -> None:
+        """Append rows; they are on the disk afterwards.
+
+        Raises:
+            TargetError: the file can't be written.
+        """
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        lines = [
+            json.dumps({"at": at, "pipe": self._pipe, "reason": reason, "row": json.loads(row)}, ensure_ascii=False)
+            for row in json_lines(rows)
+        ]
+        try:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write("".join(line + "\n" for line in lines))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise TargetError(
+                f"{self._path}: {error.strerror}", "dead letters need a file that can be written"
+            ) from None
+        if not self.count:
+            log.warning(
+                "rows are refused; they are in the file of dead letters",
+                pipe=self._pipe,
+                file=str(self._path),
+                reason=reason,
+            )
+        self.count += len(lines)

@@ -1,0 +1,106 @@
+"""InfluxDB 1, 2 and 3: line protocol over HTTP. A point that is sent again replaces itself."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import pyarrow as pa
+
+from ..follow.settings import Section
+from .connector import JournaledConnector, Outlet, need
+from .http_target import HttpTarget
+from .query import json_column
+
+LINES = 5000  # in a request
+VERSIONS = ("1", "2", "3")
+NAME = str.maketrans({",": r"\,", "=": r"\=", " ": r"\ ", "\n": r"\n"})  # of a tag or a field; also a tag's value
+MEASUREMENT = str.maketrans({",": r"\,", " ": r"\ ", "\n": r"\n"})
+STRING = str.maketrans({'"': r"\"", "\\": r"\\"})
+
+
+class InfluxDb(JournaledConnector):
+    """Points of a measurement.
+
+    Args:
+        outlet: of the pipe.
+        options: `url`; `version`; `database` of 1 and 3, `org` and `bucket` of 2; `token`, or `user` and `password` of
+            1; `measurement`; `tags`: columns; `time`: the column with the time.
+    """
+
+    def __init__(self, outlet: Outlet, options: Section) -> None:
+        super().__init__(outlet, options)
+        version = options.choice("version", VERSIONS, "2")
+        if version == "2":
+            path, query = (
+                "/api/v2/write",
+                {"org": options.text("org"), "bucket": options.text("bucket"), "precision": "us"},
+            )
+        elif version == "3":
+            path, query = "/api/v3/write_lp", {"db": options.text("database"), "precision": "microsecond"}
+        else:
+            path, query = "/write", {"db": options.text("database"), "precision": "u"}
+        headers = {"Content-Type": "text/plain; charset=utf-8"}
+        if token := options.text("token", ""):
+            headers["Authorization"] = f"{'Bearer' if version == '3' else 'Token'} {token}"
+        if user := options.text("user", ""):
+            query |= {"u": user, "p": options.text("password")}
+        url = options.text("url").rstrip("/") + path + "?" + urlencode(query)
+        self._http = HttpTarget(url, headers)
+        self._measurement = options.text("measurement", outlet.pipe).translate(MEASUREMENT)
+        self._tags = options.texts("tags", ("topic",))
+        self._time = options.text("time", "accepted_at")
+        options.end()
+        need(options, outlet.schema, (*self._tags, self._time))
+        if not pa.types.is_timestamp(outlet.schema.field(self._time).type):
+            raise options.error(f"the column {self._time} is no timestamp")
+
+    def send(self, rows: pa.Table, number: int) -> None:
+        for start in range(0, rows.num_rows, LINES):
+            self.split(rows.slice(start, LINES), self._post)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _post(self, rows: pa.Table) -> None:
+        if body := "\n".join(self._lines(rows)):
+            self._http.post(body.encode())
+
+    def _lines(self, rows: pa.Table) -> Iterator[str]:
+        """A line for each row that has a field."""
+        times = rows[self._time].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+        tags = [(name.translate(NAME), rows[name].to_pylist()) for name in self._tags]
+        fields = [
+            (column.name.translate(NAME), *_field(rows[column.name]))
+            for column in rows.schema
+            if column.name not in self._tags and column.name != self._time
+        ]
+        for row, at in enumerate(times):
+            tagged = "".join(
+                f",{name}={str(value).translate(NAME)}"
+                for name, values in tags
+                if (value := values[row]) not in (None, "")
+            )
+            found = ",".join(
+                f"{name}={encoded(values[row])}" for name, values, encoded in fields if values[row] is not None
+            )
+            if found:
+                yield f"{self._measurement}{tagged} {found}" + ("" if at is None else f" {at}")
+
+
+def _field(values: pa.ChunkedArray) -> tuple[list[Any], Callable[[Any], str]]:
+    """The values of a column, and the function that encodes each."""
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        return values.to_pylist(), lambda value: "t" if value else "f"
+    if pa.types.is_integer(kind):
+        return values.to_pylist(), lambda value: f"{value}i"
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return [None if value is None or value != value else float(value) for value in values.to_pylist()], repr
+    if pa.types.is_nested(kind):
+        values = json_column(values)
+    return values.to_pylist(), _string
+
+
+def _string(value: Any) -> str:
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return f'"{text.translate(STRING)}"'

@@ -1,0 +1,227 @@
+"""Follows the log of a cluster, batch by batch, and gives its messages to targets."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ...broker import logs
+from ..analytics.errors import RedisAway
+from ..analytics.log.planning import Range
+from ..analytics.options import SourceOptions
+from ..analytics.stream_driver import StreamDriver, read_range
+from .settings import LogSettings
+from .target import Overtaken, Progress, Target, TargetError
+
+IDLE_SECONDS = 60.0  # after which a position without rows is written: the log may be trimmed up to it then
+TIDY_SECONDS = 3600.0
+RETRY_SECONDS = 5.0
+FAILED = -1  # in place of the bytes of a batch
+
+log = logs.get("flockmq.follow")
+
+
+class Follower:
+    """One target, and the log up to which it has the messages.
+
+    Args:
+        settings: of the log.
+        name: for logs and figures.
+        job: the name under which the position is registered: the log is kept up to it.
+        filters: topic filters.
+        columns: Arrow types of the payload's columns; empty: one column `payload`.
+        target: of the messages.
+
+    Raises:
+        RedisAway: Redis does not reply.
+    """
+
+    def __init__(
+        self,
+        settings: LogSettings,
+        name: str,
+        *,
+        job: str,
+        filters: tuple[str, ...],
+        columns: Mapping[str, Any],
+        target: Target,
+    ) -> None:
+        self.name = name
+        self._schema = schema_of(columns)
+        self._target = target
+        self._options = SourceOptions(
+            settings.redis, topic_filters=() if filters == ("#",) else filters, job=job, columns=columns
+        )
+        self._budget = settings.batch_bytes
+        self._driver = StreamDriver(self._options)
+        self._progress: Progress | None = None  # of the target; None: to be read
+        self._read = Progress()  # of the log: the target's position, and rows behind it that did not match
+        self._written_at = time.monotonic()
+        self._tidy_at = time.monotonic() + TIDY_SECONDS
+        self.rows = self.unparsed = self.batches = self.failures = 0
+        self.waiting_bytes = 0  # of the log, behind the newest batch that was read
+
+    def stop_at_present(self) -> None:
+        """Read only up to the present end of the log."""
+        self._driver.stop_at_present()
+
+    def step(self) -> int:
+        """Write the next batch, if there is one. Returns its bytes of the log.
+
+        Raises:
+            RedisAway, TargetError: try again later.
+            DataLoss: messages are gone from the log.
+        """
+        planned = None
+        if self._progress is None:
+            self._progress = self._read = self._target.progress()
+            planned = self._target.planned()
+        start = self._read.offsets if self._read.offsets is not None else self._driver.initial()
+        end = self._driver.latest(start, self._budget) if planned is None else planned.offsets
+        assert end is not None
+        if end == start and self._progress.offsets is not None and planned is None:
+            self.waiting_bytes = 0
+            self._tidy()
+            return 0
+        ranges = sorted(self._driver.ranges(start, end), key=lambda each: (each.node, each.start))
+        rows = pa.Table.from_batches(self._batches(ranges), schema=self._schema)
+        self._read = Progress(self._progress.number + 1, end)
+        is_idle = time.monotonic() > self._written_at + IDLE_SECONDS
+        if rows.num_rows or is_idle or self._progress.offsets is None or planned is not None:
+            self._write(rows)
+        size = sum(each.bytes for each in ranges)
+        self.waiting_bytes = self._driver.waiting_bytes(end) if size else 0
+        return size
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._driver.close()
+        self._target.close()
+
+    def _batches(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+        for wanted in ranges:
+            for batch in read_range(self._options, wanted):
+                if self._options.columns:
+                    unparsed = batch.column("unparsed")
+                    self.unparsed += len(unparsed) - unparsed.null_count
+                yield from shaped(batch, self._schema)
+
+    def _write(self, rows: pa.Table) -> None:
+        progress = self._read
+        assert progress.offsets is not None
+        try:
+            self._target.append(rows, progress)
+        except Overtaken as reason:
+            log.warning("another process writes there; this one goes on from its position", to=self.name, reason=reason)
+            self._progress = None
+            return
+        except TargetError:
+            self._progress = None  # the rows may be there: the position of the target says so
+            raise
+        self._progress = progress
+        self._written_at = time.monotonic()
+        self._driver.commit(progress.offsets)
+        self.rows += rows.num_rows
+        self.batches += 1
+        log.info("committed", to=self.name, rows=rows.num_rows, batch=progress.number)
+
+    def _tidy(self) -> None:
+        if time.monotonic() > self._tidy_at:
+            self._tidy_at = time.monotonic() + TIDY_SECONDS
+            done = self._target.tidy()
+            if done:
+                log.info("tidied", to=self.name, done=done)
+
+
+def follow(
+    followers: Sequence[Follower], settings: LogSettings, *, once: bool, stopped: Callable[[float], bool]
+) -> None:
+    """Give messages to all targets, and close them in the end.
+
+    Args:
+        followers: of the log.
+        settings: of the log.
+        once: only the messages that are there at present.
+        stopped: waits for so many seconds; returns whether to stop.
+
+    Raises:
+        FlockError: messages are gone from the log; with `once` also: a target can't be written.
+    """
+    try:
+        if once:
+            for follower in followers:
+                follower.stop_at_present()
+        waiting = list(followers)
+        while waiting and not stopped(0):
+            sizes = {follower: _try(follower, once=once) for follower in waiting}
+            if once:
+                waiting = [follower for follower, size in sizes.items() if size]
+            elif max(sizes.values()) < settings.batch_bytes / 2:  # else more waits than one batch takes
+                pause = max(settings.every, RETRY_SECONDS) if FAILED in sizes.values() else settings.every
+                if stopped(pause):
+                    break
+    finally:
+        for follower in followers:
+            follower.close()
+
+
+def _try(follower: Follower, *, once: bool) -> int:
+    """A step. Faults that may pass are logged, and tried again after a while; with `once` they end the command."""
+    try:
+        return follower.step()
+    except (RedisAway, TargetError) as error:
+        if once:
+            raise
+        follower.failures += 1
+        log.error("the target waits", to=follower.name, reason=error)
+        return FAILED
+
+
+def first_rows(settings: LogSettings, *, filters: tuple[str, ...], columns: Mapping[str, Any], count: int) -> pa.Table:
+    """The oldest messages of the log. Nothing is registered.
+
+    Args:
+        settings: of the log.
+        filters, columns: as of a Follower.
+        count: of messages, at most.
+
+    Raises:
+        RedisAway: Redis does not reply.
+    """
+    options = SourceOptions(settings.redis, topic_filters=() if filters == ("#",) else filters, columns=columns)
+    schema, found, rows = schema_of(columns), list[pa.RecordBatch](), 0
+    driver = StreamDriver(options)
+    try:
+        start = driver.initial()
+        ranges = driver.ranges(start, driver.latest(start, None))
+        for batch in (batch for wanted in ranges for batch in read_range(options, wanted)):
+            found += shaped(batch, schema)
+            rows += batch.num_rows
+            if rows >= count:
+                break
+    finally:
+        driver.close()
+    return pa.Table.from_batches(found, schema=schema).slice(0, count)
+
+
+def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.RecordBatch]:
+    """A batch of the log with these columns."""
+    return pa.Table.from_batches([batch]).select(schema.names).cast(schema).to_batches()  # type: ignore[no-any-return]
+
+
+def schema_of(columns: Mapping[str, pa.DataType]) -> pa.Schema:
+    """The columns of messages: of the message, and of its payload if it has columns."""
+    fields = [
+        pa.field("accepted_at", pa.timestamp("us", "UTC")),
+        pa.field("node", pa.string()),
+        pa.field("client_id", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("qos", pa.int32()),
+        pa.field("retain", pa.bool_()),
+        pa.field("dup", pa.bool_()),
+    ]
+    fields += [pa.field(name, kind) for name, kind in columns.items()]
+    fields.append(pa.field("unparsed" if columns else "payload", pa.binary()))
+    fields.append(pa.field("properties", pa.binary()))
+    return pa.schema(fields)

@@ -1,0 +1,233 @@
+"""The TOML file of a program that follows the log: where the log is, and typed values with clear errors."""
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...broker.config.redis_url import masked
+from ...broker.errors import ConfigError, nearest
+from ..analytics.columns import read_schema
+from ..analytics.durations import microseconds
+from ..analytics.topic_filter import check_topic_filter
+from ..redis.clients import PREFIX, RedisAddress
+
+MIB = 1 << 20
+VARIABLE = re.compile(r"\$\{(\w+)\}")
+Value = TypeVar("Value")
+REQUIRED: Any = object()  # in place of a default
+
+
+class Section:
+    """A table of the file. Each key is read once; `end` refuses the others.
+
+    Args:
+        path: of the file.
+        where: of the table in the file, for errors; empty: the file itself.
+        given: the values.
+    """
+
+    def __init__(self, path: Path, where: str, given: Any) -> None:
+        self.path = path
+        self.where = where
+        if not isinstance(given, dict):
+            raise self.error("expected a table")
+        self.given: Mapping[str, Any] = given
+        self._known: list[str] = []
+
+    def error(self, text: str, hint: str = "") -> ConfigError:
+        """An error about this table."""
+        return ConfigError(f"{self.path}: {self.where + ': ' if self.where else ''}{text}", hint)
+
+    def value(self, name: str, default: Any, parse: Callable[[Any], Value]) -> Value:
+        """A value. `parse` raises ValueError; the default is not parsed.
+
+        Raises:
+            ConfigError: it is missing, or wrong.
+        """
+        self._known.append(name)
+        if name not in self.given:
+            if default is REQUIRED:
+                raise self.error(f"{name} is missing")
+            return default  # type: ignore[no-any-return]
+        try:
+            return parse(self.given[name])
+        except ValueError as error:
+            raise self.error(f"{name}: {error}") from None
+
+    def text(self, name: str, default: Any = REQUIRED) -> str:
+        """A text that is not empty, with environment variables, ${NAME}, replaced."""
+        return self.value(name, default, _text)
+
+    def texts(self, name: str, default: Any = REQUIRED) -> tuple[str, ...]:
+        """A text, or a list of texts."""
+        return self.value(name, default, _texts)
+
+    def choice(self, name: str, choices: tuple[str, ...], default: Any = REQUIRED) -> str:
+        """One of some words."""
+
+        def parse(given: Any) -> str:
+            if given not in choices:
+                raise ValueError(f"expected {', '.join(choices[:-1])} or {choices[-1]}, not {given!r}")
+            return str(given)
+
+        return self.value(name, default, parse)
+
+    def boolean(self, name: str, default: Any = REQUIRED) -> bool:
+        """true or false."""
+
+        def parse(given: Any) -> bool:
+            if not isinstance(given, bool):
+                raise ValueError(f"expected true or false, not {given!r}")
+            return given
+
+        return self.value(name, default, parse)
+
+    def number(self, name: str, low: int, high: int, default: Any = REQUIRED, unit: str = "") -> int:
+        """A whole number."""
+
+        def parse(given: Any) -> int:
+            if not isinstance(given, int) or isinstance(given, bool) or not low <= given <= high:
+                raise ValueError(f"expected a whole number{unit}, from {low} to {high}")
+            return given
+
+        return self.value(name, default, parse)
+
+    def seconds(self, name: str, default: Any = REQUIRED) -> float:
+        """A duration."""
+        return self.value(name, default, lambda given: microseconds(str(given)) / 1e6)
+
+    def mapping(self, name: str) -> dict[str, str]:
+        """A table of texts; empty if it is not there. A name with dots need not be quoted."""
+
+        def parse(given: Any) -> dict[str, str]:
+            if not isinstance(given, dict):
+                raise ValueError("expected a table of texts")
+            found: dict[str, str] = {}
+            for key, value in given.items():
+                within = (
+                    {f"{key}.{name}": text for name, text in parse(value).items()} if isinstance(value, dict) else {}
+                )
+                found |= within or {key: _text(value)}
+            return found
+
+        return self.value(name, {}, parse)
+
+    def filters(self) -> tuple[str, ...]:
+        """The topic filters of the key `filter`; all topics without it."""
+        return self.value("filter", ("#",), lambda given: tuple(check_topic_filter(each) for each in _texts(given)))
+
+    def file(self, name: str) -> Path | None:
+        """A file, relative to the file of this table; None if it is not there."""
+        return self.value(name, None, lambda given: self.path.parent / _text(given))
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of payloads that the file of the key `schema` describes; empty without it."""
+        path = self.file("schema")
+        try:
+            return {} if path is None else read_schema(path)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+
+    def section(self, name: str) -> "Section | None":
+        """A table within; None if it is not there."""
+        self._known.append(name)
+        where = f"{self.where}, {name}" if self.where else name
+        return Section(self.path, where, self.given[name]) if name in self.given else None
+
+    def sections(self, name: str) -> "list[Section]":
+        """The tables [[name]]: at least one."""
+        self._known.append(name)
+        found = self.given.get(name)
+        if not isinstance(found, list) or not found:
+            raise self.error(f"there is no [[{name}]]")
+        return [Section(self.path, f"{name}, number {number}", each) for number, each in enumerate(found, 1)]
+
+    def end(self) -> None:
+        """Refuse keys that were not read."""
+        for name in self.given:
+            if name not in self._known:
+                near = nearest(name, self._known)
+                hint = f"did you mean {near}?" if near else f"known are {', '.join(self._known)}"
+                raise self.error(f"unknown key {name}", hint)
+
+
+@dataclass(frozen=True)
+class LogSettings:
+    """The log, and how it is followed.
+
+    Attributes:
+        redis: of the cluster.
+        every: seconds between two batches, if there are messages.
+        batch_bytes: of the log, in one batch at most.
+    """
+
+    redis: RedisAddress
+    every: float
+    batch_bytes: int
+
+
+def open_file(path: Path) -> Section:
+    """Read a file. Raises ConfigError."""
+    try:
+        return Section(path, "", tomllib.loads(path.read_text()))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def log_settings(file: Section, every: float, batch_mib: int) -> LogSettings:
+    """The keys of the file about the log.
+
+    Args:
+        file: as a whole.
+        every, batch_mib: the defaults.
+
+    Raises:
+        ConfigError: a value is missing or wrong.
+    """
+    if "redis" not in file.given:
+        raise file.error('redis is missing: redis = "redis://HOST:PORT" names the Redis of the cluster')
+    prefix = file.text("prefix", PREFIX)
+
+    def address(given: Any) -> RedisAddress:
+        try:
+            return RedisAddress.parse(_text(given), prefix)
+        except ValueError as error:
+            raise ValueError(f"{error}, not {masked(str(given))!r}") from None
+
+    return LogSettings(
+        file.value("redis", REQUIRED, address),
+        file.seconds("every", every),
+        file.number("batch_mib", 1, 4096, batch_mib, " of MiB") * MIB,
+    )
+
+
+def unique_names(file: Section, kind: str, names: list[str]) -> None:
+    """Refuse names that are there twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise file.error(f"two {kind} have the name {name}; name = ... gives one another name")
+
+
+def _text(given: Any) -> str:
+    if not isinstance(given, str) or not given:
+        raise ValueError(f"expected a text, not {given!r}")
+
+    def replaced(found: re.Match[str]) -> str:
+        if found[1] not in os.environ:
+            raise ValueError(f"the environment variable {found[1]} is not set")
+        return os.environ[found[1]]
+
+    return VARIABLE.sub(replaced, given)
+
+
+def _texts(given: Any) -> tuple[str, ...]:
+    listed = given if isinstance(given, list) else [given]
+    if not listed or not all(isinstance(each, str) for each in listed):
+        raise ValueError("expected a text, or a list of texts")
+    return tuple(_text(each) for each in listed)
