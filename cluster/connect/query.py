@@ -71,29 +71,36 @@ def with_texts(messages: pa.Table) -> pa.Table:
     if "payload" not in messages.column_names:
         return messages
     payloads = messages["payload"]
-    try:
-        texts = payloads.cast(pa.string())
-    except pa.ArrowInvalid:
-        texts = pa.chunked_array([pa.array([_text(each) for each in payloads.to_pylist()], pa.string())])
+    texts = texts_of(payloads, lambda _: None)
     place = messages.column_names.index("payload")
     return messages.set_column(place, "payload", texts).add_column(place + 1, "payload_bytes", payloads)
 
 
-def _text(payload: bytes) -> str | None:
+def texts_of(values: pa.ChunkedArray, other: Callable[[bytes], str | None]) -> pa.ChunkedArray:
+    """Bytes as text; `other` makes the text of bytes that are not UTF-8."""
     try:
-        return payload.decode()
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.chunked_array([pa.array([_text(value, other) for value in values.to_pylist()], pa.string())])
+
+
+def _text(value: bytes | None, other: Callable[[bytes], str | None]) -> str | None:
+    try:
+        return None if value is None else value.decode()
     except UnicodeDecodeError:
-        return None
+        return None if value is None else other(value)
 
 
 def json_lines(rows: pa.Table) -> list[str]:
-    """Each row as a JSON object. Times are in RFC 3339, bytes that are no printable ASCII are written as \\xNN."""
+    """Each row as a JSON object. Times are in RFC 3339; bytes are text if they are UTF-8, else `\\x` and hexadecimal."""
     if not rows.num_rows:
         return []
     for place, column in enumerate(rows.schema):
         if pa.types.is_timestamp(column.type):
             texts = pc.strftime(rows[column.name].cast(pa.timestamp("us", "UTC")), "%Y-%m-%dT%H:%M:%SZ")
             rows = rows.set_column(place, column.name, texts)
+        elif pa.types.is_binary(column.type):
+            rows = rows.set_column(place, column.name, texts_of(rows[column.name], lambda value: f"\\x{value.hex()}"))
     return _query(rows, "select to_json(rows)::varchar from rows").to_pylist()  # type: ignore[no-any-return]
 
 
