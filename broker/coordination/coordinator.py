@@ -113,6 +113,21 @@ class NodeLife(ABC):
         """The log of messages, for streams; None: there is none."""
 
 
+class LogReader(NamedTuple):
+    """A program that reads the log of messages of a cluster: a job of Spark, a table of a lake, a pipe.
+
+    Attributes:
+        behind: bytes that it has yet to read.
+        lost: bytes that were deleted before it read them.
+        seconds: since it was last heard of.
+    """
+
+    name: str
+    behind: int
+    lost: int
+    seconds: float
+
+
 class Nodes(ABC):
     """The nodes of the cluster, or the only one."""
 
@@ -151,6 +166,14 @@ class Nodes(ABC):
         Raises:
             NotNow: Redis does not reply.
         """
+
+    async def log_readers(self) -> Sequence[LogReader]:
+        """The programs that have registered as readers of the log, by name. A node alone knows none.
+
+        Raises:
+            NotNow: Redis does not reply.
+        """
+        return ()
 
 
 class SessionOwner(ABC):

@@ -92,7 +92,7 @@ def _text(value: bytes | None, other: Callable[[bytes], str | None]) -> str | No
 
 
 def json_lines(rows: pa.Table) -> list[str]:
-    """Each row as a JSON object. Times are in RFC 3339; bytes are text if they are UTF-8, else `\\x` and hexadecimal."""
+    """Each row as a JSON object. Times are in RFC 3339. Bytes are text if they are UTF-8, else hexadecimal."""
     if not rows.num_rows:
         return []
     for place, column in enumerate(rows.schema):

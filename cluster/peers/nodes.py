@@ -1,9 +1,11 @@
 """The nodes of a cluster, as the broker's parts see them."""
 
+import json
+import time
 from functools import partial
 from hashlib import blake2b
 
-from ...broker.coordination.coordinator import Nodes, RedisUse
+from ...broker.coordination.coordinator import LogReader, Nodes, RedisUse
 from ...broker.core.calls import SECONDS, Arguments, RpcReply
 from ..redis.link import LinkError, away_is_not_now, info_fields, is_forbidden
 from ..state import Membership
@@ -61,6 +63,23 @@ class ClusterNodes(Nodes):
                 found = {}
         memory, most = (int(found[name]) if name in found else None for name in ("used_memory", "maxmemory"))
         return RedisUse(sessions, memory, most or None)
+
+    async def log_readers(self) -> list[LogReader]:
+        with away_is_not_now():
+            logs, readers = await self._link.ask_function("log_readers")
+        return sorted(_log_reader(name.decode(errors="replace"), record, logs) for name, record in readers)
+
+
+def _log_reader(name: str, record: bytes, logs: list[tuple[bytes, int, int]]) -> LogReader:
+    """A reader of logs, of each of which the id of its node, its bytes so far, and the bytes that it still has."""
+    try:
+        job = json.loads(record)
+        places = {node: int(place.rpartition("-")[2]) for node, place in job["positions"].items()}
+        lost = sum(job.get("lost", {}).values())
+    except (ValueError, KeyError, AttributeError):
+        job, places, lost = {}, {}, 0
+    behind = sum(total - max(places.get(node.decode(), 0), total - held) for node, total, held in logs)
+    return LogReader(name, behind, lost, max(0.0, time.time() - job.get("at", 0) / 1000))
 
 
 def _weight(name: str, node: bytes) -> bytes:

@@ -538,6 +538,18 @@ CALLS: Mapping[str, Call] = {
     "tidy_logs": Call(
         "Deletes and trims the logs of nodes that have left.", {}, Outcomes(DONE), of_node=False, flags=(FREES,)
     ),
+    "log_readers": Call(
+        "The logs with entries, and the readers of logs: `flockmq lake`, `flockmq connect`, Spark. `record`: JSON.",
+        {},
+        Fields(
+            {
+                "logs": ListOf(Fields({"node": TEXT, "bytes_so_far": NUMBER, "bytes": NUMBER})),
+                "readers": ListOf(Fields({"reader": TEXT, "record": TEXT})),
+            }
+        ),
+        of_node=False,
+        flags=(READS,),
+    ),
     "result": Call(
         "Sets a result of an analytics job, or removes it: the payload is empty. All nodes publish it.",
         {"topic": TEXT, "payload": TEXT},

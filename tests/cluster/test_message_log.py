@@ -19,6 +19,7 @@ from tests.harness.shared_subscriber import Worker
 from tests.harness.shared_subscriber import publish as publish_work
 from tests.harness.socket_client import SocketClient
 from tests.model.log_block import HEADER, decode
+from tests.web.http_client import HttpClient
 
 EVERYTHING = {"analytics.topics": "#"}
 
@@ -356,6 +357,20 @@ def test_status_tells_of_logs_and_jobs(start_cluster: StartCluster, capsys: pyte
     assert main(["cluster", "status", "--redis", cluster.url()]) == 0
     text = capsys.readouterr().out
     assert "log of messages" in text and "fleet" in text and "2.0 KiB" in text
+
+
+def test_the_api_lists_readers(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(EVERYTHING | {"http.listen": "127.0.0.1:0"}, nodes="ab")
+    publish_1(SocketClient(cluster["a"].port, "c"), "t", bytes(1000), 1)
+    publish_1(SocketClient(cluster["b"].port, "c"), "t", bytes(1000), 1)
+    (node, last, block), (_, _, other) = entries(cluster)
+    job = {"positions": {node: last}, "at": int(time.time() * 1000) - 5000, "lost": {node: 7}}
+    redis = cluster.redis.client()
+    redis.hset("mq:analytics:jobs", mapping={"connect:fleet": json.dumps(job), "unreadable": "?"})
+    (fleet, unreadable) = HttpClient(cluster["b"]).get("/log/readers")["items"]
+    assert fleet["name"] == "connect:fleet" and fleet["behind"] == len(other) and fleet["lost"] == 7
+    assert 5 <= fleet["seconds"] < 60
+    assert unreadable["name"] == "unreadable" and unreadable["behind"] == len(block) + len(other)
 
 
 def test_redis_that_has_lost_the_end_of_a_log_costs_nobody_a_connection(start_cluster: StartCluster) -> None:

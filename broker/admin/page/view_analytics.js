@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { empty, fault, h, head, put } from "./dom.js";
-import { table } from "./list.js";
+import { List, table } from "./list.js";
 import { bytes, count, rate, seconds, span } from "./format.js";
 
 const EVERY = 5000;
@@ -20,7 +20,12 @@ const ranking = (name, what, top) => table(name, [
 
 export function show(host) {
   const place = h("div", { "aria-busy": "true" }, empty("Loading…"));
-  put(host, head("Analytics", "The last windows of the Spark job."), place);
+  const readers = new List("Readers of the log", "/log/readers", [
+    ["Name", (reader) => reader.name], ["Behind", (reader) => bytes(reader.behind), "number"], ["Lost", (reader) => bytes(reader.lost), "number"],
+    ["Heard of", (reader) => `${span(reader.seconds)} ago`, "number"],
+  ], { nothing: "No program has registered: see `flockmq lake`, `flockmq connect`, `flockmq analytics run`." });
+  put(host, head("Analytics", "The last windows of the Spark job, and the programs that read the log of messages."), place,
+    section("Readers of the log", "The log is kept until they have read it, as far as its bounds allow.", readers.element));
   const look = async () => {
     try {
       const answer = await get("/retained/messages", { filter: `${ROOT}#`, limit: 1000 });
@@ -29,6 +34,7 @@ export function show(host) {
       put(place, fault(error));
     }
     place.setAttribute("aria-busy", "false");
+    readers.ask();
   };
   look();
   const timer = setInterval(look, EVERY);

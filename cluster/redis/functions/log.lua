@@ -85,6 +85,25 @@ register('tidy_logs', {'allow-oom'}, function(prefix)
   return {'ok'}
 end)
 
+-- The logs with entries, as {node, bytes ever, bytes held}, and the readers with their records.
+register('log_readers', {'no-writes'}, function(prefix)
+  local logs, readers = {}, {}
+  for _, node in ipairs(redis.call('HKEYS', prefix .. 'analytics:logs')) do
+    local key = prefix .. 'analytics:log:' .. node
+    local oldest = redis.call('XRANGE', key, '-', '+', 'COUNT', 1)[1]
+    local newest = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
+    if oldest then
+      local total = tonumber(newest[1]:match('%d+$'))
+      logs[#logs + 1] = {node, total, total - tonumber(oldest[1]:match('%d+$')) + #oldest[2][2]}
+    end
+  end
+  local known = redis.call('HGETALL', prefix .. 'analytics:jobs')
+  for i = 1, #known, 2 do
+    readers[#readers + 1] = {known[i], known[i + 1]}
+  end
+  return {logs, readers}
+end)
+
 register('result', {}, function(prefix, topic, payload)
   if payload == '' then
     redis.call('HDEL', prefix .. 'analytics:results', topic)
