@@ -11,10 +11,8 @@ from ...broker.errors import ConfigError, nearest
 from ..analytics.durations import microseconds
 from ..analytics.topic_filter import check_topic_filter
 from ..redis.clients import PREFIX, RedisAddress
+from ..tables.place import DELTA, FORMATS, ICEBERG, PARTITIONS
 
-DELTA, ICEBERG = "delta", "iceberg"
-FORMATS = (DELTA, ICEBERG)
-PARTITIONS = ("day", "hour", "none")
 MIB = 1 << 20
 
 

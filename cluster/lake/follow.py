@@ -13,26 +13,24 @@ from ..analytics.errors import RedisAway
 from ..analytics.log.planning import Range
 from ..analytics.options import SourceOptions
 from ..analytics.stream_driver import StreamDriver, read_range
-from .config import DELTA, LakeConfig, TableConfig
-from .table import Overtaken, Progress, Table, TableError, schema_of
+from ..tables.formats import open_table
+from ..tables.place import Place
+from ..tables.table import Overtaken, Table, TableError
+from .config import LakeConfig, TableConfig
+from .progress import Progress, schema_of
 
 IDLE_SECONDS = 60.0  # after which a position without rows is committed: the log may be trimmed up to it then
 TIDY_SECONDS = 3600.0
 RETRY_SECONDS = 5.0
+WRITER = "flockmq-lake"  # names the commits in the tables
 FAILED = -1  # in place of the bytes of a batch
 
 log = logs.get("flockmq.lake")
 
 
-def open_table(config: TableConfig, schema: pa.Schema) -> Table:
-    """The table of a configuration. Its library is imported here: each needs one only."""
-    if config.format == DELTA:
-        from .delta import Delta
-
-        return Delta(config, schema)
-    from .iceberg import Iceberg
-
-    return Iceberg(config, schema)
+def table_of(config: TableConfig) -> Table:
+    """The table of a configuration. Raises TableError: its library is not installed."""
+    return open_table(config.format, Place(config.table, WRITER, partition=config.partition, options=config.options))
 
 
 class Follower:
@@ -51,7 +49,7 @@ class Follower:
         self.name = config.name
         types = {} if config.schema is None else _columns_of(config.schema)
         self._schema = schema_of(types)
-        self._table = open_table(config, self._schema)
+        self._table = table_of(config)
         filters = () if config.filters == ("#",) else config.filters
         self._options = SourceOptions(lake.redis, topic_filters=filters, job=f"lake:{config.name}", columns=types)
         self._budget = lake.batch_bytes
@@ -74,7 +72,7 @@ class Follower:
             DataLoss: messages are gone from the log.
         """
         if self._progress is None:
-            self._progress = self._read = self._table.progress()
+            self._progress = self._read = Progress.of(self._table)
         start = self._read.offsets if self._read.offsets is not None else self._driver.initial()
         end = self._driver.latest(start, self._budget)
         if end == start and self._progress.offsets is not None:
@@ -103,7 +101,7 @@ class Follower:
         progress = self._read
         assert progress.offsets is not None
         try:
-            self._table.append(rows, progress)
+            self._table.append(rows, progress.number, progress.note())
         except Overtaken as reason:
             log.warning("another process writes to the table; this one goes on from its position", reason=reason)
             self._progress = None

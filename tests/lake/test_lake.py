@@ -25,7 +25,8 @@ from pyiceberg.catalog import load_catalog
 from flockmq.broker.cli import main
 from flockmq.cluster.lake import follow
 from flockmq.cluster.lake.config import load
-from flockmq.cluster.lake.table import Overtaken, TableError
+from flockmq.cluster.lake.progress import Progress, schema_of
+from flockmq.cluster.tables.table import Overtaken, TableError
 from tests.analytics.log_writer import LogWriter
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import new_seed
@@ -202,14 +203,14 @@ def test_a_commit_upon_an_old_position_is_refused(
     path = config_of(tmp_path, redis_server, kind)
     once(path)
     config = load(path)
-    schema = follow.schema_of({})
-    one, two = (follow.open_table(config.tables[0], schema) for _ in range(2))
-    before, same = one.progress(), two.progress()
+    nothing = schema_of({}).empty_table()
+    one, two = (follow.table_of(config.tables[0]) for _ in range(2))
+    before, same = Progress.of(one), Progress.of(two)
     assert before == same and before.number == 1
-    one.append(schema.empty_table(), before._replace(number=2))
+    one.append(nothing, 2, before.note())
     with pytest.raises(Overtaken):
-        two.append(schema.empty_table(), before._replace(number=2))
-    assert two.progress() == one.progress() == before._replace(number=2)
+        two.append(nothing, 2, before.note())
+    assert Progress.of(two) == Progress.of(one) == before._replace(number=2)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -272,11 +273,11 @@ def test_tidying_keeps_rows_and_position(
         rows += log.fill(2)
         once(path)
     config = load(path)
-    table = follow.open_table(config.tables[0], follow.schema_of({}))
-    before = table.progress()
+    table = follow.table_of(config.tables[0])
+    before = Progress.of(table)
     done = table.tidy()
     assert (kind == "delta") == done.startswith("5 files became 1")
-    assert table.progress() == before
+    assert Progress.of(table) == before
     rows += log.fill(2)
     once(path)
     assert messages_of(tmp_path, kind) == wanted(rows)
