@@ -6,6 +6,8 @@ place. At start the job finishes a merge (compaction.py), and removes files of v
 batches of those are repeated from the same messages, because Spark's checkpoint has their offsets. So after a restart
 of the job, plain readers of the Parquet files (pandas, DuckDB) find each row exactly once.
 
+Tables of Delta and Iceberg get the files after the commit (lake_tables.py).
+
     <checkpoint>/spark/           Spark's: offsets
     <checkpoint>/job.json         the job's id, and the options that are fixed
     <checkpoint>/commits/         the last two
