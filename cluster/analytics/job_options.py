@@ -10,6 +10,7 @@ from typing import Any
 from ...broker.commands.parser import Parser
 from ...broker.config.redis_url import RedisUrl, masked
 from ...broker.errors import UsageError
+from ..tables.place import FORMATS
 from . import durations
 from .log.properties import parse_columns
 from .options import parse_size
@@ -17,6 +18,7 @@ from .tables import RESULTS
 from .topic_filter import check_topic_filter
 
 PREFIX = "mq:"
+PARQUET = "parquet"
 GROUPS = {"top": ("top_clients", "top_topics")}
 PATH = re.compile(r"\$(\.[^.\[\]*'\"]+|\[\d+\])+")
 EXAMPLES = """\
@@ -35,6 +37,8 @@ class Options:
     prefix: str = PREFIX
     checkpoint: str = ""
     master: str = ""
+    format: str = PARQUET  # or a format of tables
+    table_options: dict[str, str] = field(default_factory=dict)
     archive: bool = False
     results: frozenset[str] = frozenset(RESULTS)
     depth: int = 1  # levels of a topic name that make its prefix
@@ -95,6 +99,13 @@ def _number(text: str) -> int:
     return int(text)
 
 
+def _table_option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ValueError(f"{text!r} is not KEY=VALUE")
+    return name, value
+
+
 def _factor(text: str) -> float:
     value = float(text)
     if not 1 <= value < 1e6:
@@ -145,7 +156,21 @@ def add_options(parser: Parser) -> None:
 def _add_places(group: _ArgumentGroup) -> None:
     group.add_argument("--redis", metavar="URL", type=_checked(_url), required=True, help="the cluster's Redis")
     group.add_argument("--prefix", default=PREFIX, help=f"of its keys [{PREFIX}]")
-    group.add_argument("--output", metavar="DIR", required=True, help="directory for Parquet files, any URI of Spark")
+    group.add_argument("--output", metavar="DIR", required=True, help="directory for the tables, any URI of Spark")
+    group.add_argument(
+        "--format",
+        choices=(PARQUET, *FORMATS),
+        default=PARQUET,
+        help="of the tables: parquet, delta, iceberg [parquet]",
+    )
+    group.add_argument(
+        "--table-option",
+        type=_checked(_table_option),
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="Delta: storage option; Iceberg: property of the catalog, and namespace=NAME; may be repeated",
+    )
     group.add_argument("--checkpoint", metavar="DIR", default="", help="the job's progress and state [DIR/_checkpoint]")
     group.add_argument("--archive", action="store_true", help="every message too, in DIR/messages")
     group.add_argument(
@@ -278,10 +303,13 @@ def parse(parser: Parser, arguments: list[str]) -> Options:
         UsageError: it is invalid.
     """
     args = parser.parse(arguments)
-    names = Options.__dataclass_fields__.keys() - {"fields", "source"}
+    names = Options.__dataclass_fields__.keys() - {"fields", "source", "table_options"}
     given = {name: value for name, value in vars(args).items() if name in names}
     given["output"] = given["output"].rstrip("/") or "/"
-    options = Options(**given, fields=tuple(args.field), source=_source(args))
+    tables = dict(args.table_option)
+    options = Options(**given, fields=tuple(args.field), source=_source(args), table_options=tables)
+    if tables and options.format == PARQUET:
+        raise UsageError("--table-option is for tables of Delta or Iceberg", "--format names the format")
     if not options.results and not options.archive:
         raise UsageError("there is nothing to do with --results none", "--archive writes the messages")
     if args.properties and not options.archive:

@@ -38,6 +38,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from pyspark.sql.utils import is_remote
 
 from .errors import OptionError
 from .log.connection import Connection
@@ -74,8 +75,11 @@ def _hide_passwords(spark: SparkSession) -> None:
 def _show_package(spark: SparkSession) -> None:
     """Pass the path of the package to the driver's planning processes, if this module is from a package.
 
-    Spark 4.3 starts the process of a stream with a path that lacks the files of `--py-files`.
+    Spark 4.3 starts the process of a stream with a path that lacks the files of `--py-files`. Through Spark Connect
+    only the environment of the server can add to that path.
     """
+    if is_remote():
+        return
     package = next((entry for entry in sys.path if entry.endswith(".zip") and __file__.startswith(entry)), None)
     if package is None:
         return

@@ -6,6 +6,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from ...broker.errors import FlockError
 from .compute.rows import NUMBER_MAX, number
 from .output.files import Files
+from .output.stored import stored
 from .tables import TABLES
 
 
@@ -19,21 +20,29 @@ def views(spark: SparkSession, directory: str) -> None:
     directory = directory.rstrip("/")
     if not files.exists(directory):
         raise FlockError(f"there is no directory {directory}", "name the directory of `flockmq analytics run --output`")
-    paths = {name: files.glob(f"{directory}/{name}/date=*/hour=*/*.parquet") for name in TABLES}
-    found = {name: max(some, key=lambda path: path.rpartition("/")[2]) for name, some in paths.items() if some}
+    found = {name: rows for name in TABLES if (rows := rows_of(spark, files, directory, name)) is not None}
     if not found and not files.exists(f"{directory}/_checkpoint"):
         raise FlockError(f"{directory} has nothing that `flockmq analytics run` wrote", "it has rates/, clients/, ...")
     for name in TABLES:
-        view(rows(spark, directory, name, found[name]) if name in found else nothing(spark, name), name)
+        view(found.get(name, nothing(spark, name)), name)
 
 
-def rows(spark: SparkSession, directory: str, name: str, newest: str) -> DataFrame:
-    """A table's rows; messages also have the columns of properties that the newest file has."""
+def rows_of(spark: SparkSession, files: Files, directory: str, name: str) -> DataFrame | None:
+    """A table's rows; messages also have the columns of properties that the table, or its newest file, has. None: the
+    table has no rows."""
+    place = f"{directory}/{name}"
+    found = stored(directory, name, files.exists)
+    paths = files.glob(f"{place}/date=*/hour=*/*.parquet") if found is None else found.files
+    if not paths:
+        return None
     columns = f"{TABLES[name]}, date date, hour int"
     if name == "messages":
+        newest = max(paths, key=lambda path: path.rpartition("/")[2])
+        there = spark.read.parquet(newest).columns if found is None else found.columns
         known = {column.split()[0] for column in columns.split(", ")}
-        columns += "".join(f", {more} string" for more in spark.read.parquet(newest).columns if more not in known)
-    return spark.read.schema(columns).parquet(f"{directory}/{name}")
+        columns += "".join(f", {more} string" for more in there if more not in known)
+    reader = spark.read.schema(columns).option("basePath", place)
+    return reader.parquet(*([place] if found is None else paths))
 
 
 def nothing(spark: SparkSession, name: str) -> DataFrame:

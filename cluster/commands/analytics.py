@@ -6,7 +6,7 @@ from ...broker.commands.parser import Parser
 from ...broker.errors import UsageError
 
 COMMANDS = {
-    "run": "the Spark job: live statistics of all messages, as Parquet files and on $SYS/analytics/#",
+    "run": "the Spark job: live statistics of all messages, as tables of files and on $SYS/analytics/#",
     "sql": "run a query over the job's output",
     "report": "one HTML page with plots of the job's output",
     "package": "a zip file for `spark-submit --py-files`",

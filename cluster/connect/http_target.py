@@ -6,7 +6,8 @@ import urllib3
 from urllib3.util import Retry, Timeout
 
 from ...broker.errors import ConfigError
-from ..follow.target import TargetError, told
+from ..follow.target import TargetError
+from ..tables.table import told
 from .connector import Refused
 
 ATTEMPTS = 5  # of a request, before the whole batch waits

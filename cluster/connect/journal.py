@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..analytics.log.connection import Connection
-from ..follow.target import Overtaken, Progress
+from ..follow.target import Progress
 from ..redis.clients import RedisAddress
+from ..tables.table import Overtaken
 
 PATIENCE = 60.0  # seconds of retries while Redis is away
 

@@ -12,7 +12,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from ..follow.settings import Section
-from ..follow.target import Overtaken, Progress, TargetError
+from ..follow.target import Progress, TargetError
+from ..tables.table import Overtaken
 from .connector import Connector, Outlet
 from .query import json_lines
 

@@ -8,7 +8,8 @@ from ..analytics.sink.packets import Encoder, Packet
 from ..analytics.sink.publisher import Publisher
 from ..analytics.sink.staging import Transaction, commit_parts, stage
 from ..follow.settings import Section
-from ..follow.target import TargetError, told
+from ..follow.target import TargetError
+from ..tables.table import told
 from .connector import JournaledConnector, Outlet, Refused, need
 
 COLUMNS = ("topic", "payload", "qos", "retain", "expiry", "content_type", "response_topic", "correlation_data")

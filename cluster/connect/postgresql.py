@@ -10,7 +10,8 @@ import pyarrow.csv as pc
 from psycopg import sql
 
 from ..follow.settings import Section
-from ..follow.target import Overtaken, Progress, TargetError, told
+from ..follow.target import Progress, TargetError
+from ..tables.table import Overtaken, told
 from .connector import Connector, Outlet, Refused, need
 from .query import json_column
 

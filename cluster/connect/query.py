@@ -6,7 +6,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..follow.target import TargetError, told
+from ..follow.target import TargetError
+from ..tables.table import told
 
 Refuse = Callable[[pa.Table, str], None]  # rows, and the reason
 # Errors of values; all others are of the statement, or of the machine.

@@ -11,8 +11,9 @@ from ..analytics.errors import RedisAway
 from ..analytics.log.planning import Range
 from ..analytics.options import SourceOptions
 from ..analytics.stream_driver import StreamDriver, read_range
+from ..tables.table import Overtaken
 from .settings import LogSettings
-from .target import Overtaken, Progress, Target, TargetError
+from .target import Progress, Target, TargetError
 
 IDLE_SECONDS = 60.0  # after which a position without rows is written: the log may be trimmed up to it then
 TIDY_SECONDS = 3600.0

@@ -14,10 +14,6 @@ class TargetError(FlockError):
     """The target can't be read or written now."""
 
 
-class Overtaken(FlockError):
-    """Another process has written to the target in between: nothing of this batch is there."""
-
-
 class Progress(NamedTuple):
     """How far a target has come.
 
@@ -65,9 +61,3 @@ class Target(ABC):
 
     def close(self) -> None:  # noqa: B027, most have none
         """Close connections."""
-
-
-def told(error: BaseException) -> str:
-    """The first line of an error of a library."""
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:300]

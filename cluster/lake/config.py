@@ -6,11 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ..follow.settings import LogSettings, Section, log_settings, open_file, unique_names
+from ..tables.place import DELTA, FORMATS, ICEBERG, PARTITIONS
 
-DELTA, ICEBERG = "delta", "iceberg"
-FORMATS = (DELTA, ICEBERG)
-PARTITIONS = ("day", "hour", "none")
-POSITION = "flockmq.position"  # in the commits of a table: the text of a Progress
 EVERY, BATCH_MIB = 10.0, 64
 
 

@@ -26,7 +26,9 @@ from tests.harness.socket_client import SocketClient
 
 PAGE = Path("deploy/docs/analytics.md").read_text(encoding="utf-8")
 STATEMENTS = re.findall(r"```sql\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.S)
-PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+PROGRAMS = [
+    one for one in re.findall(r"```python\n(.*?)```", PAGE, re.S) if ".remote(" not in one
+]  # test_connect has it
 COMMANDS = [
     line.partition("  #")[0].strip()
     for block in re.findall(r"```sh\n(.*?)```", PAGE, re.S)

@@ -75,6 +75,7 @@ LAYERS: dict[str, list[str]] = {
         "build",
         "migration",
         "backup",
+        "tables",
         "analytics",
         "replay",
         "follow",

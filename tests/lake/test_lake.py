@@ -24,9 +24,10 @@ from pyiceberg.catalog import load_catalog
 
 from flockmq.broker.cli import main
 from flockmq.cluster.follow.follower import follow, schema_of
-from flockmq.cluster.follow.target import Overtaken, TargetError
+from flockmq.cluster.follow.target import TargetError
 from flockmq.cluster.lake.config import load
-from flockmq.cluster.lake.tables import followers_of, open_table
+from flockmq.cluster.lake.tables import LakeTable, followers_of
+from flockmq.cluster.tables.table import Overtaken
 from tests.analytics.log_writer import LogWriter
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import new_seed
@@ -204,7 +205,7 @@ def test_a_commit_upon_an_old_position_is_refused(
     once(path)
     config = load(path)
     schema = schema_of({})
-    one, two = (open_table(config.tables[0], schema) for _ in range(2))
+    one, two = (LakeTable(config.tables[0]) for _ in range(2))
     before, same = one.progress(), two.progress()
     assert before == same and before.number == 1
     one.append(schema.empty_table(), before._replace(number=2))
@@ -274,7 +275,7 @@ def test_tidying_keeps_rows_and_position(
         rows += log.fill(2)
         once(path)
     config = load(path)
-    table = open_table(config.tables[0], schema_of({}))
+    table = LakeTable(config.tables[0])
     before = table.progress()
     done = table.tidy()
     assert (kind == "delta") == done.startswith("5 files became 1")

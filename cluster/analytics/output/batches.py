@@ -11,12 +11,13 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame, SparkSession
 
 from ..compute import silence
-from ..job_options import Options
+from ..job_options import PARQUET, Options
 from ..tables import TABLES
 from .checkpoint_lock import CheckpointLock
 from .commits import Commits
 from .compaction import Compaction
 from .files import Files
+from .lake_tables import LakeTables
 from .live import Live
 from .sinks import Sink
 from .version import Report, Version
@@ -66,7 +67,13 @@ class Batches:
         self.commits = Commits(files, options) if lock is None else Commits(files, options, lock.acquire)
         output = Files(spark, options.output)
         self._sink = Sink(output, options.output, self.commits.id)
-        self._compaction = Compaction(spark, output, options.output, self.commits) if options.compact else None
+        self._tables: LakeTables | None = None
+        self._compaction: Compaction | LakeTables | None = None
+        if options.format != PARQUET:
+            self._compaction = self._tables = LakeTables(options, self.commits.id)
+            self._tables.follow(self.commits.last)
+        elif options.compact:
+            self._compaction = Compaction(spark, output, options.output, self.commits)
 
     def __call__(self, messages: DataFrame, batch: int) -> None:
         """Process batch number `batch`, unless it is done already."""
@@ -126,8 +133,10 @@ class Batches:
             return True
 
     def merge_all(self) -> None:
-        """Merge the small files of all hours that are over."""
+        """Merge the small files of all hours that are over; of Delta and Iceberg: tidy all tables."""
         with self._lock:
+            if self._tables is not None:
+                self._tables.hurry()
             while not self._stopping and self._merge():
                 pass
 
@@ -154,3 +163,5 @@ class Batches:
                 self._live.show(name, rows.collect())
             self._live.flush()  # before the commit: a repeated batch publishes its results again
         self.commits.commit(version.commit())
+        if self._tables is not None:
+            self._tables.follow(self.commits.last)

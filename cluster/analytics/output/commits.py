@@ -6,6 +6,8 @@ place. At start the job finishes a merge (compaction.py), and removes files of v
 batches of those are repeated from the same messages, because Spark's checkpoint has their offsets. So after a restart
 of the job, plain readers of the Parquet files (pandas, DuckDB) find each row exactly once.
 
+Tables of Delta and Iceberg get the files after the commit (lake_tables.py).
+
     <checkpoint>/spark/           Spark's: offsets
     <checkpoint>/job.json         the job's id, and the options that are fixed
     <checkpoint>/commits/         the last two
@@ -39,6 +41,7 @@ class Commit:
     messages: int = 0  # so far
     late: int = 0  # messages whose window had been written before
     merged: dict[str, list[str]] = field(default_factory=dict)  # hour of a table -> files that this version replaces
+    added: dict[str, list[str]] = field(default_factory=dict)  # table of Delta or Iceberg -> files that it gets
 
 
 class Commits:
@@ -67,7 +70,8 @@ class Commits:
     def _identify(self) -> str:
         """The job's id, new with a new checkpoint."""
         path = f"{self.directory}/job.json"
-        fixed = {"layout": LAYOUT, "prefix": self._options.prefix, "window": self._options.window}
+        options = self._options
+        fixed = {"layout": LAYOUT, "prefix": options.prefix, "window": options.window, "format": options.format}
         if self._files.exists(path):
             job = json.loads(self._files.read(path))
             for name, value in fixed.items():
@@ -140,9 +144,7 @@ class Commits:
         }
         before = self.last
         self.last = replace(commit, parts=parts)
-        content = asdict(self.last)
-        if not self.last.merged:
-            del content["merged"]  # a job of an earlier release reads the others
+        content = {name: value for name, value in asdict(self.last).items() if value or name not in ("merged", "added")}
         self._files.write(f"{self.directory}/commits/{commit.version:010}.json", json.dumps(content))
         for path in self._files.glob(f"{self.directory}/commits/*.json")[:-KEPT]:
             self._files.delete(path)

@@ -9,6 +9,11 @@ from .files import Files
 LARGE = ("messages", "clients", "numbers")  # one file per task; of other tables one per hour
 
 
+def below(path: str) -> str:
+    """The path of a file below the directory of its table."""
+    return "/".join(path.split("/")[-3:])
+
+
 class Sink:
     """Writes files below a directory, for the job with this id."""
 

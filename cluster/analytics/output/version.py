@@ -15,10 +15,10 @@ from ..compute.cube import CUBE, cube
 from ..compute.rates import rates
 from ..compute.rows import numbers, slim, stamped
 from ..compute.top import top
-from ..job_options import Options
+from ..job_options import PARQUET, Options
 from ..tables import TABLES
 from .commits import Commit, Commits
-from .sinks import Sink
+from .sinks import Sink, below
 
 PARTS = {"cube": CUBE, "lags": lag.LAGS, "numbers": values.VALUES}
 STATES = {"devices": silence.DEVICES, "histories": outliers.HISTORIES}
@@ -85,6 +85,7 @@ class Version:
 
     def commit(self) -> Commit:
         """The commit of this version."""
+        written = self.written.items()
         return Commit(
             version=self.number,
             batch=self._batch,
@@ -93,6 +94,7 @@ class Version:
             parts=self._parts,
             messages=self._messages,
             late=self._late,
+            added={} if self._options.format == PARQUET else {name: [*map(below, some)] for name, some in written},
         )
 
     # ---- a batch ----

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from ....broker.errors import FlockError
+from ..output.stored import local_path, stored
 from ..tables import TABLES, WINDOWED, time_of
 from ..times import SECOND, format_time
 
@@ -61,8 +62,13 @@ class Results:
         path = os.path.join(self.directory, name)
         if not os.path.isdir(path):
             return None
+        table = stored(self.directory, name, os.path.exists)
+        paths = path if table is None else [local_path(file) for file in table.files]
+        if not paths:
+            return None
+        hive = ds.partitioning(PARTITIONS, flavor="hive")
         try:
-            found = ds.dataset(path, format="parquet", partitioning=ds.partitioning(PARTITIONS, flavor="hive"))
+            found = ds.dataset(paths, format="parquet", partitioning=hive)
         except (OSError, pa.ArrowException) as error:
             raise FlockError(f"can't read {path}: {_line(error)}") from error
         return found if found.files else None

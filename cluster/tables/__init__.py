@@ -1,0 +1,1 @@
+"""Tables of Delta and Iceberg, to which a writer commits rows exactly once."""
