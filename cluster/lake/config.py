@@ -8,6 +8,7 @@ from typing import Any
 
 from ...broker.config.redis_url import masked
 from ...broker.errors import ConfigError, nearest
+from ...broker.schemas.open import SPARKPLUG
 from ..analytics.durations import microseconds
 from ..analytics.topic_filter import check_topic_filter
 from ..redis.clients import PREFIX, RedisAddress
@@ -28,7 +29,7 @@ class TableConfig:
         format: DELTA or ICEBERG.
         filters: topic filters.
         partition: of PARTITIONS, of the time at which the broker accepted a message.
-        schema: JSON Schema of the payloads; None: the payload is a binary column.
+        schema: of the payloads, as `open_schema` takes it; None: the payload is a binary column.
         options: of Delta: storage options, as for S3; of Iceberg: properties of the catalog.
     """
 
@@ -37,7 +38,7 @@ class TableConfig:
     format: str = DELTA
     filters: tuple[str, ...] = ("#",)
     partition: str = "day"
-    schema: Path | None = None
+    schema: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -122,7 +123,7 @@ def _table(path: Path, number: int, given: Any) -> TableConfig:
         format=kind,
         filters=tuple(_value(path, f"{where}: filter", each, check_topic_filter) for each in listed),
         partition=partition,
-        schema=None if schema is None else path.parent / str(schema),
+        schema=None if schema is None else schema if schema == SPARKPLUG else str(path.parent / str(schema)),
         options=options,
     )
 

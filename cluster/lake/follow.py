@@ -2,16 +2,16 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 
 from ...broker import logs
 from ...broker.errors import ConfigError
-from ..analytics.columns import read_schema
+from ..analytics.columns import Columns
 from ..analytics.errors import RedisAway
 from ..analytics.log.planning import Range
 from ..analytics.options import SourceOptions
+from ..analytics.read_columns import read_columns
 from ..analytics.stream_driver import StreamDriver, read_range
 from .config import DELTA, LakeConfig, TableConfig
 from .table import Overtaken, Progress, Table, TableError, schema_of
@@ -49,11 +49,11 @@ class Follower:
 
     def __init__(self, lake: LakeConfig, config: TableConfig) -> None:
         self.name = config.name
-        types = {} if config.schema is None else _columns_of(config.schema)
-        self._schema = schema_of(types)
+        columns = None if config.schema is None else _columns_of(config.schema)
+        self._schema = schema_of({} if columns is None else columns.types)
         self._table = open_table(config, self._schema)
         filters = () if config.filters == ("#",) else config.filters
-        self._options = SourceOptions(lake.redis, topic_filters=filters, job=f"lake:{config.name}", columns=types)
+        self._options = SourceOptions(lake.redis, topic_filters=filters, job=f"lake:{config.name}", columns=columns)
         self._budget = lake.batch_bytes
         self._driver = StreamDriver(self._options)
         self._progress: Progress | None = None  # of the table; None: to be read
@@ -94,7 +94,7 @@ class Follower:
     def _batches(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         for wanted in ranges:
             for batch in read_range(self._options, wanted):
-                if self._options.columns:
+                if self._options.columns is not None:
                     unparsed = batch.column("unparsed")
                     self.unparsed += len(unparsed) - unparsed.null_count
                 yield from pa.Table.from_batches([batch]).select(self._schema.names).cast(self._schema).to_batches()
@@ -126,10 +126,10 @@ class Follower:
                 log.info("table tidied", table=self.name, done=done)
 
 
-def _columns_of(path: Path) -> dict[str, pa.DataType]:
-    """The columns of payloads that a file describes. Raises ConfigError."""
+def _columns_of(name: str) -> Columns:
+    """The columns of payloads that a schema describes. Raises ConfigError."""
     try:
-        return read_schema(path)
+        return read_columns(name)
     except ValueError as error:
         raise ConfigError(str(error)) from None
 
