@@ -225,7 +225,7 @@ class _Types:
     """
 
     def __init__(self, parsed: Any) -> None:
-        self._named = parsed.get("__named_schemas__", {}) if isinstance(parsed, dict) else {}
+        self._named = parsed.get("__named_schemas", {}) if isinstance(parsed, dict) else {}
 
     def of(self, schema: Any, above: tuple[str, ...]) -> tuple[Type, Read]:
         """The type of a schema, and its function; `above`: names of the records that it is in."""

@@ -65,10 +65,7 @@ class ProtobufSchema(RowSchema):
         self.parse(payload)
 
     def row(self, payload: bytes) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = self._made[1](self.parse(payload), Room())
-        except UnicodeDecodeError:
-            raise Misfit("a string is not UTF-8") from None
+        found: dict[str, Any] = self._made[1](self.parse(payload), Room())
         return found
 
     def parse(self, payload: bytes) -> Any:
@@ -126,6 +123,12 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _as_is(value: Any, _: Room) -> Any:
+    return value
+
+
+def _text(value: str | bytes, _: Room) -> str:
+    if isinstance(value, bytes):  # the library has bytes for a text of proto2 that is not UTF-8
+        raise Misfit("a string is not UTF-8")
     return value
 
 
@@ -246,4 +249,4 @@ def _value(field: Any, above: tuple[str, ...]) -> tuple[Type, Read]:
     if field.type == ENUM:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return Scalar.STRING, lambda value, room: names.get(value) or str(value)
-    return SCALARS[field.type], _as_is
+    return SCALARS[field.type], _text if SCALARS[field.type] is Scalar.STRING else _as_is

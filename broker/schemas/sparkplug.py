@@ -93,23 +93,20 @@ class SparkplugSchema(RowSchema):
     def row(self, payload: bytes) -> dict[str, Any]:
         message = self._schema.parse(payload)
         room = Room()
-        try:
-            return {
-                "timestamp": _time(message),
-                "seq": _number(message, "seq"),
-                "uuid": _get(message, "uuid"),
-                "body": _get(message, "body"),
-                "metrics": [_metric(each, room) for each in message.metrics],
-            }
-        except UnicodeDecodeError:
-            raise Misfit("a string is not UTF-8") from None
+        return {
+            "timestamp": _time(message),
+            "seq": _number(message, "seq"),
+            "uuid": _text(message, "uuid"),
+            "body": _get(message, "body"),
+            "metrics": [_metric(each, room) for each in message.metrics],
+        }
 
 
 def _metric(metric: Any, room: Room) -> dict[str, Any]:
     room.take(len(METRICS.fields))
     data_type = _get(metric, "datatype")
     return {
-        "name": _get(metric, "name"),
+        "name": _text(metric, "name"),
         "alias": _number(metric, "alias"),
         "timestamp": _time(metric),
         "datatype": _data_type(data_type),
@@ -124,7 +121,7 @@ def _value(metric: Any, data_type: int | None) -> dict[str, Any]:
     field = metric.WhichOneof("value")
     if field is None or metric.is_null:
         return NO_VALUE
-    value = getattr(metric, field)
+    value = _text(metric, field) if field == "string_value" else getattr(metric, field)
     bits = SIGNED.get(data_type or 0) if IN_COLUMN[field] == "int" else None
     if bits is not None:  # clients send them sign-extended to 32 bits, or not
         value &= (1 << bits) - 1
@@ -140,6 +137,13 @@ def _data_type(number: int | None) -> str | None:
 
 def _get(message: Any, name: str) -> Any:
     return getattr(message, name) if message.HasField(name) else None
+
+
+def _text(message: Any, name: str) -> str | None:
+    found: str | bytes | None = _get(message, name)
+    if isinstance(found, bytes):  # the library has bytes for a text that is not UTF-8
+        raise Misfit(f"{name} is not UTF-8")
+    return found
 
 
 def _number(message: Any, name: str) -> int | None:
