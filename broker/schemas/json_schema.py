@@ -14,8 +14,7 @@ class JsonSchema(PayloadSchema):
     Args:
         text: of the schema.
 
-    Raises:
-        ValueError: it is no JSON Schema, or refers to one that is not in the file.
+    `prepare` raises ValueError: it is no JSON Schema, or refers to one that is not in the file.
     """
 
     def __init__(self, text: str) -> None:
@@ -26,7 +25,6 @@ class JsonSchema(PayloadSchema):
         return JsonSchema, (self.text,)
 
     def prepare(self) -> None:
-        """Make what `check` needs. Raises ValueError, as `JsonSchema`."""
         jsonschema_rs = library("jsonschema_rs", "jsonschema-rs")
         try:
             self._validator = jsonschema_rs.validator_for(json.loads(self.text), retriever=_refuse_reference)

@@ -14,13 +14,14 @@ AVRO, PROTO = ".avsc", ".proto"
 PROTOBUF = (".desc", ".pb", ".binpb", ".protoset")
 
 
-def open_schema(name: str, folder: Path = Path()) -> PayloadSchema:
+def open_schema(name: str, folder: Path = Path(), *, to_check: bool = False) -> PayloadSchema:
     """The schema of a name.
 
     Args:
         name: `sparkplug`; or a file with JSON Schema, an Avro schema, or a descriptor set of Protobuf. For Protobuf
             `FILE#MESSAGE` names the message.
         folder: of a relative name.
+        to_check: whether payloads will be checked, not made columns of: a fault of the schema is found at once.
 
     Raises:
         ValueError: the file can't be read, or it is no schema; the text begins with its name.
@@ -30,7 +31,10 @@ def open_schema(name: str, folder: Path = Path()) -> PayloadSchema:
     file, _, message = name.rpartition("#") if "#" in name and not (folder / name).is_file() else (name, "", "")
     path = folder / file
     try:
-        return _open(path.suffix, path.read_bytes(), message)
+        schema = _open(path.suffix, path.read_bytes(), message)
+        if to_check:
+            schema.prepare()
+        return schema
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     except ValueError as error:

@@ -31,6 +31,9 @@ class Room:
 class PayloadSchema(ABC):
     """A schema of payloads. It can be pickled: Spark sends it to its executors."""
 
+    def prepare(self) -> None:  # noqa: B027, most kinds need nothing
+        """Make what `check` needs and what the rest does not. Raises ValueError: the schema is wrong."""
+
     @abstractmethod
     def check(self, payload: bytes) -> None:
         """Raises Misfit: the payload does not fit."""

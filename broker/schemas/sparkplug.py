@@ -121,7 +121,7 @@ def _value(metric: Any, data_type: int | None) -> dict[str, Any]:
     field = metric.WhichOneof("value")
     if field is None or metric.is_null:
         return NO_VALUE
-    value = _text(metric, field) if field == "string_value" else getattr(metric, field)
+    value: Any = _text(metric, field) if field == "string_value" else getattr(metric, field)
     bits = SIGNED.get(data_type or 0) if IN_COLUMN[field] == "int" else None
     if bits is not None:  # clients send them sign-extended to 32 bits, or not
         value &= (1 << bits) - 1

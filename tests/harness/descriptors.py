@@ -1,6 +1,15 @@
-"""Descriptor sets of Protobuf, as protoc writes them, from a few lines."""
+"""Descriptor sets of Protobuf, as protoc writes them, from a few lines; and their messages."""
 
-from google.protobuf import descriptor_pb2, struct_pb2, timestamp_pb2, wrappers_pb2
+from typing import Any
+
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+    struct_pb2,
+    timestamp_pb2,
+    wrappers_pb2,
+)
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 IMPORTS = (timestamp_pb2, wrappers_pb2, struct_pb2)
@@ -65,3 +74,11 @@ def _add(message: descriptor_pb2.DescriptorProto, label: str, kind: str, name: s
         field.proto3_optional = True
         field.oneof_index = len(message.oneof_decl)
         message.oneof_decl.add(name=f"_{name}")
+
+
+def message(data: bytes, name: str) -> Any:
+    """A message of a descriptor set, to be filled."""
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
+        pool.Add(file)  # type: ignore[no-untyped-call]
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))()  # type: ignore[no-untyped-call]

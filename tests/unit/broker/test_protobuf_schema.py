@@ -1,17 +1,15 @@
 """Protobuf payloads: their columns, their values, and payloads that don't fit."""
 
 import pickle
-from typing import Any
 
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flockmq.broker.schemas.payload_schema import MAX_VALUES, Misfit
 from flockmq.broker.schemas.protobuf import ProtobufSchema
 from flockmq.broker.schemas.types import UINT64, List, Map, Scalar, Struct
-from tests.harness.descriptors import descriptor_set
+from tests.harness.descriptors import descriptor_set, message
 
 SCALARS = {
     "double": (Scalar.DOUBLE, 1.5),
@@ -30,14 +28,6 @@ SCALARS = {
     "sint32": (Scalar.INT32, -(2**31)),
     "sint64": (Scalar.INT64, -(2**63)),
 }
-
-
-def message(data: bytes, name: str) -> Any:
-    """A message of a descriptor set, to be filled."""
-    pool = descriptor_pool.DescriptorPool()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
-        pool.Add(file)  # type: ignore[no-untyped-call]
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))()  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("kind", SCALARS)

@@ -4,10 +4,10 @@ import pickle
 from typing import Any
 
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from flockmq.broker.schemas.payload_schema import Misfit
 from flockmq.broker.schemas.sparkplug import DATA_TYPES, SparkplugSchema, descriptor_set
+from tests.harness.descriptors import message
 
 
 @pytest.fixture(scope="module")
@@ -19,10 +19,7 @@ def schema() -> SparkplugSchema:
 
 def payload() -> Any:
     """A payload to be filled."""
-    pool = descriptor_pool.DescriptorPool()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(descriptor_set()).file:
-        pool.Add(file)  # type: ignore[no-untyped-call]
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("sparkplug.Payload"))()  # type: ignore[no-untyped-call]
+    return message(descriptor_set(), "sparkplug.Payload")
 
 
 # The data type, the field, the number that was sent, and the number that was meant.
