@@ -74,10 +74,7 @@ def avro() -> PayloadKind:
         "price": price,
         "either": ["null", "long", "string"],
         "counts": {"type": "map", "values": "long"},
-        "places": {
-            "type": "array",
-            "items": {"type": "record", "name": "P", "fields": [{"name": "x", "type": "float"}]},
-        },
+        "places": {"type": "array", "items": place},
     }
     schema = {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in types.items()]}
     columns = {"temp": None, "small": 7, "on": True, "at": TIME, "made": date(2026, 11, 29), "price": Decimal("12.50")}
