@@ -22,7 +22,8 @@ from ..schemas.payload_schema import Misfit, PayloadSchema
 
 MARKED = ("flockmq-schema", "mismatch")  # the user property of a marked message
 MARK_BLOCK = encode_block({"user_property": [MARKED]})
-MAX_TOPICS = 10_000  # whose schemas are remembered
+MAX_TOPICS = 10_000  # whose schemas are remembered ...
+MAX_NAME = 200  # ... if they have so many characters at most
 
 log = logs.get("flockmq.schemas")
 
@@ -157,7 +158,8 @@ class Schemas:
         found = next((each for each in self._bound if matches(each.topic_filter, name)), None)
         if len(self._by_topic) >= MAX_TOPICS:
             self._by_topic.clear()
-        self._by_topic[name] = found
+        if len(name) <= MAX_NAME:
+            self._by_topic[name] = found
         return found
 
 

@@ -11,6 +11,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.properties import Properties
 
 from flockmq._speedups.codec.packets import Connack, Connect, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from flockmq.broker.cli import main
 from flockmq.broker.hooks.api import Client, Hooks, Message
 from tests.conftest import StartBroker
 from tests.harness.broker_process import BrokerProcess
@@ -354,7 +355,6 @@ def test_reload(start_broker: StartBroker, folder: Path) -> None:
         assert publish(client, "t", BAD, 1) == 0
 
 
-@pytest.mark.parametrize("command", ["check-config", "serve"])
 @pytest.mark.parametrize(
     ("table", "words"),
     [
@@ -372,8 +372,15 @@ def test_reload(start_broker: StartBroker, folder: Path) -> None:
         ('filter = "t"\nfile = "FOLDER/a.json"\nfilters = "t"', "filters"),
     ],
 )
-def test_wrong_configurations(tmp_path: Path, command: str, table: str, words: str) -> None:
+def test_wrong_configurations(tmp_path: Path, table: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.json").write_text('{"type": "objekt"}')
     config = tmp_path / "flockmq.toml"
     config.write_text(f"[[schemas]]\n{table}\n".replace("FOLDER", str(tmp_path)))
-    assert words.replace("FOLDER", str(tmp_path)) in flockmq(command, "--config", config, status=2)
+    assert main(["check-config", "--config", str(config)]) == 2
+    assert words.replace("FOLDER", str(tmp_path)) in capsys.readouterr().err
+
+
+def test_a_node_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{")
+    tables = json.dumps([{"filter": "t", "file": str(tmp_path / "a.json")}])
+    assert "a.json: Expecting property name" in flockmq("serve", "--set", f"schemas={tables}", status=2)

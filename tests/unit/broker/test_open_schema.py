@@ -1,6 +1,8 @@
 """The kind of a schema is found by its file; wrong files get an error with their name."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from flockmq.broker.schemas.open import open_schema
 from flockmq.broker.schemas.payload_schema import Misfit
 from flockmq.broker.schemas.protobuf import ProtobufSchema
 from flockmq.broker.schemas.sparkplug import SparkplugSchema
+from tests.harness.broker_process import environment
 from tests.harness.descriptors import descriptor_set
 
 AVRO = json.dumps({"type": "record", "name": "R", "fields": [{"name": "f", "type": "int"}]}).encode()
@@ -81,3 +84,27 @@ def test_no_json_schema(text: str) -> None:
     """A reference to another place is not followed: a node would wait for it."""
     with pytest.raises(ValueError, match="no JSON Schema"):
         JsonSchema(text).prepare()
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "package"),
+    [
+        ("a.avsc", "fastavro", "fastavro"),
+        ("a.desc#site.A", "google.protobuf.descriptor_pb2", "protobuf"),
+        ("sparkplug", "google.protobuf.descriptor_pb2", "protobuf"),
+        ("a.json", "jsonschema_rs", "jsonschema-rs"),
+    ],
+)
+def test_a_library_that_is_not_installed(tmp_path: Path, name: str, module: str, package: str) -> None:
+    """The error names it: an executor of Spark may lack it, and a node without schemas needs none."""
+    for file, data in (("a.avsc", AVRO), ("a.desc", PROTOBUF), ("a.json", JSON)):
+        (tmp_path / file).write_bytes(data)
+    script = f"""if True:
+        import sys
+        sys.modules[{module!r}] = None
+        from pathlib import Path
+        from flockmq.broker.schemas.open import open_schema
+        open_schema({name!r}, Path({str(tmp_path)!r}), to_check=True)
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment())
+    assert f"needs the package {package} on this machine: pip install {package}" in done.stderr
