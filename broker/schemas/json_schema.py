@@ -6,6 +6,7 @@ from typing import Any
 from .payload_schema import Misfit, PayloadSchema, library
 
 MAX_REASON = 200  # characters
+WHITESPACE = " \t\n\r"  # of JSON
 
 
 class JsonSchema(PayloadSchema):
@@ -35,11 +36,14 @@ class JsonSchema(PayloadSchema):
         if self._validator is None:
             self.prepare()
         try:
-            value = DECODER.decode(payload.decode())
+            text = payload.decode().strip(WHITESPACE)
+            value, end = DECODER.raw_decode(text)  # `decode` takes twice the time
         except UnicodeDecodeError:
             raise Misfit("the payload is no JSON: it is not UTF-8") from None
         except (ValueError, RecursionError) as error:
             raise Misfit(f"the payload is no JSON: {error}") from None
+        if end != len(text):
+            raise Misfit(f"the payload is no JSON: more is behind the value, at character {end}")
         try:
             if self._validator.is_valid(value):
                 return

@@ -384,3 +384,23 @@ def test_a_node_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
     tables = json.dumps([{"filter": "t", "file": str(tmp_path / "a.json")}])
     assert "a.json: Expecting property name" in flockmq("serve", "--set", f"schemas={tables}", status=2)
+
+
+@pytest.mark.one_process
+def test_messages_by_links(start_broker: StartBroker, folder: Path) -> None:
+    """A link is a client of both brokers: each checks what it gets."""
+    there = start_broker({"schemas": json.dumps([{"filter": "out/#", "file": str(folder / "reading.json")}])})
+    topics = ["out/# out 1", "in/# in 1"]
+    link = {"far": {"url": f"mqtt://127.0.0.1:{there.port}", "topics": topics, "wanted_only": False}}
+    here = start_broker(rules(folder, {"filter": "in/#", "on_mismatch": "mark"}) | {"links": json.dumps(link)})
+    here.wait_for_log("link is connected")
+    with SocketClient(here.port, "h", level=5) as client, SocketClient(there.port, "t", level=5) as other:
+        client.subscribe(("in/#", 1))
+        other.subscribe(("out/#", 1))
+        for payload in (BAD, GOOD):
+            assert publish(client, "out/1", payload, 1) == 0
+            assert publish(other, "in/1", payload, 1) == 0
+        assert take(other)[:2] == ("out/1", GOOD)
+        found = [take(client) for _ in range(2)]  # a link adds a user property of its own
+        assert [(payload, MARK in properties) for _, payload, properties in found] == [(BAD, True), (GOOD, False)]
+    there.wait_for_log("payload does not fit the schema", topic="out/1")
