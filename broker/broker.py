@@ -22,6 +22,7 @@ from .core.secret import Secret
 from .core.session_follower import Followers
 from .hooks.api import Hooks, Message
 from .hooks.chain import HookChain
+from .hooks.schemas import Schemas
 from .interest.incoming_links import IncomingLinks
 from .interest.interest import Interest
 from .interest.neighbours import Neighbours
@@ -62,6 +63,7 @@ class Broker:
         self.flapping = Flapping(self._quotas_of)
         self.monitor = LoopMonitor(self.data_plane.turn)
         self.hooks = HookChain(run=self.data_plane.run)
+        self.schemas = Schemas(self.data_plane)
         self.secret = Secret(self.data_plane)
         self.login_proofs = LoginProofs(self.data_plane)
         self.redirect = Redirect(self.data_plane)

@@ -284,6 +284,13 @@ METRICS: tuple[Metric, ...] = (
     ),
     counter("transactions", "transactions/committed", "Transactions that clients have committed at this node."),
     counter("transaction_messages", "transactions/messages", "Messages of transactions published by this node."),
+    Metric(
+        "schema_mismatches",
+        "counter",
+        "publish/messages/schema mismatches",
+        "Messages of clients that did not fit the schema of their topic: refused, marked or routed.",
+        lambda broker, _: broker.schemas.mismatches.total(),
+    ),
     counter("publish_unrouted", "publish/messages/unrouted", "Messages without a subscriber, without $SYS."),
     counter("publish_bytes_received", "publish/bytes/received", "Payload bytes from clients."),
     counter("publish_bytes_sent", "publish/bytes/sent", "Payload bytes to clients."),

@@ -36,6 +36,8 @@ from .handlers.dispatch import Dispatcher
 from .hooks.api import Hooks
 from .hooks.chain import HookChain
 from .hooks.load import load
+from .hooks.schemas import changes as schema_changes
+from .hooks.schemas import open_schemas
 from .hooks.users import HookUsers
 from .lifecycle import Lifecycle, Phase
 from .links.link import Host
@@ -97,6 +99,7 @@ class Node:
         self._rejoining: asyncio.Task[None] | None = None  # the last one
         self._former_id = ""  # of this node in the cluster, before it was fenced
         self._hooks = [*load(config.hooks.load), *more_hooks]
+        self._schemas = open_schemas(config.schemas)
         self.name = config.cluster.node_name or host_name()
         self._lifecycle = Lifecycle(self.name)
         self.version = version()
@@ -127,6 +130,7 @@ class Node:
         self.coordinator = self.broker.coordinator
         self.broker.data_plane.will_rights = self._access
         self.broker.use(self._hooks, self.config.hooks.timeout)
+        self.broker.schemas.use(self._schemas)
         self.broker.add_methods(methods(self) | shared_address.methods(self))
         self.broker.data_plane.reactor.attach(Dispatcher(self.broker))
         if self._foundation.users is not None:
@@ -343,7 +347,9 @@ class Node:
             changes = diff(self.config, self._reload())
             config = follow(self.config, changes)
             certificates = self.listeners.prepare(config)
-            changed = [*map(str, changes.reloadable), *self._access.configure(config)]
+            schemas = open_schemas(config.schemas)
+            changed = [*map(str, changes.reloadable), *schema_changes(self._schemas, schemas)]
+            changed += self._access.configure(config)
         except ConfigError as error:
             log.error("configuration not changed", error=error)
             return
@@ -353,6 +359,8 @@ class Node:
         self.listeners.configure(config, certificates)
         logs.set_level(self.config.log.level)
         self.broker.configure(self.config)
+        self._schemas = schemas
+        self.broker.schemas.use(schemas)
         self.coordinator.life.configure(self.config)
         self.broker.connected_users.renew(self._access.renewed)
         self.links.configure(self.config.links)

@@ -68,6 +68,7 @@ cdef class Channel(Outlet):
     cdef bint rename(self, Publication* publication, const uint8_t* name, Py_ssize_t length, bytes topic) except -1
     cdef bint within_receive_maximum(self) except -1
     cdef int note_denial(self, const Publication* publication) except -1
+    cdef bint is_undecided(self, const Publication* publication, const uint8_t* name, Py_ssize_t n) except -1
     cdef int hand_to_hooks(self, const Incoming* incoming) except -1
     cdef int handle_acknowledgement(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1
     cdef bint check_properties(self, const uint8_t* p, const uint8_t* end, int kind) except -1

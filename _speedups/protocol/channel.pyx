@@ -40,7 +40,9 @@ from .client_aliases cimport client_aliases_free, resolve_alias
 from .incoming_publish cimport (
     ALIAS_TOO_HIGH, NO_TOPIC, PROPERTY_FAULT, SOUND, Incoming, is_text, read_properties, read_publish,
 )
-from .publishing cimport accept_publish, may_publish, refuse_publish, release_publish, repeat_pubrec, reserved_refusal
+from .publishing cimport (
+    accept_publish, has_schema, may_publish, refuse_publish, release_publish, repeat_pubrec, reserved_refusal,
+)
 from .read_gate cimport CONNECT_PENDING, HANDLER_BUSY, PARSE_GATE, STORE_BEHIND
 
 from ..codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
@@ -348,7 +350,7 @@ cdef class Channel(Outlet):
             self.note_denial(publication)
         if why != NO_REASON:
             return refuse_publish(self, self.session, publication, incoming.packet_id, why)
-        if self.turn.has_publish_hook:
+        if self.turn.has_publish_hook and self.is_undecided(publication, name, length):
             return self.hand_to_hooks(&incoming)
         if publication.qos == 0:
             self.router.publish_now_or_later(publication)
@@ -443,6 +445,15 @@ cdef class Channel(Outlet):
         if self.session.rights.first_denial():
             self.handler.denied(self, publication.topic[:publication.topic_length])
         return 0
+
+    cdef bint is_undecided(self, const Publication* publication, const uint8_t* name, Py_ssize_t n) except -1:
+        """Whether the handler decides over a message: hooks do over each, a schema over one that does not fit."""
+        if self.turn.hooks_decide or name[0] == c'$':          # $delayed/SECONDS/TOPIC may have a schema
+            return True
+        if publication.retain and publication.payload_length == 0:          # it clears [MQTT-3.3.1-10]
+            return False
+        return (has_schema(self.turn.bound, publication, name, n)
+                and not self.turn.fits(name[:n], publication.payload[:publication.payload_length]))
 
     cdef int hand_to_hooks(self, const Incoming* incoming) except -1:
         self.handler.publish(self, pending(incoming, incoming.publication.topic[:incoming.publication.topic_length]))

@@ -19,6 +19,19 @@ cdef int reserved_refusal(Router router, Session session, const Publication* pub
                           Py_ssize_t n) except -1
 
 
+cdef inline bint has_schema(Rights bound, const Publication* publication, const uint8_t* name,
+                            Py_ssize_t n) noexcept:
+    """Whether the topic name, which is `name` to clients, is one of `bound`. Its plan stores that it is not."""
+    cdef Plan* plan = <Plan*>publication.plan if publication.looked_up else NULL
+    if plan != NULL and plan.unbound == bound.number:
+        return False
+    if bound.may(name, n, MAY_PUBLISH):
+        return True
+    if plan != NULL:
+        plan.unbound = bound.number
+    return False
+
+
 cdef inline bint may_publish(Rights rights, const Publication* publication) noexcept:
     """Whether a client with these rights may publish to the topic name.
 

@@ -166,6 +166,7 @@ cdef class Plans(TopicTree):
             self.tags[slot] = tag_of(h) & ~1u     # the plan in the slot is no longer used
             self.scratch.generation = self.generation
             self.scratch.publisher = 0
+            self.scratch.unbound = 0
             self.scratch.log_block = 0
             return &self.scratch
         if self.kept > PLANS_MAX:
@@ -192,6 +193,7 @@ cdef class Plans(TopicTree):
         plan.generation = self.generation
         plan.log_block = 0
         plan.publisher = 0
+        plan.unbound = 0
         plan.topic_length = <uint32_t>n
         plan.count = self.scratch.count
         plan.receivers = <Receiver*>(<char*>plan + size)

@@ -47,6 +47,7 @@ cdef struct Plan:
     uint32_t log_index         # place of the topic name ...
     uint64_t log_block         # ... in this block of the message log
     uint64_t publisher         # number of the Rights that last allowed publishing to the topic; or 0
+    uint64_t unbound           # number of the Turn's `bound` of which the topic is not one; or 0
     Receiver* receivers        # in the same allocation as the plan, after the topic name; or in the tree's scratch
     uint8_t* identifiers       # subscription identifiers, after the receivers; or in the tree's scratch
     uint8_t topic[1]

@@ -7,6 +7,7 @@ from ..base.flag cimport flag
 from .counters cimport COUNTER_COUNT
 from .group_settings cimport GroupSettings
 from .journal cimport Journal
+from .rights cimport Rights
 from .topic_aliases cimport TopicAliases
 from .tenant cimport Tenants
 from .trace cimport Tracer
@@ -33,6 +34,7 @@ cpdef enum AckReason:
     CHUNK_MISSING
     PART_MISSING
     TOO_MUCH_STAGED
+    NOT_AS_SCHEMA
 
 cdef struct Limits:
     uint32_t max_packet_size          # bytes of a whole packet
@@ -127,7 +129,10 @@ cdef class Turn:
     cdef readonly uint64_t committed  # blocks that the store has confirmed
     cdef uint64_t most_commits        # unconfirmed blocks with which a turn seals no further one; 0 = any number
     cdef bint deferred                # a turn has ended so
-    cdef readonly bint has_publish_hook  # every PUBLISH is passed to the handler first
+    cdef readonly bint has_publish_hook  # the handler decides over some PUBLISH packets, or over all:
+    cdef bint hooks_decide            # hooks decide over every message
+    cdef readonly Rights bound        # topic names, as clients know them, whose payloads have a schema; None = none
+    cdef object fits                  # callable: (topic name, payload) -> whether the payload fits the schema
     cdef readonly object rewrite      # callable: (channel, topic name) -> the name to publish to; None = as received
     cdef readonly object deliver_hook # callable: whether the session may get the message; None = always
     cdef readonly Tracer tracer       # None while no trace runs

@@ -59,6 +59,7 @@ ACK_REASONS = {
     CHUNK_MISSING: "an earlier chunk of the part is missing: send the part again, under another name",
     PART_MISSING: "a part has not all chunks that the commit lists: send the transaction again",
     TOO_MUCH_STAGED: "too many delayed and staged messages wait",
+    NOT_AS_SCHEMA: "the payload does not fit the schema of the topic",
 }
 cdef tuple ACK_SENTENCES = tuple(ACK_REASONS[why].encode() for why in range(len(ACK_REASONS)))
 
@@ -250,16 +251,28 @@ cdef class Turn:
             known[client_id] = limits
         self.own_limits = known or None
 
-    def set_hooks(self, bint has_publish_hook, deliver_hook):
+    def set_hooks(self, bint decide, deliver_hook):
         """The hooks on the data path.
 
         Args:
-            has_publish_hook: every PUBLISH is handed to the handler first.
+            decide: every PUBLISH is handed to the handler first.
             deliver_hook: called with (session, topic name, payload, QoS, RETAIN, property block); False keeps it
                 from the session. None: every message is delivered.
         """
-        self.has_publish_hook = has_publish_hook
+        self.hooks_decide = decide
+        self.has_publish_hook = decide or self.bound is not None
         self.deliver_hook = deliver_hook
+
+    def set_schemas(self, Rights bound, fits):
+        """Set the schemas of payloads. A PUBLISH that does not fit is handed to the handler.
+
+        Args:
+            bound: may publish to the topic names that have a schema. None: there are no schemas.
+            fits: called with (topic name, payload) of these names, as clients know them; returns whether they fit.
+        """
+        self.bound = bound
+        self.fits = fits
+        self.has_publish_hook = self.hooks_decide or bound is not None
 
     def set_rewrite(self, rewrite):
         """Set the function that gives each PUBLISH of a client its topic name, before rights are checked.

@@ -33,6 +33,7 @@ from .kinds import (
     Workers,
 )
 from .link import LinkConfig, Links
+from .schema_rule import SchemaRule, SchemaRules
 from .tenants import TenantRule, TenantRules
 from .topic_rules import AutoSubscription, AutoSubscriptions, RewriteRule, RewriteRules
 
@@ -805,6 +806,15 @@ class Config:
         "max_delayed_messages, max_queued_bytes. New "
         "conditions hold for new connections (deploy/docs/TENANTS.md).",
         TenantRules(),
+        reloadable=True,
+    )
+    schemas: tuple[SchemaRule, ...] = option(
+        (),
+        "Schemas of payloads, a table [[schemas]] each: filter (topic filters), file (JSON Schema, Avro, a descriptor "
+        'set of Protobuf as FILE#MESSAGE, or "sparkplug"), on_mismatch (refuse, mark with a user property, or route), '
+        "route (with it: levels in front of the topic). The first that matches counts. A reload reads the files again "
+        "(deploy/docs/SCHEMAS.md).",
+        SchemaRules(),
         reloadable=True,
     )
     store: StoreConfig = StoreConfig()

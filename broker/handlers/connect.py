@@ -48,6 +48,7 @@ class ConnectHandler(Admission):
         limits: of connecting.
         connected_users: limits connections per user.
         hooks: called for each client that the authenticator accepts.
+        wills: judges the wills.
         redirect: sends clients to other servers.
         welcome: sends CONNACK.
     """
@@ -60,6 +61,7 @@ class ConnectHandler(Admission):
         limits: ConnectLimits,
         connected_users: ConnectedUsers,
         hooks: HookChain,
+        wills: WillCheck,
         redirect: Redirect,
         welcome: ConnectAccepted,
     ) -> None:
@@ -72,7 +74,7 @@ class ConnectHandler(Admission):
         self._redirect = redirect
         self._welcome = welcome
         self._connacks = welcome.connacks
-        self._wills = WillCheck(data_plane)
+        self._wills = wills
         self._connects = 0  # that have arrived
         self._prefix = f"flockmq-{secrets.token_hex(4)}-"  # assigned client ids are unique over restarts too
 
@@ -162,7 +164,7 @@ class ConnectHandler(Admission):
     def _judge(self, connection: Connection, packet: Connect, identity: Identity) -> Refusal | None:
         """Give the names in CONNECT the form within the broker; the refusal of an authenticated client, or None."""
         self._wills.rewrite(connection, packet, identity.username)
-        refusal = self._wills.refusal(packet, identity)
+        refusal = self._wills.refusal(connection, packet, identity)
         if refusal is not None:
             return refusal
         prefix = tenants.prefix_of(identity.tenant)

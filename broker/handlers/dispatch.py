@@ -23,6 +23,7 @@ from .publish import PublishHandler
 from .subscribe import SubscribeHandler
 from .transactions import TransactionHandler
 from .unsubscribe import UnsubscribeHandler
+from .will_check import WillCheck
 
 log = logs.get("flockmq.connection")
 
@@ -53,11 +54,13 @@ class Dispatcher:
             ConnectLimits(data_plane.turn, broker.bans, broker.flapping),
             broker.connected_users,
             hooks,
+            WillCheck(data_plane, broker.schemas),
             broker.redirect,
             ConnectAccepted(data_plane, Connacks(data_plane, broker.secret), hooks, broker.followers, subscribe),
         )
-        self.publish = PublishHandler(data_plane, hooks).handle  # a message that hooks decide over
-        self.transact = TransactionHandler(data_plane, broker.coordinator.transactions, hooks).handle
+        self.publish = PublishHandler(data_plane, hooks, broker.schemas).handle  # a message to decide over
+        transactions = broker.coordinator.transactions
+        self.transact = TransactionHandler(data_plane, transactions, hooks, broker.schemas).handle
         unsubscribe = UnsubscribeHandler(data_plane, subscribing, broker.followers)
         disconnect = DisconnectHandler(data_plane, owner)
         # Packets after CONNECT that are not hot. Any other packet is one that only servers send.

@@ -1,4 +1,7 @@
-"""PUBLISH with hooks: calls the hooks, and pauses the connection while they run. Without hooks, nothing gets here."""
+"""PUBLISH with hooks: calls the hooks, and pauses the connection while they run; then the schema of the topic counts.
+
+Without hooks only messages get here that do not fit a schema.
+"""
 
 from collections.abc import Awaitable
 from inspect import isawaitable
@@ -17,6 +20,7 @@ from ..core import tenants
 from ..core.data_plane import DataPlane
 from ..hooks.api import Client, Message
 from ..hooks.chain import HookChain, Refused, client_of
+from ..hooks.schemas import Schemas
 
 log = logs.get("flockmq.hooks")
 
@@ -35,14 +39,19 @@ class PublishHandler:
     Args:
         data_plane: of the node.
         hooks: called for each message.
+        schemas: of payloads.
     """
 
-    def __init__(self, data_plane: DataPlane, hooks: HookChain) -> None:
+    def __init__(self, data_plane: DataPlane, hooks: HookChain, schemas: Schemas) -> None:
         self._data_plane = data_plane
         self._hooks = hooks
+        self._schemas = schemas
 
     def handle(self, connection: Connection, received: PendingPublish) -> None:
         """Call the hooks for a message that its client may publish, then publish what they return."""
+        if not self._hooks.has("authorize", "publish"):
+            self._publish_by_schema(connection, received)
+            return
         client = client_of(connection)
         delay, topic = split_delayed(received.topic)
         message = message_of(topic, received.payload, received.qos, received.retain, received.properties)
@@ -78,14 +87,29 @@ class PublishHandler:
             connection.drop_publish(question.received, ReasonCode.UNSPECIFIED_ERROR, AckReason.MADE_INVALID_BY_HOOK)
             return
         # The QoS is a matter between client and broker: the acknowledgement fits the packet that was received.
-        connection.publish_as(
-            question.received._replace(
-                topic=question.delay + found.topic.encode(),
-                payload=bytes(found.payload),
-                retain=found.retain,
-                properties=properties,
-            )
+        message = question.received._replace(
+            topic=question.delay + found.topic.encode(),
+            payload=bytes(found.payload),
+            retain=found.retain,
+            properties=properties,
         )
+        self._publish_by_schema(connection, message)
+
+    def _publish_by_schema(self, connection: Connection, message: PendingPublish) -> None:
+        """Publish a message as the schema of its topic has it, or refuse it."""
+        session = connection.session
+        client_id = session.client_id.decode() if session is not None else ""
+        mismatch = self._schemas.judge(
+            connection.address, client_id, message.topic, message.payload, retain=message.retain
+        )
+        if mismatch is not None:
+            levels = self._data_plane.config.limits.max_topic_levels
+            published = mismatch.applied(message.topic, message.properties, levels)
+            if published is None:
+                connection.drop_publish(message, ReasonCode.PAYLOAD_FORMAT_INVALID, AckReason.NOT_AS_SCHEMA)
+                return
+            message = message._replace(topic=published[0], properties=published[1])
+        connection.publish_as(message)
 
 
 def message_of(topic: bytes, payload: bytes, qos: int, retain: bool, properties: bytes) -> Message:

@@ -22,6 +22,7 @@ from ..core.data_plane import DataPlane, report
 from ..core.transactions import Outcome, Transaction
 from ..errors import NotNow
 from ..hooks.chain import HookChain, Refused, client_of
+from ..hooks.schemas import Schemas
 from .publish import ask, block_of, check, message_of
 
 log = logs.get("flockmq.hooks")
@@ -48,6 +49,7 @@ ANSWERS = {
 }
 WRONG = Answer(ReasonCode.TOPIC_NAME_INVALID, AckReason.WRONG_TRANSACTION)
 WRONG_CHUNK = Answer(ReasonCode.PAYLOAD_FORMAT_INVALID, AckReason.WRONG_CHUNK)
+NOT_AS_SCHEMA = Answer(ReasonCode.PAYLOAD_FORMAT_INVALID, AckReason.NOT_AS_SCHEMA)
 REFUSED_ROW = {
     AckReason.NO_RIGHT: ReasonCode.NOT_AUTHORIZED,
     AckReason.ONLY_THE_BROKER: ReasonCode.NOT_AUTHORIZED,
@@ -64,12 +66,14 @@ class TransactionHandler:
         data_plane: of the node.
         transactions: of the node or of the cluster.
         hooks: called for each message of a chunk.
+        schemas: of payloads.
     """
 
-    def __init__(self, data_plane: DataPlane, transactions: Transactions, hooks: HookChain) -> None:
+    def __init__(self, data_plane: DataPlane, transactions: Transactions, hooks: HookChain, schemas: Schemas) -> None:
         self._data_plane = data_plane
         self._transactions = transactions
         self._hooks = hooks
+        self._schemas = schemas
 
     def handle(self, connection: Connection, received: PendingPublish) -> None:
         """Stage or commit; the next packet of the connection is handled after the reply."""
@@ -121,6 +125,11 @@ class TransactionHandler:
             if isinstance(filtered, Answer):
                 return filtered
             rows = filtered
+        if self._schemas:
+            judged = self._by_schemas(connection, rows)
+            if judged is None:
+                return NOT_AS_SCHEMA
+            rows = judged
         outcome = await self._transactions.stage(transaction, part, int(chunk), rows, session.client_id)
         return ANSWERS.get(outcome, Answer(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, AckReason.CHUNK_MISSING))
 
@@ -156,4 +165,18 @@ class TransactionHandler:
                 log.error("a hook made a message that can't be published", client_id=client.client_id, fault=fault)
                 return Answer(ReasonCode.UNSPECIFIED_ERROR, AckReason.MADE_INVALID_BY_HOOK)
             changed.append((delay + found.topic.encode(), bytes(found.payload), qos, found.retain, block))
+        return chunk_of(changed)
+
+    def _by_schemas(self, connection: Connection, rows: bytes) -> bytes | None:
+        """The messages of a chunk as the schemas of their topics have them; None: one is refused."""
+        session = connection.session
+        client_id = session.client_id.decode() if session is not None else ""
+        levels = self._data_plane.config.limits.max_topic_levels
+        changed = []
+        for topic, payload, qos, retain, properties in open_rows(rows):
+            mismatch = self._schemas.judge(connection.address, client_id, topic, payload, retain=retain)
+            published = (topic, properties) if mismatch is None else mismatch.applied(topic, properties, levels)
+            if published is None:
+                return None
+            changed.append((published[0], payload, qos, retain, published[1]))
         return chunk_of(changed)

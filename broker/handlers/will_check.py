@@ -7,8 +7,10 @@ from ..._speedups.net.connection import Connection
 from ..._speedups.protocol.publishing import STATE_TOPIC
 from ..._speedups.routing.delayed import split_delayed
 from ..auth.authenticator import Identity
+from ..config.schema_rule import MARK
 from ..core import tenants
 from ..core.data_plane import DataPlane
+from ..hooks.schemas import MARKED, Schemas
 from .refusal import Refusal
 
 
@@ -17,10 +19,12 @@ class WillCheck:
 
     Args:
         data_plane: of the node.
+        schemas: of payloads.
     """
 
-    def __init__(self, data_plane: DataPlane) -> None:
+    def __init__(self, data_plane: DataPlane, schemas: Schemas) -> None:
         self._data_plane = data_plane
+        self._schemas = schemas
 
     def rewrite(self, connection: Connection, packet: Connect, username: str | None) -> None:
         """Give the will the topic name of the rewrite rules; one that is not valid stays as it is, and is refused."""
@@ -33,8 +37,11 @@ class WillCheck:
             return
         packet.will_topic = rewriter.topic_name(connection, username, packet.client_id, topic)
 
-    def refusal(self, packet: Connect, identity: Identity) -> Refusal | None:
-        """The refusal of a client that could not publish its will; None: it could, or it has none."""
+    def refusal(self, connection: Connection, packet: Connect, identity: Identity) -> Refusal | None:
+        """The refusal of a client that could not publish its will; None: it could, or it has none.
+
+        A will that does not fit the schema of its topic is marked, if the schema says so.
+        """
         mqtt, limits, topic = self._data_plane.config.mqtt, self._data_plane.config.limits, packet.will_topic
         if topic is None:
             return None
@@ -57,6 +64,15 @@ class WillCheck:
             return Refusal(ReasonCode.QOS_NOT_SUPPORTED, "the QoS of its will is above mqtt.maximum_qos")
         if packet.will_retain and not mqtt.retain_available:  # [5: MQTT-3.2.2-13]
             return Refusal(ReasonCode.RETAIN_NOT_SUPPORTED, "its will is retained, and mqtt.retain_available is false")
+        mismatch = self._schemas.judge(
+            connection.address, packet.client_id, topic.encode(), packet.will_payload, retain=packet.will_retain
+        )
+        if mismatch is None:
+            return None
+        if mismatch.rule.on_mismatch != MARK:  # its client need not have the right to publish where it would be routed
+            return Refusal(ReasonCode.PAYLOAD_FORMAT_INVALID, f"its will does not fit the schema: {mismatch.reason}")
+        pairs = [*packet.will_properties.get("user_property", ()), MARKED]
+        packet.will_properties = {**packet.will_properties, "user_property": pairs}
         return None
 
 

@@ -5,8 +5,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..redis.clients import PREFIX, RedisAddress
 from .errors import OptionError
@@ -15,6 +14,9 @@ from .option_parser import Option, boolean, parse_fields, seconds
 from .position import Position
 from .times import parse_time
 from .topic_filter import check_topic_filter
+
+if TYPE_CHECKING:
+    from .columns import Columns
 
 MIB = 1 << 20
 UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -41,7 +43,7 @@ class SourceOptions:
     nodes: tuple[str, ...] = ()  # names or ids; empty: all
     topic_filters: tuple[str, ...] = ()  # empty: all topics
     properties: tuple[PropertyColumn, ...] = ()  # decoded columns
-    columns: Mapping[str, Any] = field(default_factory=dict)  # Arrow types of the payload's columns; empty: `payload`
+    columns: "Columns | None" = None  # of the payload; None: the payload is one
     redis_patience: float = field(default=60.0)  # seconds of retries while Redis is away
 
 
@@ -136,11 +138,11 @@ def _starting_offsets(text: str, now: float) -> str | int | dict[str, Position]:
         raise ValueError('positions by node id as JSON: {"node id": "ms-bytes"}') from None
 
 
-def _columns(text: str, _: float) -> dict[str, Any]:
-    from .columns import read_schema  # needs Arrow, which only sources need
+def _columns(text: str, _: float) -> "Columns":
+    from .read_columns import read_columns  # needs Arrow, which only sources need
 
     try:
-        return read_schema(Path(text))
+        return read_columns(text)
     except ValueError as error:
         raise OptionError(f"option schema: {error}") from None
 

@@ -30,9 +30,13 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
+    DateType,
+    DecimalType,
     DoubleType,
+    FloatType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -142,9 +146,14 @@ TYPES: dict[str, DataType] = {
 }
 OF_ARROW: dict[str, DataType] = {
     "string": StringType(),
+    "binary": BinaryType(),
+    "int32": IntegerType(),
     "int64": LongType(),
+    "float": FloatType(),
     "double": DoubleType(),
     "bool": BooleanType(),
+    "date32[day]": DateType(),
+    "timestamp[us, tz=UTC]": TimestampType(),
 }
 
 
@@ -155,8 +164,9 @@ def _schema_of(options: SourceOptions) -> StructType:
         found.add("unparsed" if options.columns and name == "payload" else name, TYPES[kind])
     for column in options.properties:
         found.add(column.name, StringType())
-    for name, arrow in options.columns.items():
-        found.add(name, _type_of(arrow))
+    if options.columns is not None:
+        for name, arrow in options.columns.types.items():
+            found.add(name, _type_of(arrow))
     return found
 
 
@@ -166,6 +176,10 @@ def _type_of(kind: Any) -> DataType:
         return StructType([StructField(each.name, _type_of(each.type)) for each in kind])
     if pa.types.is_list(kind):
         return ArrayType(_type_of(kind.value_type))
+    if pa.types.is_map(kind):
+        return MapType(_type_of(kind.key_type), _type_of(kind.item_type))
+    if pa.types.is_decimal(kind):
+        return DecimalType(kind.precision, kind.scale)
     return OF_ARROW[str(kind)]
 
 

@@ -28,14 +28,8 @@ def read_range(options: SourceOptions, wanted: Range | None) -> Iterator[Any]:
         losses = Losses(options.fail_on_data_loss, Job(logs, options.job, options.nodes))
         filters = TopicFilters(options.topic_filters) if options.topic_filters else None
         reader = RangeReader(logs, Selection(filters, options.since, options.until), losses.missing, options.properties)
-        if not options.columns:
-            yield from reader.batches(wanted)
-            return
-        from .columns import Columns
-
-        columns = Columns(options.columns)
         for batch in reader.batches(wanted):
-            yield from columns.shape(batch)
+            yield from (batch,) if options.columns is None else options.columns.shape(batch)
 
 
 class StreamDriver:

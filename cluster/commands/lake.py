@@ -20,7 +20,7 @@ lake.toml:
   [[tables]]
   table = "/srv/lake/readings"         # or "s3://BUCKET/readings", with options
   filter = "site/+/temp"
-  schema = "reading.json"              # JSON Schema of the payloads; without it the payload is one column
+  schema = "reading.json"              # of the payloads; without it the payload is one column
 
   [[tables]]
   format = "iceberg"

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from ...broker.errors import ConfigError, FlockError
+from ..analytics.columns import Columns
 from ..follow.follower import schema_of
 from ..follow.settings import LogSettings, Section, log_settings, open_file, unique_names
 from ..follow.target import Progress, Target
@@ -35,7 +35,7 @@ class PipeConfig:
     Attributes:
         name: unique.
         filters: topic filters.
-        columns: Arrow types of the payload's columns; empty: the payload is one column.
+        columns: of the payload; None: it is one column.
         query: None: the messages as they are.
         dead_letters: the file of the dead letters.
         kind: of CONNECTORS.
@@ -44,7 +44,7 @@ class PipeConfig:
 
     name: str
     filters: tuple[str, ...]
-    columns: dict[str, Any]
+    columns: Columns | None
     query: Query | None
     dead_letters: Path
     kind: str

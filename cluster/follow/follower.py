@@ -1,12 +1,12 @@
 """Follows the log of a cluster, batch by batch, and gives its messages to targets."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
 from ...broker import logs
+from ..analytics.columns import Columns
 from ..analytics.errors import RedisAway
 from ..analytics.log.planning import Range
 from ..analytics.options import SourceOptions
@@ -31,7 +31,7 @@ class Follower:
         name: for logs and figures.
         job: the name under which the position is registered: the log is kept up to it.
         filters: topic filters.
-        columns: Arrow types of the payload's columns; empty: one column `payload`.
+        columns: of the payload; None: it is one column.
         target: of the messages.
 
     Raises:
@@ -45,7 +45,7 @@ class Follower:
         *,
         job: str,
         filters: tuple[str, ...],
-        columns: Mapping[str, Any],
+        columns: Columns | None,
         target: Target,
     ) -> None:
         self.name = name
@@ -103,7 +103,7 @@ class Follower:
     def _batches(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         for wanted in ranges:
             for batch in read_range(self._options, wanted):
-                if self._options.columns:
+                if self._options.columns is not None:
                     unparsed = batch.column("unparsed")
                     self.unparsed += len(unparsed) - unparsed.null_count
                 yield from shaped(batch, self._schema)
@@ -179,7 +179,7 @@ def _try(follower: Follower, *, once: bool) -> int:
         return FAILED
 
 
-def first_rows(settings: LogSettings, *, filters: tuple[str, ...], columns: Mapping[str, Any], count: int) -> pa.Table:
+def first_rows(settings: LogSettings, *, filters: tuple[str, ...], columns: Columns | None, count: int) -> pa.Table:
     """The oldest messages of the log. Nothing is registered.
 
     Args:
@@ -211,7 +211,7 @@ def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.RecordBatch]:
     return pa.Table.from_batches([batch]).select(schema.names).cast(schema).to_batches()  # type: ignore[no-any-return]
 
 
-def schema_of(columns: Mapping[str, pa.DataType]) -> pa.Schema:
+def schema_of(columns: Columns | None) -> pa.Schema:
     """The columns of messages: of the message, and of its payload if it has columns."""
     fields = [
         pa.field("accepted_at", pa.timestamp("us", "UTC")),
@@ -222,7 +222,10 @@ def schema_of(columns: Mapping[str, pa.DataType]) -> pa.Schema:
         pa.field("retain", pa.bool_()),
         pa.field("dup", pa.bool_()),
     ]
-    fields += [pa.field(name, kind) for name, kind in columns.items()]
-    fields.append(pa.field("unparsed" if columns else "payload", pa.binary()))
+    if columns is None:
+        fields.append(pa.field("payload", pa.binary()))
+    else:
+        fields += [pa.field(name, kind) for name, kind in columns.types.items()]
+        fields.append(pa.field("unparsed", pa.binary()))
     fields.append(pa.field("properties", pa.binary()))
     return pa.schema(fields)

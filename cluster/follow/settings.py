@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 
 from ...broker.config.redis_url import masked
 from ...broker.errors import ConfigError, nearest
-from ..analytics.columns import read_schema
+from ...broker.schemas.open import SPARKPLUG
+from ..analytics.columns import Columns
 from ..analytics.durations import microseconds
+from ..analytics.read_columns import read_columns
 from ..analytics.topic_filter import check_topic_filter
 from ..redis.clients import PREFIX, RedisAddress
 
@@ -124,11 +126,11 @@ class Section:
         """A file, relative to the file of this table; None if it is not there."""
         return self.value(name, None, lambda given: self.path.parent / _text(given))
 
-    def columns(self) -> dict[str, Any]:
-        """The columns of payloads that the file of the key `schema` describes; empty without it."""
-        path = self.file("schema")
+    def columns(self) -> Columns | None:
+        """The columns of payloads by the schema of the key `schema`; None without it."""
+        name = self.text("schema", "")
         try:
-            return {} if path is None else read_schema(path)
+            return read_columns(name if name == SPARKPLUG else str(self.path.parent / name)) if name else None
         except ValueError as error:
             raise ConfigError(str(error)) from None
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from ..analytics.columns import Columns
 from ..follow.settings import LogSettings, Section, log_settings, open_file, unique_names
 from ..tables.place import DELTA, FORMATS, ICEBERG, PARTITIONS
 
@@ -21,7 +21,7 @@ class TableConfig:
         format: DELTA or ICEBERG.
         filters: topic filters.
         partition: of PARTITIONS, of the time at which the broker accepted a message.
-        columns: Arrow types of the payload's columns; empty: the payload is a binary column.
+        columns: of the payload; None: the payload is a binary column.
         options: of Delta: storage options, as for S3; of Iceberg: properties of the catalog.
     """
 
@@ -30,7 +30,7 @@ class TableConfig:
     format: str = DELTA
     filters: tuple[str, ...] = ("#",)
     partition: str = "day"
-    columns: Mapping[str, Any] = field(default_factory=dict)
+    columns: Columns | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -7,6 +7,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tests.analytics import payload_kinds
 from tests.analytics.log_writer import LogWriter
 from tests.harness.redis_process import RedisProcess
 
@@ -46,6 +47,18 @@ def test_members_are_columns(spark: SparkSession, redis_server: RedisProcess, tm
         (None, None, None, None, None, None, bytearray(b"no JSON")),
     ]
     assert frame.agg({"temp": "avg"}).collect()[0][0] == 21.25
+
+
+@pytest.mark.parametrize("schema", payload_kinds.KINDS)
+def test_kinds_of_schemas(spark: SparkSession, redis_server: RedisProcess, tmp_path: Path, schema: str) -> None:
+    """All types of Protobuf, Avro and Sparkplug B become Spark's."""
+    log, kind = LogWriter(redis_server.client(decode_responses=False)), payload_kinds.KINDS[schema]()
+    log.add([log.row(0)._replace(payload=payload) for payload in (kind.payload, b"{}")])
+    source = spark.read.format("flockmq").option("redis", redis_server.url).option("schema", kind.write(tmp_path))
+    rows = source.load().orderBy("unparsed").collect()
+    assert [row["unparsed"] for row in rows] == [None, bytearray(b"{}")]
+    for row, expected in zip(rows, (kind.columns, dict.fromkeys(kind.columns)), strict=True):
+        assert {name: payload_kinds.plain(row[name]) for name in expected} == expected
 
 
 @pytest.mark.parametrize(

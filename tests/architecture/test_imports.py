@@ -27,7 +27,7 @@ LAYERS: dict[str, list[str]] = {
     "broker": [
         "errors version files",
         "logs",
-        "standard_error state_machine config",
+        "standard_error state_machine config schemas",
         "sd_notify",
         "core",
         "storage",

@@ -28,6 +28,7 @@ from flockmq.cluster.follow.target import TargetError
 from flockmq.cluster.lake.config import load
 from flockmq.cluster.lake.tables import LakeTable, followers_of
 from flockmq.cluster.tables.table import Overtaken
+from tests.analytics import payload_kinds
 from tests.analytics.log_writer import LogWriter
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import new_seed
@@ -204,7 +205,7 @@ def test_a_commit_upon_an_old_position_is_refused(
     path = config_of(tmp_path, redis_server, kind)
     once(path)
     config = load(path)
-    schema = schema_of({})
+    schema = schema_of(None)
     one, two = (LakeTable(config.tables[0]) for _ in range(2))
     before, same = one.progress(), two.progress()
     assert before == same and before.number == 1
@@ -327,6 +328,21 @@ def test_columns_of_payloads(kind: str, redis_server: RedisProcess, client: redi
     assert table[1]["place"] == {"x": 1, "names": ["a", "b"]}
     assert [row["unparsed"] for row in table] == [None, None, None, *payloads[3:]]
     assert "payload" not in table[0]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("schema", payload_kinds.KINDS)
+def test_kinds_of_schemas(
+    schema: str, kind: str, redis_server: RedisProcess, client: redis.Redis, tmp_path: Path
+) -> None:
+    """All types of Protobuf, Avro and Sparkplug B, in tables of both formats."""
+    log, payload_kind = LogWriter(client), payload_kinds.KINDS[schema]()
+    log.add([log.row(0)._replace(payload=payload) for payload in (payload_kind.payload, b"{}")])
+    once(config_of(tmp_path, redis_server, kind, schema=payload_kind.write(tmp_path)))
+    rows = sorted(rows_of(tmp_path, kind).to_pylist(), key=lambda row: row["unparsed"] is not None)
+    assert [row["unparsed"] for row in rows] == [None, b"{}"]
+    assert {name: payload_kinds.plain(rows[0][name]) for name in payload_kind.columns} == payload_kind.columns
+    assert not any(rows[1][name] for name in payload_kind.columns)  # PyIceberg has an empty list for null
 
 
 def test_a_schema_that_grows(redis_server: RedisProcess, client: redis.Redis, tmp_path: Path) -> None:

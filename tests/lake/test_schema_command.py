@@ -5,7 +5,7 @@ import json
 import pytest
 
 from flockmq.broker.cli import main
-from flockmq.cluster.analytics.columns import parse_schema
+from flockmq.cluster.analytics.json_columns import parse_schema
 from tests.analytics.log_writer import LogWriter
 from tests.harness.redis_process import RedisProcess
 

@@ -2,7 +2,7 @@
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ def page(broker: Broker, version: str, node: str, links: list[dict[str, Any]]) -
         lines += _row(f"flockmq_{metric.name}{suffix}", metric.kind, metric.help, metric.read(broker, figures), label)
     lines += _listeners(list(broker.data_plane.reactor.listeners.values()), label)
     lines += _tenants(list(islice(broker.data_plane.turn.tenants, MAX_TENANTS)), label)
+    lines += _schemas(broker.schemas.mismatches, label)
     lines += _links(links, label)
     lines += _process(label)
     return "\n".join(lines) + "\n"
@@ -75,6 +76,16 @@ def _tenants(tenants: list[Tenant], label: str) -> Iterator[str]:
         full = f"flockmq_tenant_{name}{'_total' if kind == 'counter' else ''}"
         yield from (f"# HELP {full} {text}", f"# TYPE {full} {kind}")
         yield from (f'{full}{{tenant="{_escaped(each.name)}",{label}}} {getattr(each, name)}' for each in tenants)
+
+
+def _schemas(mismatches: Mapping[tuple[str, str], int], label: str) -> Iterator[str]:
+    """The messages that did not fit, by the topic filter of the schema."""
+    full = "flockmq_schema_filter_mismatches_total"
+    if mismatches:
+        yield f"# HELP {full} Messages that did not fit the schema of a topic filter."
+        yield f"# TYPE {full} counter"
+    for (topic_filter, on_mismatch), number in mismatches.items():
+        yield f'{full}{{filter="{_escaped(topic_filter)}",on_mismatch="{on_mismatch}",{label}}} {number}'
 
 
 def _escaped(text: str) -> str:

@@ -10,7 +10,7 @@ EXAMPLES = """\
   spark-submit --py-files flockmq-analytics.zip my_job.py"""
 DESCRIPTION = """\
 Write a zip file with the source `flockmq`, the job, and redis-py, for `spark-submit --py-files`. Executors need Spark
-4.2 or later and pyarrow beside it. The same release makes the same bytes."""
+4.2 or later and pyarrow beside it, and fastavro or protobuf for such schemas. The same release makes the same bytes."""
 
 
 def run(arguments: list[str]) -> int:

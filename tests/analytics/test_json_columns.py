@@ -6,9 +6,16 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flockmq.cluster.analytics.columns import Columns
+from flockmq.cluster.analytics.json_columns import JsonColumns
 
-TYPES = {"a": pa.int64(), "b": pa.float64(), "c": pa.string(), "d": pa.bool_(), "e": pa.list_(pa.int64())}
+TYPES: dict[str, dict[str, object]] = {
+    "a": {"type": "integer"},
+    "b": {"type": "number"},
+    "c": {"type": "string"},
+    "d": {"type": "boolean"},
+    "e": {"type": "array", "items": {"type": "integer"}},
+}
+SCHEMA = json.dumps({"type": "object", "properties": TYPES})
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
@@ -37,7 +44,7 @@ PAYLOADS = st.one_of(
 
 @given(st.lists(PAYLOADS, min_size=1, max_size=8), st.lists(FITTING, max_size=3))
 def test_many_at_once_are_as_each_alone(payloads: list[bytes], fine: list[dict[str, object]]) -> None:
-    columns = Columns(TYPES)
+    columns = JsonColumns(SCHEMA)
     every = [*payloads, *(json.dumps(value).encode() for value in fine)]
     table, unparsed = columns.decode(pa.array(every, pa.binary()))
     assert table.num_rows == len(unparsed) == len(every)
@@ -52,7 +59,9 @@ def test_many_at_once_are_as_each_alone(payloads: list[bytes], fine: list[dict[s
 
 @given(st.lists(FITTING, min_size=1, max_size=20))
 def test_values_that_fit_are_there(values: list[dict[str, object]]) -> None:
-    table, unparsed = Columns(TYPES).decode(pa.array([json.dumps(value).encode() for value in values], pa.binary()))
+    table, unparsed = JsonColumns(SCHEMA).decode(
+        pa.array([json.dumps(value).encode() for value in values], pa.binary())
+    )
     assert unparsed.null_count == len(values)
     for row, value in zip(table.to_pylist(), values, strict=True):
         assert {name: found for name, found in row.items() if found is not None} == {
