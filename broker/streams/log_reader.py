@@ -3,6 +3,9 @@
 Positions are exact: a piece begins where the piece before it ended. What is missing in between raises `Missing`.
 """
 
+import json
+import re
+from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -10,9 +13,39 @@ from .merge import Reading
 from .message_log import Entry, LogEnd, MessageLog
 from .start_position import SECOND, Place
 
-START = Place(0, 0)  # of each log
 LATE = 10 * SECOND  # microseconds: a block is closed soon after its messages were accepted, or later if the node stood
-Position = dict[str, Place]  # by node id
+EARLIEST, ENDED = "earliest", "ended"
+REACHED = re.compile(rf"(\d{{1,19}})-(\d{{1,19}})(?: ({EARLIEST}|{ENDED}))?", re.ASCII)
+
+
+class Reached(NamedTuple):
+    """How far a log has been read; its text is also the offset of Spark's source."""
+
+    ms: int = 0  # of the last entry
+    total: int = 0  # bytes of the log up to there
+    mark: str = ""  # EARLIEST: nothing was read, and trimmed entries were not requested; ENDED: no entry will follow
+
+    def __str__(self) -> str:
+        return f"{self.ms}-{self.total} {self.mark}".rstrip()
+
+
+Position = Mapping[str, Reached]  # by node id
+
+
+def parse_position(text: str) -> Position:
+    """From JSON. Raises ValueError; its text completes "expected ..."."""
+    try:
+        found = {str(node): REACHED.fullmatch(reached) for node, reached in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        found = {"": None}
+    if not all(found.values()):
+        raise ValueError('JSON such as {"NODE ID": "MS-BYTES"}, as an earlier reply has it')
+    return {node: Reached(int(one[1]), int(one[2]), one[3] or "") for node, one in found.items() if one is not None}
+
+
+def shown(position: Position) -> dict[str, str]:
+    """As JSON has it."""
+    return {node: str(position[node]) for node in sorted(position)}
 
 
 class Piece(NamedTuple):
@@ -24,7 +57,13 @@ class Piece(NamedTuple):
 
     def behind(self, entry: Entry) -> Position:
         """The position behind one of the entries."""
-        return {**self.position, entry.node: Place(entry.ms, entry.total)}
+        if entry is self.entries[-1]:
+            return self.position
+        return {**self.position, entry.node: Reached(entry.ms, entry.total)}
+
+    def of(self, entry: Entry) -> "Piece":
+        """One of the entries alone."""
+        return Piece(self.name, [entry], self.behind(entry))
 
 
 class Missing(Exception):
@@ -32,22 +71,17 @@ class Missing(Exception):
 
     Attributes:
         node: its id.
-        start: the place behind which they are missing.
-        end: the place before the next entry; None: there is no such log any more.
+        bytes: that are missing, as far as they are known.
         before: the position before them, in all logs.
         position: behind them, in all logs.
     """
 
-    def __init__(self, node: str, start: Place, end: Place | None, before: Position, reason: str = "") -> None:
-        super().__init__(reason or _sentence(node, start, end))
-        self.node, self.start, self.end, self.before = node, start, end, before
-        others = {other: place for other, place in before.items() if other != node}
-        self.position = others if end is None else {**others, node: end}
-
-    @property
-    def bytes(self) -> int:
-        """The missing bytes, as far as they are known."""
-        return 0 if self.end is None else max(0, self.end.total - self.start.total)
+    def __init__(self, reason: str, node: str, before: Position, behind: Reached | None) -> None:
+        super().__init__(reason)
+        others = {other: reached for other, reached in before.items() if other != node}
+        self.node, self.before = node, before
+        self.bytes = 0 if behind is None else max(0, behind.total - before[node].total)
+        self.position = others if behind is None else {**others, node: behind}
 
 
 class LogReader:
@@ -60,9 +94,7 @@ class LogReader:
         until: microseconds since 1970: entries that were closed long after it are not read. None: no limit.
     """
 
-    def __init__(
-        self, log: MessageLog, position: Mapping[str, Place] | None, since: int = 0, until: int | None = None
-    ) -> None:
+    def __init__(self, log: MessageLog, position: Position | None, since: int = 0, until: int | None = None) -> None:
         self._log = log
         self._is_new = position is None
         self.position = dict(position or {})  # behind all pieces that `next` has returned
@@ -75,15 +107,22 @@ class LogReader:
         """Find the present ends of the logs. Raises LogAway, Missing."""
         self._ends = await self._log.ends()
         for node in self.position.keys() - self._ends.keys():
-            if self.position[node].total:
-                raise Missing(node, self.position[node], None, self.position)
-            del self.position[node]  # nothing was in it
-        for node, (_, end) in self._ends.items():
-            place = None if self._is_new else self.position.setdefault(node, START)
-            if place is not None and place.total > end.total:
-                raise Missing(node, place, end, self.position)
-            if place is None or place.total < end.total:
-                self._readings[node] = Reading(node, place)
+            reached = self.position[node]
+            if reached.total and not reached.mark:
+                words = f"the log of node {node}, which was read up to {reached}, is gone"
+                raise Missing(words, node, self.position, None)
+            del self.position[node]  # nothing was in it, or all was read
+        for node in self._ends:
+            if self._is_new:
+                self._readings[node] = Reading(node, None)
+                continue
+            reached = self.position.setdefault(node, Reached())
+            if reached.total == self._ends[node].place.total:
+                self._ended(node)
+                continue
+            if reached.total > self._ends[node].place.total:
+                raise self._missing(node, Reached(*self._ends[node].place[:2]))
+            self._readings[node] = Reading(node, Place(reached.ms, reached.total))
 
     async def next(self) -> Piece | None:
         """The next piece; None: the ends are reached. Raises LogAway, Missing."""
@@ -97,41 +136,59 @@ class LogReader:
                 return piece
 
     async def _fill(self, reading: Reading) -> None:
-        """Read on in a log, or leave it if that is not possible."""
-        node, end = reading.node, self._ends[reading.node].place
+        """Read on in a log, or leave it if nothing is left."""
+        node = reading.node
         await reading.fill(self._log, self._since)
-        if not reading.entries:
-            before = self.position.setdefault(node, end)  # nothing was logged since then
-            if before.total < end.total:
-                raise Missing(node, before, end, self.position)
-            del self._readings[node]
+        if reading.entries:
+            self._check(node, reading.entries)
             return
-        first = reading.entries[0]
-        place = self.position.setdefault(node, Place(first.ms, first.before))
-        for entry in reading.entries:
-            if entry.before != place.total:
-                raise Missing(node, place, Place(entry.ms, entry.before), self.position)
-            place = Place(entry.ms, entry.total)
+        end = Reached(*self._ends[node].place[:2])
+        reached = self.position.setdefault(node, end)  # nothing was logged since then
+        if reached.total < end.total and reached.mark != EARLIEST:
+            raise self._missing(node, end)
+        self.position[node] = end
+        self._ended(node)
+
+    def _check(self, node: str, entries: deque[Entry]) -> None:
+        """Check that entries follow one another. Of those behind a gap nothing is kept: they are read again."""
+        first = entries[0]
+        reached = self.position.get(node)
+        if reached is None or reached.mark == EARLIEST:
+            reached = self.position[node] = Reached(first.ms, first.before)
+        if first.before != reached.total:
+            raise self._missing(node, Reached(first.ms, first.before))
+        at = reached.total
+        for number, entry in enumerate(entries):
+            if entry.before != at:
+                while len(entries) > number:
+                    entries.pop()
+                self._readings[node].place = Place(entries[-1].ms, entries[-1].total)
+                return
+            at = entry.total
 
     def _take(self, reading: Reading) -> Piece | None:
         """The entries that were read of a log; None if all are too new."""
+        node = reading.node
         entries = [entry for entry in reading.entries if self._last_ms is None or entry.ms <= self._last_ms]
         is_over = len(entries) < len(reading.entries)
         reading.entries.clear()
         if entries:
-            self.position = {**self.position, reading.node: Place(entries[-1].ms, entries[-1].total)}
-        name, end = self._ends[reading.node]
-        if is_over or self.position[reading.node].total >= end.total:
-            del self._readings[reading.node]
-        return Piece(name, entries, self.position) if entries else None
+            self.position[node] = Reached(entries[-1].ms, entries[-1].total)
+        if is_over or self.position[node].total >= self._ends[node].place.total:
+            self._ended(node)
+        return Piece(self._ends[node].name, entries, dict(self.position)) if entries else None
 
+    def _ended(self, node: str) -> None:
+        """Read no more of a log."""
+        self._readings.pop(node, None)
+        if self._ends[node].is_deleted and self.position[node].total == self._ends[node].place.total:
+            self.position[node] = self.position[node]._replace(mark=ENDED)
 
-def _sentence(node: str, start: Place, end: Place | None) -> str:
-    if end is None:
-        return f"the log of node {node}, which was read up to {start.ms}-{start.total}, is gone"
-    if end.total < start.total:
-        return f"the log of node {node} was read up to {start.ms}-{start.total}, but has less: {end.ms}-{end.total}"
-    return (
-        f"{end.total - start.total} bytes are missing from the log of node {node}, after {start.ms}-{start.total} up "
-        f"to {end.ms}-{end.total}"
-    )
+    def _missing(self, node: str, behind: Reached) -> Missing:
+        reached = self.position[node]
+        if behind.total < reached.total:
+            words = f"the log of node {node} was read up to {reached}, but ends at {behind}"
+        else:
+            size = behind.total - reached.total
+            words = f"{size} bytes are missing from the log of node {node}, after {reached} up to {behind}"
+        return Missing(words, node, self.position, behind)

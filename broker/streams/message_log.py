@@ -36,6 +36,7 @@ class LogEnd(NamedTuple):
 
     name: str  # of the node; empty: of the node that is asked
     place: Place  # behind the newest entry, which may be trimmed
+    is_deleted: bool = False  # no entry will follow
 
 
 class LogAway(Exception):

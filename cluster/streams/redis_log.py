@@ -76,7 +76,8 @@ class RedisLog(MessageLog):
         for key, text in (await self._ask("HGETALL", self._keys.analytics_logs)).items():
             record = json.loads(text)
             last = record["last"].encode() if "last" in record else await self._last_id(key)
-            found[key.decode()] = LogEnd(record.get("name", ""), Place(*map(int, last.split(b"-"))))
+            place = Place(*map(int, last.split(b"-")))
+            found[key.decode()] = LogEnd(record.get("name", ""), place, "last" in record)
         return found
 
     async def _last_id(self, node: bytes) -> bytes:

@@ -25,9 +25,8 @@ from ....core import tenants
 from ....core.topic_filters import max_levels, parts_of
 from ....errors import FlockError
 from ....hooks.chain import Refused
-from ....streams.log_reader import LogReader, Missing, Piece, Position
+from ....streams.log_reader import LogReader, Missing, Piece, Position, Reached, parse_position, shown
 from ....streams.message_log import LogAway, MessageLog
-from ....streams.start_position import Place
 from ...http.clients import address_of, client_of
 from ...http.problems import Problem, unfit
 from ..operation import ARROW, MAX_NAME, TOPIC_FILTER, Operation, Request
@@ -182,13 +181,18 @@ class Reply:
         except FlockError as error:
             if len(entries) > 1:
                 for entry in entries[done:]:
-                    async for part in self._encoded(piece._replace(entries=[entry])):
+                    async for part in self._encoded(piece.of(entry)):
                         yield part
                 return
             entry = entries[0]
-            start, end = Place(entry.ms, entry.before), Place(entry.ms, entry.total)
-            words = f"the entry {end.ms}-{end.total} of the log of node {entry.node} can't be read: {error}"
-            raise Missing(entry.node, start, end, {**piece.position, entry.node: start}, words) from None
+            place = f"{entry.ms}-{entry.total} of the log of node {entry.node}"
+            before = {**piece.position, entry.node: Reached(entry.ms, entry.before)}
+            behind = Reached(entry.ms, entry.total)
+            raise Missing(f"the entry {place} can't be read: {error}", entry.node, before, behind) from None
+
+
+def _json(position: Position) -> str:
+    return json.dumps(shown(position))
 
 
 def _next(parts: Iterator[Any]) -> Any:
@@ -248,7 +252,7 @@ async def _send(raw: web.Request, parts: AsyncGenerator[Any]) -> web.StreamRespo
 
 def _gone(missing: Missing) -> Problem:
     problem = Problem(HTTPStatus.GONE, str(missing))
-    problem.members = {"node": missing.node, "bytes": missing.bytes, "position": _shown(missing.position)}
+    problem.members = {"node": missing.node, "bytes": missing.bytes, "position": shown(missing.position)}
     return problem
 
 
@@ -272,26 +276,9 @@ def _time(library: ModuleType, name: str, given: str | None) -> int | None:
 
 def _position(given: str) -> Position:
     try:
-        found = {node: Place(*map(_number, place.split("-"))) for node, place in json.loads(given).items()}
-        if not all(len(place.split("-")) == 2 for place in json.loads(given).values()):
-            raise ValueError
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        raise unfit('position: expected JSON such as {"NODE ID": "MS-BYTES"}, as a reply has it') from None
-    return found
-
-
-def _number(digits: str) -> int:
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
-        raise ValueError
-    return int(digits)
-
-
-def _shown(position: Position) -> dict[str, str]:
-    return {node: f"{place.ms}-{place.total}" for node, place in sorted(position.items())}
-
-
-def _json(position: Position) -> str:
-    return json.dumps(_shown(position))
+        return parse_position(given)
+    except ValueError as error:
+        raise unfit(f"position: expected {error}") from None
 
 
 async def _rights(request: Request, filters: list[str]) -> Rights | None:
