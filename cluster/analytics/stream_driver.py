@@ -1,8 +1,8 @@
 """Reads the logs of a cluster batch by batch, without Spark: plans, reads, registers its position, trims."""
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 from .log.block import Selection
 from .log.connection import Connection
@@ -17,6 +17,33 @@ from .position import Position
 from .topic_filter import TopicFilters
 
 HEARTBEAT = 60.0  # seconds; after these a job without progress registers again
+
+
+class Batch(NamedTuple):
+    """Messages of the logs, and the place behind them."""
+
+    rows: Iterable[Any]  # record batches; they are read when they are taken
+    end: Offsets  # equal to the start, if there are none
+    bytes: int  # of the logs
+
+
+class Driver(Protocol):
+    """A reader's view of the logs, without Spark. Methods raise FlockError: the logs can't be read."""
+
+    def initial(self) -> Offsets:
+        """The start of a new reader."""
+
+    def stop_at_present(self) -> None:
+        """Read only up to the present ends of the logs."""
+
+    def batch(self, start: Offsets, budget: int) -> Batch:
+        """The next batch, of about so many bytes of the logs at most."""
+
+    def commit(self, end: Offsets) -> None:
+        """A batch is done, and will not be read again."""
+
+    def close(self) -> None:
+        """Close the connection."""
 
 
 def read_range(options: SourceOptions, wanted: Range | None) -> Iterator[Any]:
@@ -74,6 +101,13 @@ class StreamDriver:
         if self._read is None or time.monotonic() > self._heard + HEARTBEAT:
             self._register(positions(start) if self._read is None else self._read)
         return self.planner.latest(start, budget, self._target)
+
+    def batch(self, start: Offsets, budget: int) -> Batch:
+        """The next batch, read in this process."""
+        end = self.latest(start, budget)
+        ranges = self.ranges(start, end) if end != start else []
+        rows = (batch for each in ranges for batch in read_range(self._options, each))
+        return Batch(rows, end, sum(each.bytes for each in ranges))
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """The ranges of the tasks."""

@@ -1,13 +1,14 @@
 """The file of `flockmq lake`: from TOML to tables."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...broker.client.log_client import LogClient
 from ...broker.config.redis_url import masked
-from ...broker.errors import ConfigError, nearest
+from ...broker.errors import ConfigError, FlockError, nearest
 from ..analytics.durations import microseconds
 from ..analytics.topic_filter import check_topic_filter
 from ..redis.clients import PREFIX, RedisAddress
@@ -16,6 +17,7 @@ DELTA, ICEBERG = "delta", "iceberg"
 FORMATS = (DELTA, ICEBERG)
 PARTITIONS = ("day", "hour", "none")
 MIB = 1 << 20
+OF_REDIS, OF_NODE, OF_ALL = ("redis", "prefix"), ("log", "user", "password", "token"), ("every", "batch_mib", "tables")
 
 
 @dataclass(frozen=True)
@@ -42,17 +44,39 @@ class TableConfig:
 
 
 @dataclass(frozen=True)
+class LogServer:
+    """A node, whose log is read over HTTP.
+
+    Attributes:
+        url: of its HTTP server.
+        user, password: of an MQTT user; None: none.
+        token: None: none.
+    """
+
+    url: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+    def client(self, filters: Sequence[str]) -> LogClient:
+        """A reader of messages. Raises FlockError: the URL is wrong, or there are a user and a token."""
+        return LogClient(self.url, filters, username=self.user, password=self.password, token=self.token)
+
+
+@dataclass(frozen=True)
 class LakeConfig:
     """The settings of `flockmq lake`.
 
     Attributes:
-        redis: of the cluster.
+        redis: of the cluster; None: the log is read from a node.
+        log: the node; None: the log is read from Redis.
         tables: at least one.
         every: seconds between two commits of a table, if there are messages.
         batch_bytes: of the log, in one commit at most.
     """
 
-    redis: RedisAddress
+    redis: RedisAddress | None
+    log: LogServer | None
     tables: tuple[TableConfig, ...]
     every: float = 10.0
     batch_bytes: int = 64 * MIB
@@ -70,13 +94,13 @@ def load(path: Path) -> LakeConfig:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
-    _known(path, "", found, ("redis", "prefix", "every", "batch_mib", "tables"))
-    if "redis" not in found:
-        raise ConfigError(f'{path}: redis is missing: redis = "redis://HOST:PORT" names the Redis of the cluster')
-    try:
-        redis = RedisAddress.parse(found["redis"], str(found.get("prefix", PREFIX)))
-    except (ValueError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{path}: redis: {error}, not {masked(str(found['redis']))!r}") from None
+    _known(path, "", found, (*OF_REDIS, *OF_NODE, *OF_ALL))
+    if ("redis" in found) == ("log" in found):
+        raise ConfigError(
+            f"{path}: expected either redis or log",
+            'redis = "redis://HOST:PORT" is the Redis of a cluster, log = "http://HOST:PORT" a node that serves HTTP',
+        )
+    redis, log = (_redis(path, found), None) if "redis" in found else (None, _log(path, found))
     tables = found.get("tables")
     if not isinstance(tables, list) or not tables:
         raise ConfigError(f"{path}: there is no [[tables]]")
@@ -87,10 +111,32 @@ def load(path: Path) -> LakeConfig:
             raise ConfigError(f"{path}: two tables have the name {name}; name = ... gives one another name")
     return LakeConfig(
         redis,
+        log,
         made,
         _value(path, "every", found.get("every", "10 s"), lambda text: microseconds(str(text)) / 1e6),
         _value(path, "batch_mib", found.get("batch_mib", 64), _mebibytes),
     )
+
+
+def _redis(path: Path, found: Mapping[str, Any]) -> RedisAddress:
+    _known(path, "with redis", found, (*OF_REDIS, *OF_ALL))
+    try:
+        return RedisAddress.parse(found["redis"], str(found.get("prefix", PREFIX)))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{path}: redis: {error}, not {masked(str(found['redis']))!r}") from None
+
+
+def _log(path: Path, found: Mapping[str, Any]) -> LogServer:
+    _known(path, "with log", found, (*OF_NODE, *OF_ALL))
+    for name in OF_NODE:
+        if not isinstance(found.get(name, ""), str):
+            raise ConfigError(f"{path}: {name}: expected a text")
+    server = LogServer(found["log"], found.get("user"), found.get("password"), found.get("token"))
+    try:
+        server.client(())
+    except FlockError as error:
+        raise ConfigError(f"{path}: log: {error.message}", error.hint) from None
+    return server
 
 
 def _table(path: Path, number: int, given: Any) -> TableConfig:

@@ -1,18 +1,19 @@
 """Follows the log of a cluster, and commits its messages to the tables."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 
 from ...broker import logs
+from ...broker.client.log_client import LogUnreachable
 from ...broker.errors import ConfigError
 from ..analytics.columns import read_schema
 from ..analytics.errors import RedisAway
-from ..analytics.log.planning import Range
+from ..analytics.http_driver import HttpDriver
 from ..analytics.options import SourceOptions
-from ..analytics.stream_driver import StreamDriver, read_range
+from ..analytics.stream_driver import Driver, StreamDriver
 from .config import DELTA, LakeConfig, TableConfig
 from .table import Overtaken, Progress, Table, TableError, schema_of
 
@@ -35,6 +36,15 @@ def open_table(config: TableConfig, schema: pa.Schema) -> Table:
     return Iceberg(config, schema)
 
 
+def open_driver(lake: LakeConfig, config: TableConfig, columns: Mapping[str, pa.DataType]) -> Driver:
+    """Reads the log for a table. Raises RedisAway."""
+    if lake.log is not None:
+        return HttpDriver(lake.log.client(config.filters), columns)
+    assert lake.redis is not None
+    filters = () if config.filters == ("#",) else config.filters
+    return StreamDriver(SourceOptions(lake.redis, topic_filters=filters, job=f"lake:{config.name}", columns=columns))
+
+
 class Follower:
     """One table, and the log up to which it has the messages.
 
@@ -52,10 +62,9 @@ class Follower:
         types = {} if config.schema is None else _columns_of(config.schema)
         self._schema = schema_of(types)
         self._table = open_table(config, self._schema)
-        filters = () if config.filters == ("#",) else config.filters
-        self._options = SourceOptions(lake.redis, topic_filters=filters, job=f"lake:{config.name}", columns=types)
+        self._has_columns = bool(types)
         self._budget = lake.batch_bytes
-        self._driver = StreamDriver(self._options)
+        self._driver = open_driver(lake, config, types)
         self._progress: Progress | None = None  # of the table; None: to be read
         self._read = Progress()  # of the log: the table's position, and rows behind it that did not match
         self._committed_at = time.monotonic()
@@ -70,34 +79,32 @@ class Follower:
         """Commit the next batch, if there is one. Returns its bytes of the log.
 
         Raises:
-            RedisAway, TableError: try again later.
-            DataLoss: messages are gone from the log.
+            RedisAway, LogUnreachable, TableError: try again later.
+            DataLoss, MessagesMissing: messages are gone from the log.
         """
         if self._progress is None:
             self._progress = self._read = self._table.progress()
         start = self._read.offsets if self._read.offsets is not None else self._driver.initial()
-        end = self._driver.latest(start, self._budget)
-        if end == start and self._progress.offsets is not None:
+        batch = self._driver.batch(start, self._budget)
+        if batch.end == start and self._progress.offsets is not None:
             self._tidy()
             return 0
-        ranges = self._driver.ranges(start, end)
-        rows = pa.Table.from_batches(self._batches(ranges), schema=self._schema)
-        self._read = Progress(self._progress.number + 1, end)
+        rows = pa.Table.from_batches(self._batches(batch.rows), schema=self._schema)
+        self._read = Progress(self._progress.number + 1, batch.end)
         if rows.num_rows or time.monotonic() > self._committed_at + IDLE_SECONDS or self._progress.offsets is None:
             self._commit(rows)
-        return sum(each.bytes for each in ranges)
+        return batch.bytes
 
     def close(self) -> None:
         """Close the connection."""
         self._driver.close()
 
-    def _batches(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
-        for wanted in ranges:
-            for batch in read_range(self._options, wanted):
-                if self._options.columns:
-                    unparsed = batch.column("unparsed")
-                    self.unparsed += len(unparsed) - unparsed.null_count
-                yield from pa.Table.from_batches([batch]).select(self._schema.names).cast(self._schema).to_batches()
+    def _batches(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            if self._has_columns:
+                unparsed = batch.column("unparsed")
+                self.unparsed += len(unparsed) - unparsed.null_count
+            yield from pa.Table.from_batches([batch]).select(self._schema.names).cast(self._schema).to_batches()
 
     def _commit(self, rows: pa.Table) -> None:
         progress = self._read
@@ -169,7 +176,7 @@ def _try(follower: Follower, *, once: bool) -> int:
     """A step. Faults that may pass are logged, and tried again after a while; with `once` they end the command."""
     try:
         return follower.step()
-    except (RedisAway, TableError) as error:
+    except (RedisAway, LogUnreachable, TableError) as error:
         if once:
             raise
         log.error("the table waits", table=follower.name, reason=error)
