@@ -29,6 +29,7 @@ from ....streams.log_reader import LogReader, Missing, Piece, Position, Reached,
 from ....streams.message_log import LogAway, MessageLog
 from ...http.clients import address_of, client_of
 from ...http.problems import Problem, unfit
+from ...http.server import Connection
 from ..operation import ARROW, MAX_NAME, TOPIC_FILTER, Operation, Request
 from ..schema import array, integer, text
 
@@ -39,6 +40,7 @@ THREADS = 2  # that select and encode
 MAX_WAIT = 60  # seconds
 REPLY_SECONDS = 300.0  # after which a reply ends: rights, bans and tokens are looked at again
 SEND_SECONDS = 60.0  # that a reader may take for a part
+LOOK_SECONDS = 1.0  # between looks whether a reader that waits is still there
 MARK_SECONDS = 5.0  # between positions, if no message is selected
 CACHED_TOPICS = 100_000
 EARLIEST = "earliest"
@@ -114,12 +116,15 @@ class Reply:
         self._until = until
         self._most = most
 
-    async def parts(self, position: Position | None, wait: float) -> AsyncGenerator[Any]:
+    async def parts(
+        self, position: Position | None, wait: float, is_read: Callable[[], bool] = lambda: True
+    ) -> AsyncGenerator[Any]:
         """The stream, in parts. Raises LogAway, Missing; after the first part only LogAway.
 
         Args:
             position: where to begin; None: at `since`.
             wait: seconds to wait for the first message, if there is none.
+            is_read: whether the reader is still there.
         """
         began = sent_at = time.monotonic()
         size, rows, reached, is_begun = 0, 0, False, False
@@ -138,7 +143,7 @@ class Reply:
                     position = piece.position
                     size += sum(len(entry.block) for entry in piece.entries)
                     now = time.monotonic()
-                    if (self._most is not None and size >= self._most) or now > began + REPLY_SECONDS:
+                    if (self._most is not None and size >= self._most) or now > began + REPLY_SECONDS or not is_read():
                         break
                     if now > sent_at + MARK_SECONDS:
                         if not is_begun:
@@ -148,9 +153,9 @@ class Reply:
                 else:
                     position, reached = reader.position, True
                 seconds = began + wait - time.monotonic()
-                if rows or not reached or seconds <= 0:
+                if rows or not reached or seconds <= 0 or not is_read():
                     break
-                await self._news(version, seconds)
+                await self._news(version, min(seconds, LOOK_SECONDS))
         except Missing as missing:
             if not is_begun:
                 raise
@@ -220,33 +225,35 @@ async def read_log(request: Request) -> web.StreamResponse:
         until,
         given.get("bytes"),
     )
+    raw = request.raw
     who = f"{request.holder.tenant}/{request.holder.name}/{request.holder.identity is not None}"
     if len(replies.readers) >= MAX_REPLIES or list(replies.readers.values()).count(who) >= MAX_OF_READER:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many programs read the log", Retry_After="10")
-    replies.readers[request.raw.protocol] = who
+    replies.readers[raw.protocol] = who
     try:
-        async with aclosing(reply.parts(position, given["wait"])) as parts:
-            return await _send(request.raw, parts)
+        async with aclosing(reply.parts(position, given["wait"], lambda: raw.transport is not None)) as parts:
+            return await _send(raw, parts)
     except LogAway as error:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"the log can't be read now: {error}", Retry_After="1") from error
     except Missing as missing:
         raise _gone(missing) from None
     finally:
-        replies.readers.pop(request.raw.protocol, None)
+        replies.readers.pop(raw.protocol, None)
 
 
 async def _send(raw: web.Request, parts: AsyncGenerator[Any]) -> web.StreamResponse:
     """Send a stream. What fails before its first part has a status; a stream that is cut has no end."""
     part = await anext(parts)
     response = web.StreamResponse(headers={"Content-Type": ARROW, "Cache-Control": "no-store"})
-    await response.prepare(raw)
     try:
+        await response.prepare(raw)
         while part is not None:
             async with asyncio.timeout(SEND_SECONDS):
                 await response.write(memoryview(part))
             part = await anext(parts, None)
-    except (OSError, TimeoutError, LogAway) as error:  # the reader has to see that this is not the end
-        raise ConnectionResetError from error
+    except (OSError, TimeoutError, LogAway):  # the reader has to see that this is not the end
+        assert isinstance(raw.protocol, Connection)
+        raw.protocol.drop()
     return response
 
 
