@@ -384,7 +384,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         slow = [slow_reader(node) for _ in range(4)]
         peak, rows, size = node.rss(), 0, 0
         for batch in batches_of(node, "small"):
-            assert batch.nbytes < 64 << 20
+            assert batch.nbytes < 16 << 20
             peak, rows, size = max(peak, node.rss()), rows + len(batch), size + batch.nbytes
         assert rows == 10_000 and size > 600_000_000
         assert sum(len(batch) for batch in batches_of(node, "bulk")) == 400

@@ -80,6 +80,7 @@ def record_batch(
     columns = [pa.concat_arrays(column) if len(parts) > 1 else column[0] for column in zip(*parts, strict=True)]
     accepted, client_ids, topics, flags, payloads, properties = columns
     qos = pc.bit_wise_and(flags, pa.scalar(QOS, pa.uint8()))
+    _check_qos(qos)
     nodes = pa.repeat(pa.scalar(node), len(flags))
     more = [_bit(flags, RETAIN), _bit(flags, DUP)]
     fixed = [nodes, accepted, client_ids, topics, qos.cast(pa.int32()), *more, payloads, properties]
@@ -87,6 +88,11 @@ def record_batch(
         return pa.RecordBatch.from_arrays(fixed, schema=SCHEMA)
     schema = pa.schema([*SCHEMA, *(pa.field(column.name, pa.string()) for column in decoded)])
     return pa.RecordBatch.from_arrays([*fixed, *_decoded(properties, decoded)], schema=schema)
+
+
+def _check_qos(qos: Any) -> None:
+    if pc.max(qos).as_py() == QOS:
+        raise BlockError("a block has a message of QoS 3")
 
 
 def longest_texts(block: bytes, header: Header) -> int:
@@ -135,9 +141,8 @@ def _wanted(block: bytes, header: Header, selection: Selection) -> Arrays | None
         raw = texts(pa.binary(), rows, columns.property_ends, columns.properties)
         properties = pc.if_else(pc.equal(pc.binary_length(raw), 0), None, raw)
     arrays = [accepted, client, topic, flags, payloads, properties]
-    if pc.max(pc.bit_wise_and(flags, pa.scalar(QOS, pa.uint8()))).as_py() == QOS:
-        raise BlockError("a block has a message of QoS 3")
     if selection.rows is not None:  # the whole block is checked even so
+        _check_qos(pc.bit_wise_and(flags, pa.scalar(QOS, pa.uint8())))
         client_ids.take(client.unique())
         topic_names.take(topic.unique())
         arrays = [array.slice(selection.rows.start, len(selection.rows)) for array in arrays]

@@ -19,7 +19,8 @@ from .header import parse_header
 __all__ = ["END", "POSITION", "Encoder", "parse_time"]
 
 POSITION, END = "flockmq.position", "flockmq.end"
-EXPANDED = 16 << 20  # bytes of a batch, about: a block has each topic name once, a batch has it in each row
+EXPANDED = 4 << 20  # bytes of a batch, about: a block has each topic name once, a batch has it in each row
+SMALL = 1 << 16  # bytes of a batch, of blocks that are not looked into before
 EMPTY = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
 
@@ -86,7 +87,10 @@ class Encoder:
 def _expanded(block: bytes) -> tuple[int, int]:
     """The rows of a block, and at most how many bytes they have in a batch."""
     header = parse_header(block)
-    return header.rows, len(block) + header.rows * longest_texts(block, header)
+    most = len(block) * (1 + header.rows)  # no text is longer than the block
+    if most > SMALL:
+        most = len(block) + header.rows * longest_texts(block, header)
+    return header.rows, most
 
 
 def _groups(blocks: Sequence[bytes]) -> Iterator[tuple[list[bytes], int]]:
