@@ -25,7 +25,7 @@ BESIDE = (
     "Makefile",
     "constraints.txt",
 )
-EXTRAS = {"auth", "cluster", "analytics", "docs", "lake", "loadtest", "otel", "test"}
+EXTRAS = {"auth", "cluster", "analytics", "docs", "lake", "log", "loadtest", "otel", "test"}
 COMPILED = KEPT / "compiled"
 BUILT = shutil.ignore_patterns("*.so", "*.c", "__pycache__", "node_modules")
 

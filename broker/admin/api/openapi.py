@@ -29,7 +29,9 @@ def description(operations: Iterable[Operation], version: str, *, tokens: bool) 
     """
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+        found = paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+        if tokens and operation.clients:
+            found["security"] = [{"token": []}, {"user": []}]
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
@@ -42,7 +44,10 @@ def description(operations: Iterable[Operation], version: str, *, tokens: bool) 
         "components": {"schemas": {"Problem": PROBLEM}},
     }
     if tokens:
-        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["components"]["securitySchemes"] = {
+            "token": {"type": "http", "scheme": "bearer"},
+            "user": {"type": "http", "scheme": "basic"},
+        }
         document["security"] = [{"token": []}]
     return document
 
