@@ -92,6 +92,10 @@ class StreamDriver:
         self._register(positions(offsets))
         return offsets
 
+    def hold(self, offsets: Offsets) -> None:
+        """Messages behind these places are needed: prevent trimming."""
+        self._register(positions(offsets))
+
     def stop_at_present(self) -> None:
         """Read only up to the present ends of the logs."""
         self._target = self.planner.ends()

@@ -87,7 +87,7 @@ def record_batch(
     if not decoded:
         return pa.RecordBatch.from_arrays(fixed, schema=SCHEMA)
     schema = pa.schema([*SCHEMA, *(pa.field(column.name, pa.string()) for column in decoded)])
-    return pa.RecordBatch.from_arrays([*fixed, *_decoded(properties, decoded)], schema=schema)
+    return pa.RecordBatch.from_arrays([*fixed, *decoded_columns(properties, decoded)], schema=schema)
 
 
 def _check_qos(qos: Any) -> None:
@@ -172,7 +172,7 @@ def _mask(selection: Selection, accepted: Any, topic: Any, topic_names: Any) -> 
     return mask
 
 
-def _decoded(properties: Any, columns: Sequence[PropertyColumn]) -> list[Any]:
+def decoded_columns(properties: Any, columns: Sequence[PropertyColumn]) -> list[Any]:
     """A string array for each column; null where a message lacks the property, or its value is not UTF-8.
 
     Each distinct block is decoded once: the messages of a device usually have equal ones.
