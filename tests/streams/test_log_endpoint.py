@@ -24,14 +24,18 @@ from flockmq.broker.admin.http.tokens import add
 from flockmq.broker.client.log_client import LogClient
 from flockmq.broker.errors import FlockError
 from flockmq.cluster.analytics.log.block import SCHEMA
+from flockmq.hooks import Client, Hooks, Message
 from flockmq.log import LogRefused, LogUnreachable, MessagesMissing
+from flockmq.testing import Broker
 from tests.analytics.log_writer import LogWriter
 from tests.conftest import StartBroker, StartLogging
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.logs import Logging, OneNode, entries, logged_rows
+from tests.harness.ports import free_port
 from tests.harness.socket_client import SocketClient
+from tests.model.log_block import decode
 from tests.security.access_files import AccessFiles
 from tests.streams.test_streams import five, numbers, publish
 from tests.web.http_client import HttpClient, Reply
@@ -193,8 +197,6 @@ def test_a_gap_is_reported(start_logging: StartLogging) -> None:
 
 def logged_rows_or_less(nodes: Logging) -> list[Any]:
     """The rows of the entries that are still there: the first is not the first of the log any more."""
-    from tests.model.log_block import decode
-
     return [row for _, _, block in entries(nodes) for row in decode(block)]
 
 
@@ -363,6 +365,49 @@ def test_without_a_log(start_broker: StartBroker) -> None:
     broker = start_broker({"http.listen": "127.0.0.1:0"})
     reply = HttpClient(broker).ask("GET", "/log")
     assert reply.status == 409 and "analytics.topics" in reply.json["detail"]
+
+
+def test_without_pyarrow(start_broker: StartBroker) -> None:
+    encoder = "flockmq.broker.admin.api.operations.message_log.ENCODER"
+    reply = HttpClient(start_broker({**SETTINGS, encoder: "pyarrow_that_is_not_there"})).ask("GET", "/log")
+    assert reply.status == 501 and "pip install 'flockmq[log]'" in reply.json["detail"]
+
+
+class Decides(Hooks):
+    """Refuses a user, and a filter."""
+
+    def connect(self, client: Client) -> bool:
+        return client.username != "eve"
+
+    async def authorize(self, client: Client, action: str, topic: str) -> bool:
+        return topic != "secret/#"
+
+
+class Delivers(Hooks):
+    """Decides over each message."""
+
+    def deliver(self, client_id: str, message: Message) -> bool:
+        return True
+
+
+def test_hooks_decide(tmp_path: Path) -> None:
+    files = AccessFiles(tmp_path)
+    files.users("ann", "eve")
+    url = f"http://127.0.0.1:{free_port()}"
+    settings = {**files.settings(), **SETTINGS, "http.listen": [url.removeprefix("http://")]}
+    for number, hooks in enumerate((Decides(), Delivers())):
+        with Broker({**settings, "store.url": f"sqlite:{tmp_path / str(number)}.db"}, [hooks]) as broker:
+            with SocketClient(broker.port, "w", username="ann", password=b"ann") as writer:
+                publish(writer, "secret/1", b"1")
+            if number:
+                with pytest.raises(LogRefused, match="hooks of this node decide over each delivery"):
+                    flockmq.read_log(url, username="ann", password="ann")
+            else:
+                assert payloads(flockmq.read_log(url, "secret/+", username="ann", password="ann")) == [b"1"]
+                for user, topic_filter in (("ann", "secret/#"), ("eve", "secret/+")):
+                    with pytest.raises(LogRefused, match="a hook refuses"):
+                        flockmq.read_log(url, topic_filter, username=user, password=user)
+            assert payloads(flockmq.read_log(url)) == [b"1"]  # this machine, without tokens
 
 
 # ---- memory ----

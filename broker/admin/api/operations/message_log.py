@@ -30,13 +30,14 @@ from ....streams.message_log import LogAway, MessageLog
 from ...http.clients import address_of, client_of
 from ...http.problems import Problem, unfit
 from ...http.server import Connection
-from ..operation import ARROW, MAX_NAME, TOPIC_FILTER, Operation, Request
+from ..operation import ARROW, TOPIC_FILTER, Operation, Request
 from ..schema import array, integer, text
 
 ENCODER = "flockmq.cluster.analytics.log.ipc"  # by name: it needs pyarrow, and is of a package above this one
 MAX_REPLIES = 32  # at a time
 MAX_OF_READER = 8  # of these, of one token or user
 THREADS = 2  # that select and encode
+MAX_POSITION = 1 << 16  # characters: each log has about 45, also logs of nodes that left within 30 days
 MAX_WAIT = 60  # seconds
 REPLY_SECONDS = 300.0  # after which a reply ends: rights, bans and tokens are looked at again
 SEND_SECONDS = 60.0  # that a reader may take for a part
@@ -342,7 +343,7 @@ OPERATIONS = (
             "filter": array(TOPIC_FILTER, "topic filters; all topics unless given", maxItems=100),
             "since": text(f"messages accepted then or later: {EARLIEST}, or a time", maxLength=100, default=EARLIEST),
             "until": text("messages accepted before: a time", maxLength=100),
-            "position": text("where to begin: `flockmq.position` of an earlier reply", maxLength=MAX_NAME),
+            "position": text("where to begin: `flockmq.position` of an earlier reply", maxLength=MAX_POSITION),
             "bytes": integer("of the log, in this reply, about", minimum=1, maximum=1 << 40),
             "wait": integer("seconds to wait for the first message", minimum=0, maximum=MAX_WAIT, default=0),
         },
