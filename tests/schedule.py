@@ -16,6 +16,7 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "containers": ("deploy/test_compose.py", "deploy/test_packages.py"),
     "spark": (
         "analytics/test_source.py",
+        "analytics/test_archive.py",
         "analytics/test_sink.py",
         "analytics/test_results.py",
         "analytics/test_exactly_once.py",

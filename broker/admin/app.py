@@ -10,6 +10,7 @@ from .api.api import Api, errors_as_problems
 from .api.figures_stream import FiguresStream
 from .api.operations.backup import UNDER_WAY
 from .api.operations.events import FIGURES, STREAMS
+from .api.operations.message_log import REPLIES, LogReplies
 from .console_socket import ConsoleSocket
 from .exporters import health
 from .http.authorization import AdminAuthorization
@@ -31,6 +32,8 @@ def make_server(node: NodeView) -> HttpServer:
     clients = [from_clients(config.trusted_proxies)] if config.trusted_proxies else []
     app = web.Application(middlewares=[errors_as_problems, in_time, *clients], client_max_size=MAX_BODY)
     app[FIGURES], app[STREAMS], app[UNDER_WAY] = FiguresStream(node), {}, asyncio.Lock()
+    app[REPLIES] = LogReplies()
+    app.on_cleanup.append(app[REPLIES].close)
     app.add_routes(health.routes(node, authorization))
     app.add_routes(Api(node, authorization, node.version, tokens=bool(config.tokens_file)).routes())
     app.add_routes(page_files.routes(authorization))

@@ -15,6 +15,7 @@ from aiohttp import WSMsgType, web
 from ..._speedups.net.listener import Endpoint
 from ..rpc.node_view import NodeView
 from .http.authorization import SUBPROTOCOL, AdminAuthorization
+from .http.clients import address_of
 from .http.problems import Problem
 
 PROTOCOL = "mqtt"  # [MQTT-6.0.0-3]
@@ -62,7 +63,7 @@ class ConsoleSocket:
         """The other end is a connection of the node's default listener."""
         ours, theirs = socket.socketpair()
         endpoint = Endpoint(self._node.listeners.of("default"))
-        self._node.broker.data_plane.reactor.adopt(theirs, endpoint, f"[{host}]:0" if ":" in host else f"{host}:0")
+        self._node.broker.data_plane.reactor.adopt(theirs, endpoint, address_of(host))
         return await asyncio.open_connection(sock=ours)
 
     async def _carry(

@@ -9,7 +9,7 @@ import asyncio
 from ..storage.log_files import LogEntry
 from ..storage.log_segments import LogReader
 from ..storage.sqlite import SqliteStore
-from .message_log import Entry, LogAway, MessageLog
+from .message_log import Entry, LogAway, LogEnd, MessageLog
 from .start_position import Place
 from .tail import Tail
 
@@ -28,8 +28,8 @@ class FileLog(MessageLog):
         files = store.log_files
         self._id = files.id
         self._reader = LogReader(files.folder)
-        self._end = files.reached.total  # bytes of the log that are stored
-        self._tail = Tail(files.reached.ms, self._end)
+        self._end = Place(files.reached.ms, files.reached.total)  # of the entries that are stored
+        self._tail = Tail(self._end.ms, self._end.total)
         self._version = 0
         self._changed = asyncio.Event()
         self._readers = asyncio.Semaphore(READERS)
@@ -46,6 +46,9 @@ class FileLog(MessageLog):
     async def nodes(self) -> list[str]:
         return [self._id]
 
+    async def ends(self) -> dict[str, LogEnd]:
+        return {self._id: LogEnd("", self._end)}
+
     async def read(self, node: str, place: Place | None, since: int, count: int) -> tuple[list[Entry], bool]:
         newest = self._tail.find(place, since)
         if newest is not None:
@@ -54,7 +57,7 @@ class FileLog(MessageLog):
         async with self._readers:
             try:
                 found, at_end = await asyncio.to_thread(
-                    self._reader.read, after, since // 1000, count=count, size=PIECE_BYTES, end=self._end
+                    self._reader.read, after, since // 1000, count=count, size=PIECE_BYTES, end=self._end.total
                 )
             except OSError as error:
                 raise LogAway(f"its files can't be read: {error}") from error
@@ -63,7 +66,7 @@ class FileLog(MessageLog):
     def _on_logged(self, entries: list[LogEntry]) -> None:
         for entry in entries:
             self._tail.add(Entry(self._id, entry.ms, entry.total, entry.block))
-        self._end = entries[-1].total
+        self._end = Place(entries[-1].ms, entries[-1].total)
         self._version += 1
         self._changed.set()
         self._changed.clear()

@@ -31,6 +31,14 @@ class Entry(NamedTuple):
         return int(FIRST_ACCEPTED.unpack_from(self.block, HEADER)[0])
 
 
+class LogEnd(NamedTuple):
+    """The end of a node's log."""
+
+    name: str  # of the node; empty: of the node that is asked
+    place: Place  # behind the newest entry, which may be trimmed
+    is_deleted: bool = False  # no entry will follow
+
+
 class LogAway(Exception):
     """The log can't be read now."""
 
@@ -50,6 +58,10 @@ class MessageLog(ABC):
     @abstractmethod
     async def nodes(self) -> list[str]:
         """The ids of the nodes that have a log, also of nodes that have left. Raises LogAway."""
+
+    @abstractmethod
+    async def ends(self) -> dict[str, LogEnd]:
+        """The ends of all logs by node id, also of logs that were deleted lately. Raises LogAway."""
 
     @abstractmethod
     async def read(self, node: str, place: Place | None, since: int, count: int) -> tuple[list[Entry], bool]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 # Names of other columns.
-TAKEN = ["accepted_at", "node", "client_id", "topic", "qos", "retain", "dup", "unparsed", "properties", "day", "hour"]
+TAKEN = ["accepted_at", "node", "client_id", "topic", "qos", "retain", "dup", "unparsed", "properties", "date", "hour"]
 
 
 class Columns(ABC):

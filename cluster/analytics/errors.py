@@ -2,6 +2,7 @@
 
 FlockError
 ├── OptionError   an option of the source or of the sink is invalid
+├── ArchiveError  the table with messages before the log can't be read, or is no such table
 ├── RowError      the sink can't send rows with these columns, or one of the rows
 ├── BrokerError   the broker that the sink sends to is not there, or has refused something
 ├── RedisAway     Redis does not reply, or replies with an error
@@ -14,6 +15,10 @@ from ...broker.errors import FlockError
 
 class OptionError(FlockError):
     """An option of the source or of the sink is invalid."""
+
+
+class ArchiveError(FlockError):
+    """The table with messages before the log can't be read, or is no such table."""
 
 
 class RowError(FlockError):

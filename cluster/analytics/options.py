@@ -44,6 +44,7 @@ class SourceOptions:
     topic_filters: tuple[str, ...] = ()  # empty: all topics
     properties: tuple[PropertyColumn, ...] = ()  # decoded columns
     columns: "Columns | None" = None  # of the payload; None: the payload is one
+    archive: str = ""  # a table with the messages before the log; empty: none
     redis_patience: float = field(default=60.0)  # seconds of retries while Redis is away
 
 
@@ -63,6 +64,10 @@ def parse_options(options: Mapping[str, str], now: float | None = None) -> Sourc
         raise OptionError(
             "the option trimCommitted needs a name under which this query's positions are known",
             '.option("job", NAME) gives one; it must be no other query\'s',
+        )
+    if made.archive and (made.nodes or made.starting_offsets != EARLIEST):
+        raise OptionError(
+            "the option archive can't be combined with node or startingOffsets", "filter the column node, or the time"
         )
     if made.since is not None and made.until is not None and made.since >= made.until:
         raise OptionError("the option since is not before until")
@@ -167,5 +172,6 @@ OPTIONS = {
         Option("topicFilter", "topic_filters", _topic_filters),
         Option("properties", "properties", _properties),
         Option("schema", "columns", _columns),
+        Option("archive", "archive", _text),
     )
 }

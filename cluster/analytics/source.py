@@ -44,6 +44,7 @@ from pyspark.sql.types import (
 )
 from pyspark.sql.utils import is_remote
 
+from .archive import Archive, Files
 from .errors import OptionError
 from .log.connection import Connection
 from .log.jobs import Job
@@ -59,6 +60,7 @@ from .sink.rows import check_columns
 from .sink.writer import BatchWriter, StreamWriter
 from .stream_driver import StreamDriver, read_range
 
+ARCHIVE = "@archive"  # in the offset of a stream that has not read its archive: the version of the table
 REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
 
 
@@ -96,6 +98,21 @@ class RangePartition(InputPartition):
 
     def __init__(self, wanted: Range) -> None:
         super().__init__(wanted)
+
+
+class FilesPartition(InputPartition):
+    """The files of the archive for a task."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__(files)
+
+
+def _read(options: SourceOptions, part: Range | Files | None) -> Iterator[Any]:
+    """The rows of a task, in an executor."""
+    if isinstance(part, Files):
+        yield from Archive(options.archive, part.version).batches(part.paths, options)
+    else:
+        yield from read_range(options, part)
 
 
 class FlockMQDataSource(DataSource):
@@ -194,11 +211,17 @@ class FlockMQReader(DataSourceReader):
         with Connection(options.redis) as connection:
             logs = Logs(connection)
             losses = Losses(options.fail_on_data_loss, Job(logs, options.job, options.nodes))
-            ranges = Planner(logs, options, losses.missing).between(options.since, options.until)
-        return [RangePartition(one) for one in ranges]
+            planner = Planner(logs, options, losses.missing)
+            if not options.archive:
+                return [RangePartition(one) for one in planner.between(options.since, options.until)]
+            archive = Archive(options.archive)
+            start = archive.offsets()
+            ranges = planner.ranges(start, planner.latest(start, None))
+        files = archive.files(options.bytes_per_partition)
+        return [*map(FilesPartition, files), *map(RangePartition, ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_range(self._options, partition.value)
+        return _read(self._options, partition.value)
 
 
 class FlockMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -218,7 +241,11 @@ class FlockMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._driver
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
-        return format_offsets(self._driven.initial())
+        if not self._options.archive:
+            return format_offsets(self._driven.initial())
+        archive = Archive(self._options.archive)
+        self._driven.hold(archive.offsets())
+        return {ARCHIVE: str(archive.version)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxBytes(self._options.max_bytes_per_trigger)
@@ -232,17 +259,25 @@ class FlockMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             assert isinstance(limit, ReadAllAvailable), f"a limit that was not asked for: {limit}"
             budget = None
+        if ARCHIVE in start:  # the first batch has the archive, and nothing else
+            return format_offsets(self._archive(start).offsets())
         return format_offsets(self._driven.latest(parse_offsets(start), budget))
 
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802
         return {node: str(place) for node, place in sorted(self._driven.planner.ends().items())}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+        if ARCHIVE in start:
+            return [FilesPartition(one) for one in self._archive(start).files(self._options.bytes_per_partition)]
         ranges = self._driven.ranges(parse_offsets(start), parse_offsets(end))
         return [RangePartition(one) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_range(self._options, partition.value)
+        return _read(self._options, partition.value)
+
+    def _archive(self, start: dict[str, str]) -> Archive:
+        """The version of the archive with which the stream began."""
+        return Archive(self._options.archive, int(start[ARCHIVE]))
 
     def commit(self, end: dict[str, str]) -> None:
         self._driven.commit(parse_offsets(end))

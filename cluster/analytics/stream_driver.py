@@ -1,8 +1,8 @@
 """Reads the logs of a cluster batch by batch, without Spark: plans, reads, registers its position, trims."""
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 from .log.block import Selection
 from .log.connection import Connection
@@ -17,6 +17,36 @@ from .position import Position
 from .topic_filter import TopicFilters
 
 HEARTBEAT = 60.0  # seconds; after these a job without progress registers again
+
+
+class Batch(NamedTuple):
+    """Messages of the logs, and the place behind them."""
+
+    rows: Iterable[Any]  # record batches; they are read when they are taken
+    end: Offsets  # equal to the start, if there are none
+    bytes: int  # of the logs
+
+
+class Driver(Protocol):
+    """A reader's view of the logs, without Spark. Methods raise FlockError: the logs can't be read."""
+
+    def initial(self) -> Offsets:
+        """The start of a new reader."""
+
+    def stop_at_present(self) -> None:
+        """Read only up to the present ends of the logs."""
+
+    def batch(self, start: Offsets, budget: int, end: Offsets | None = None) -> Batch:
+        """The next batch: of about so many bytes of the logs at most, or up to `end`."""
+
+    def commit(self, end: Offsets) -> None:
+        """A batch is done, and will not be read again."""
+
+    def waiting_bytes(self, read: Offsets) -> int:
+        """The bytes of the logs behind these offsets, as far as they are known."""
+
+    def close(self) -> None:
+        """Close the connection."""
 
 
 def read_range(options: SourceOptions, wanted: Range | None) -> Iterator[Any]:
@@ -59,6 +89,10 @@ class StreamDriver:
         self._register(positions(offsets))
         return offsets
 
+    def hold(self, offsets: Offsets) -> None:
+        """Messages behind these places are needed: prevent trimming."""
+        self._register(positions(offsets))
+
     def stop_at_present(self) -> None:
         """Read only up to the present ends of the logs."""
         self._target = self.planner.ends()
@@ -68,6 +102,13 @@ class StreamDriver:
         if self._read is None or time.monotonic() > self._heard + HEARTBEAT:
             self._register(positions(start) if self._read is None else self._read)
         return self.planner.latest(start, budget, self._target)
+
+    def batch(self, start: Offsets, budget: int, end: Offsets | None = None) -> Batch:
+        """The next batch, read in this process: of at most so many bytes of the logs, or up to `end`."""
+        end = self.latest(start, budget) if end is None else end
+        ranges = sorted(self.ranges(start, end), key=lambda each: (each.node, each.start)) if end != start else []
+        rows = (batch for each in ranges for batch in read_range(self._options, each))
+        return Batch(rows, end, sum(each.bytes for each in ranges))
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """The ranges of the tasks."""

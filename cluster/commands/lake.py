@@ -1,4 +1,4 @@
-"""`flockmq lake FILE`: the messages of a cluster as rows of tables, each once."""
+"""`flockmq lake FILE`: the messages of a broker as rows of tables, each once."""
 
 import signal
 import threading
@@ -15,6 +15,7 @@ EXAMPLES = """\
 
 lake.toml:
   redis = "redis://10.0.0.5:6379"      # of the cluster, whose nodes log messages: [analytics] topics
+# log = "http://10.0.0.7:8080"         # or any node of it, or a node alone; with user and password, or with token
   every = "10 s"                       # between two commits
 
   [[tables]]
@@ -54,7 +55,7 @@ def run(arguments: list[str]) -> int:
 
 def parse(arguments: list[str]) -> Namespace:
     """The command line. Raises UsageError: it is invalid."""
-    parser = Parser("lake", "The messages of a cluster as rows of tables.", "FILE [OPTION...]", EXAMPLES)
+    parser = Parser("lake", "The messages of a broker as rows of tables.", "FILE [OPTION...]", EXAMPLES)
     parser.add_argument("file", type=Path, metavar="FILE", help="the tables, in TOML")
     group = parser.add_argument_group("options")
     group.add_argument("--once", action="store_true", help="end when the messages that are logged now are committed")

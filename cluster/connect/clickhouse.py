@@ -50,6 +50,7 @@ class ClickHouse(JournaledConnector):
         self.split(rows, insert)
 
     def close(self) -> None:
+        super().close()
         self._http.close()
 
     def _insert(self, rows: pa.Table, token: str) -> None:

@@ -77,6 +77,9 @@ class JournaledConnector(Connector):
         self.send(rows, progress.number)
         self.outlet.journal.finish(progress)
 
+    def close(self) -> None:
+        self.outlet.journal.close()
+
     @abstractmethod
     def send(self, rows: pa.Table, number: int) -> None:
         """Send the rows of a batch.

@@ -59,6 +59,7 @@ class InfluxDb(JournaledConnector):
             self.split(rows.slice(start, LINES), self._post)
 
     def close(self) -> None:
+        super().close()
         self._http.close()
 
     def _post(self, rows: pa.Table) -> None:

@@ -1,12 +1,17 @@
-"""The positions of pipes whose targets can't keep them, in the Redis of the cluster."""
+"""The positions of pipes whose targets can't keep them: in the Redis of the cluster, or in files."""
 
+import fcntl
 import json
+import os
 import uuid
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..analytics.log.connection import Connection
-from ..follow.target import Progress
+from ..follow.target import Progress, TargetError
 from ..redis.clients import RedisAddress
 from ..tables.table import Overtaken
 
@@ -46,25 +51,15 @@ class Record:
         return json.dumps({"id": self.id, "done": done, "planned": planned}).encode()
 
 
-class Journal:
-    """The record of a pipe.
+class Journal(ABC):
+    """The record of a pipe."""
 
-    Args:
-        redis: of the cluster.
-        pipe: its name.
-
-    All methods raise RedisAway.
-    """
-
-    def __init__(self, redis: RedisAddress, pipe: str) -> None:
-        self._connection = Connection(redis, PATIENCE)
-        self._key = redis.keys.analytics_pipes
-        self._pipe = pipe.encode()
+    def __init__(self) -> None:
         self.id = ""  # of the record, after it was read
 
     def read(self) -> Record:
         """The record."""
-        record = Record.parse(self._connection.ask("HGET", self._key, self._pipe))
+        record = Record.parse(self._load())
         self.id = record.id
         return record
 
@@ -76,9 +71,17 @@ class Journal:
         """A batch has ended. Raises Overtaken: another process has ended it."""
         self._change(progress.number - 1, lambda _: Record(self.id, progress))
 
+    @abstractmethod
     def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+        """Close connections and files."""
+
+    @abstractmethod
+    def _load(self) -> bytes | None:
+        """The text of the record; None: there is none."""
+
+    @abstractmethod
+    def _store(self, edit: Callable[[bytes | None], bytes]) -> None:
+        """Replace the text of the record."""
 
     def _change(self, number: int, edit: Callable[[Record], Record]) -> None:
         """Change the record, if `number` is the number of its newest batch."""
@@ -89,4 +92,80 @@ class Journal:
                 raise Overtaken(f"the pipe is at batch {found.done.number}, not {number}")
             return bytes(edit(found))
 
-        self._connection.change(self._key, self._pipe, change)
+        self._store(change)
+
+
+class RedisJournal(Journal):
+    """In the Redis of the cluster. Methods raise RedisAway.
+
+    Args:
+        redis: of the cluster.
+        pipe: its name.
+    """
+
+    def __init__(self, redis: RedisAddress, pipe: str) -> None:
+        super().__init__()
+        self._connection = Connection(redis, PATIENCE)
+        self._key = redis.keys.analytics_pipes
+        self._pipe = pipe.encode()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _load(self) -> bytes | None:
+        found: bytes | None = self._connection.ask("HGET", self._key, self._pipe)
+        return found
+
+    def _store(self, edit: Callable[[bytes | None], bytes]) -> None:
+        self._connection.change(self._key, self._pipe, edit)
+
+
+class FileJournal(Journal):
+    """In a file. Methods raise TargetError: it can't be read or written, or another process has it.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._lock: int | None = None
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _load(self) -> bytes | None:
+        with self._locked():
+            return self._path.read_bytes() if self._path.exists() else None
+
+    def _store(self, edit: Callable[[bytes | None], bytes]) -> None:
+        with self._locked():
+            text = edit(self._path.read_bytes() if self._path.exists() else None)
+            new = self._path.with_name(f"{self._path.name}.new")
+            with open(new, "wb") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self._path)
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """The file is this process's from here on."""
+        try:
+            if self._lock is None:
+                self._lock = os.open(f"{self._path}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            self.close()
+            raise TargetError(f"{self._path}: another process has the pipe") from None
+        except OSError as error:
+            raise TargetError(f"{self._path}: {error.strerror}") from None

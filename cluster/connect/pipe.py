@@ -13,7 +13,7 @@ from ..follow.settings import LogSettings, Section, log_settings, open_file, uni
 from ..follow.target import Progress, Target
 from .connector import Connector, Outlet
 from .dead_letters import DeadLetters
-from .journal import Journal
+from .journal import FileJournal, RedisJournal
 from .query import Query
 
 EVERY, BATCH_MIB = 1.0, 16
@@ -38,6 +38,7 @@ class PipeConfig:
         columns: of the payload; None: it is one column.
         query: None: the messages as they are.
         dead_letters: the file of the dead letters.
+        position: the file of the position, if there is no Redis.
         kind: of CONNECTORS.
         options: of the connector.
     """
@@ -47,6 +48,7 @@ class PipeConfig:
     columns: Columns | None
     query: Query | None
     dead_letters: Path
+    position: Path
     kind: str
     options: Section
 
@@ -100,6 +102,7 @@ def _pipe(section: Section) -> PipeConfig:
         columns=columns,
         query=section.value("sql", None, lambda sql: Query(str(sql), schema_of(columns))),
         dead_letters=section.file("dead_letters") or section.path.parent / f"{name}.dead.jsonl",
+        position=section.file("position") or section.path.parent / f"{name}.position.json",
         kind=kinds[0],
         options=options,
     )
@@ -119,8 +122,9 @@ def connector_of(config: PipeConfig, log: LogSettings, dead: DeadLetters) -> Con
         kind = getattr(import_module(f"{__package__}.{module}"), name)
     except ImportError as error:
         raise FlockError(f"{error.name} is not installed", "pip install 'flockmq[connect]'") from None
+    journal = FileJournal(config.position) if log.redis is None else RedisJournal(log.redis, config.name)
     try:
-        return kind(Outlet(config.name, config.schema, dead, Journal(log.redis, config.name)), config.options)  # type: ignore[no-any-return]
+        return kind(Outlet(config.name, config.schema, dead, journal), config.options)  # type: ignore[no-any-return]
     except ConfigError:
         raise
     except FlockError as error:

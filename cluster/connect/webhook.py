@@ -59,6 +59,7 @@ class Webhook(JournaledConnector):
                     self.outlet.dead.add(rows.slice(start, 1), str(reason))
 
     def close(self) -> None:
+        super().close()
         self._http.close()
 
     def _post(self, events: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Follows the log of a cluster, batch by batch, and gives its messages to targets."""
+"""Follows the log of messages, batch by batch, and gives its messages to targets."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from ...broker import logs
+from ...broker.client.log_client import LogUnreachable
 from ..analytics.columns import Columns
 from ..analytics.errors import RedisAway
-from ..analytics.log.planning import Range
+from ..analytics.http_driver import HttpDriver
 from ..analytics.options import SourceOptions
-from ..analytics.stream_driver import StreamDriver, read_range
+from ..analytics.stream_driver import Driver, StreamDriver
 from ..tables.table import Overtaken
 from .settings import LogSettings
 from .target import Progress, Target, TargetError
@@ -18,9 +19,29 @@ from .target import Progress, Target, TargetError
 IDLE_SECONDS = 60.0  # after which a position without rows is written: the log may be trimmed up to it then
 TIDY_SECONDS = 3600.0
 RETRY_SECONDS = 5.0
+FIRST_BYTES = 64 << 20  # of the log, that `first_rows` looks at
 FAILED = -1  # in place of the bytes of a batch
 
 log = logs.get("flockmq.follow")
+
+
+def open_driver(settings: LogSettings, filters: tuple[str, ...], columns: Columns | None, job: str = "") -> Driver:
+    """Reads the log.
+
+    Args:
+        settings: of the log.
+        filters: topic filters.
+        columns: of the payload; None: it is one column.
+        job: the name under which the position is registered in Redis; empty: it is not.
+
+    Raises:
+        RedisAway: Redis does not reply.
+    """
+    if settings.server is not None:
+        return HttpDriver(settings.server.client(filters), columns)
+    assert settings.redis is not None
+    filters = () if filters == ("#",) else filters
+    return StreamDriver(SourceOptions(settings.redis, topic_filters=filters, job=job, columns=columns))
 
 
 class Follower:
@@ -51,11 +72,9 @@ class Follower:
         self.name = name
         self._schema = schema_of(columns)
         self._target = target
-        self._options = SourceOptions(
-            settings.redis, topic_filters=() if filters == ("#",) else filters, job=job, columns=columns
-        )
+        self._has_columns = columns is not None
         self._budget = settings.batch_bytes
-        self._driver = StreamDriver(self._options)
+        self._driver = open_driver(settings, filters, columns, job)
         self._progress: Progress | None = None  # of the target; None: to be read
         self._read = Progress()  # of the log: the target's position, and rows behind it that did not match
         self._written_at = time.monotonic()
@@ -71,42 +90,38 @@ class Follower:
         """Write the next batch, if there is one. Returns its bytes of the log.
 
         Raises:
-            RedisAway, TargetError: try again later.
-            DataLoss: messages are gone from the log.
+            RedisAway, LogUnreachable, TargetError: try again later.
+            DataLoss, MessagesMissing: messages are gone from the log.
         """
         planned = None
         if self._progress is None:
             self._progress = self._read = self._target.progress()
             planned = self._target.planned()
         start = self._read.offsets if self._read.offsets is not None else self._driver.initial()
-        end = self._driver.latest(start, self._budget) if planned is None else planned.offsets
-        assert end is not None
-        if end == start and self._progress.offsets is not None and planned is None:
+        batch = self._driver.batch(start, self._budget, None if planned is None else planned.offsets)
+        if batch.end == start and self._progress.offsets is not None and planned is None:
             self.waiting_bytes = 0
             self._tidy()
             return 0
-        ranges = sorted(self._driver.ranges(start, end), key=lambda each: (each.node, each.start))
-        rows = pa.Table.from_batches(self._batches(ranges), schema=self._schema)
-        self._read = Progress(self._progress.number + 1, end)
+        rows = pa.Table.from_batches(self._batches(batch.rows), schema=self._schema)
+        self._read = Progress(self._progress.number + 1, batch.end)
         is_idle = time.monotonic() > self._written_at + IDLE_SECONDS
         if rows.num_rows or is_idle or self._progress.offsets is None or planned is not None:
             self._write(rows)
-        size = sum(each.bytes for each in ranges)
-        self.waiting_bytes = self._driver.waiting_bytes(end) if size else 0
-        return size
+        self.waiting_bytes = self._driver.waiting_bytes(batch.end) if batch.bytes else 0
+        return batch.bytes
 
     def close(self) -> None:
         """Close the connections."""
         self._driver.close()
         self._target.close()
 
-    def _batches(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
-        for wanted in ranges:
-            for batch in read_range(self._options, wanted):
-                if self._options.columns is not None:
-                    unparsed = batch.column("unparsed")
-                    self.unparsed += len(unparsed) - unparsed.null_count
-                yield from shaped(batch, self._schema)
+    def _batches(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            if self._has_columns:
+                unparsed = batch.column("unparsed")
+                self.unparsed += len(unparsed) - unparsed.null_count
+            yield from shaped(batch, self._schema)
 
     def _write(self, rows: pa.Table) -> None:
         progress = self._read
@@ -171,7 +186,7 @@ def _try(follower: Follower, *, once: bool) -> int:
     """A step. Faults that may pass are logged, and tried again after a while; with `once` they end the command."""
     try:
         return follower.step()
-    except (RedisAway, TargetError) as error:
+    except (RedisAway, LogUnreachable, TargetError) as error:
         if once:
             raise
         follower.failures += 1
@@ -190,13 +205,10 @@ def first_rows(settings: LogSettings, *, filters: tuple[str, ...], columns: Colu
     Raises:
         RedisAway: Redis does not reply.
     """
-    options = SourceOptions(settings.redis, topic_filters=() if filters == ("#",) else filters, columns=columns)
+    driver = open_driver(settings, filters, columns)
     schema, found, rows = schema_of(columns), list[pa.RecordBatch](), 0
-    driver = StreamDriver(options)
     try:
-        start = driver.initial()
-        ranges = driver.ranges(start, driver.latest(start, None))
-        for batch in (batch for wanted in ranges for batch in read_range(options, wanted)):
+        for batch in driver.batch(driver.initial(), FIRST_BYTES).rows:
             found += shaped(batch, schema)
             rows += batch.num_rows
             if rows >= count:

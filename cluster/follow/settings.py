@@ -3,13 +3,14 @@
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ...broker.client.log_client import LogClient
 from ...broker.config.redis_url import masked
-from ...broker.errors import ConfigError, nearest
+from ...broker.errors import ConfigError, FlockError, nearest
 from ...broker.schemas.open import SPARKPLUG
 from ..analytics.columns import Columns
 from ..analytics.durations import microseconds
@@ -20,6 +21,7 @@ from ..redis.clients import PREFIX, RedisAddress
 MIB = 1 << 20
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 Value = TypeVar("Value")
+OF_REDIS, OF_NODE = ("prefix",), ("user", "password", "token")
 REQUIRED: Any = object()  # in place of a default
 
 
@@ -158,16 +160,38 @@ class Section:
 
 
 @dataclass(frozen=True)
+class LogServer:
+    """A node, whose log is read over HTTP.
+
+    Attributes:
+        url: of its HTTP server.
+        user, password: of an MQTT user; None: none.
+        token: None: none.
+    """
+
+    url: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+    def client(self, filters: Sequence[str]) -> LogClient:
+        """A reader of messages. Raises FlockError: the URL is wrong, or there are a user and a token."""
+        return LogClient(self.url, filters, username=self.user, password=self.password, token=self.token)
+
+
+@dataclass(frozen=True)
 class LogSettings:
     """The log, and how it is followed.
 
     Attributes:
-        redis: of the cluster.
+        redis: of the cluster; None: the log is read from a node.
+        server: the node; None: the log is read from Redis.
         every: seconds between two batches, if there are messages.
         batch_bytes: of the log, in one batch at most.
     """
 
-    redis: RedisAddress
+    redis: RedisAddress | None
+    server: LogServer | None
     every: float
     batch_bytes: int
 
@@ -192,8 +216,25 @@ def log_settings(file: Section, every: float, batch_mib: int) -> LogSettings:
     Raises:
         ConfigError: a value is missing or wrong.
     """
-    if "redis" not in file.given:
-        raise file.error('redis is missing: redis = "redis://HOST:PORT" names the Redis of the cluster')
+    if ("redis" in file.given) == ("log" in file.given):
+        raise file.error(
+            "expected either redis or log",
+            'redis = "redis://HOST:PORT" is the Redis of a cluster, log = "http://HOST:PORT" a node that serves HTTP',
+        )
+    other, words = (OF_NODE, "log") if "redis" in file.given else (OF_REDIS, "redis")
+    for name in other:
+        if name in file.given:
+            raise file.error(f"{name} belongs to {words}, which is not there")
+    redis, server = (_redis(file), None) if "redis" in file.given else (None, _server(file))
+    return LogSettings(
+        redis,
+        server,
+        file.seconds("every", every),
+        file.number("batch_mib", 1, 4096, batch_mib, " of MiB") * MIB,
+    )
+
+
+def _redis(file: Section) -> RedisAddress:
     prefix = file.text("prefix", PREFIX)
 
     def address(given: Any) -> RedisAddress:
@@ -202,11 +243,16 @@ def log_settings(file: Section, every: float, batch_mib: int) -> LogSettings:
         except ValueError as error:
             raise ValueError(f"{error}, not {masked(str(given))!r}") from None
 
-    return LogSettings(
-        file.value("redis", REQUIRED, address),
-        file.seconds("every", every),
-        file.number("batch_mib", 1, 4096, batch_mib, " of MiB") * MIB,
-    )
+    return file.value("redis", REQUIRED, address)
+
+
+def _server(file: Section) -> LogServer:
+    server = LogServer(*(file.text(name, None) for name in ("log", *OF_NODE)))
+    try:
+        server.client(())
+    except FlockError as error:
+        raise file.error(f"log: {error.message}", error.hint) from None
+    return server
 
 
 def unique_names(file: Section, kind: str, names: list[str]) -> None:

@@ -10,11 +10,9 @@ from ..analytics.log.offsets import format_offsets, parse_offsets
 from ..follow.follower import Follower
 from ..follow.target import Progress, Target, TargetError
 from ..tables.formats import open_table
-from ..tables.place import Place
+from ..tables.place import LAKE_WRITER, Place
 from ..tables.table import TableError
 from .config import LakeConfig, TableConfig
-
-WRITER = "flockmq-lake"  # names the commits in the tables
 
 
 class LakeTable(Target):
@@ -29,7 +27,7 @@ class LakeTable(Target):
 
     def __init__(self, config: TableConfig) -> None:
         self._name = config.table
-        place = Place(config.table, WRITER, partition=config.partition, options=config.options)
+        place = Place(config.table, LAKE_WRITER, partition=config.partition, options=config.options)
         with _as_target():
             self._table = open_table(config.format, place)
 

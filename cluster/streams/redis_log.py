@@ -11,7 +11,7 @@ import json
 import time
 from typing import Any
 
-from ...broker.streams.message_log import Entry, LogAway, MessageLog
+from ...broker.streams.message_log import Entry, LogAway, LogEnd, MessageLog
 from ...broker.streams.start_position import Place
 from ...broker.streams.tail import Tail
 from ..redis.clients import FAILURES, RedisAddress
@@ -70,6 +70,25 @@ class RedisLog(MessageLog):
             self._nodes_at = time.monotonic()
             self._nodes = sorted(node.decode() for node, record in found.items() if "last" not in json.loads(record))
         return self._nodes
+
+    async def ends(self) -> dict[str, LogEnd]:
+        found: dict[str, LogEnd] = {}
+        for key, text in (await self._ask("HGETALL", self._keys.analytics_logs)).items():
+            record = json.loads(text)
+            last = record["last"].encode() if "last" in record else await self._last_id(key)
+            place = Place(*map(int, last.split(b"-")))
+            found[key.decode()] = LogEnd(record.get("name", ""), place, "last" in record)
+        return found
+
+    async def _last_id(self, node: bytes) -> bytes:
+        """The id of the newest entry of a log, trimmed or not."""
+        try:
+            found: bytes = (await self._ask("XINFO STREAM", self._keys.message_log(node)))["last-generated-id"]
+        except LogAway as error:
+            if "no such key" in str(error):  # nothing was logged yet
+                return b"0-0"
+            raise
+        return found
 
     async def read(self, node: str, place: Place | None, since: int, count: int) -> tuple[list[Entry], bool]:
         tail = self._tails.get(node)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 DELTA, ICEBERG = "delta", "iceberg"
 FORMATS = (DELTA, ICEBERG)
 PARTITIONS = ("day", "hour", "none")
+LAKE_WRITER = "flockmq-lake"  # names the commits of `flockmq lake`; their note has the position of the log
 
 
 @dataclass(frozen=True)

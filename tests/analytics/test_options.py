@@ -50,7 +50,7 @@ def test_forms(given: dict[str, str], field: str, value: object) -> None:
         ({"redis": "http://:sesame@h"}, "option redis: expected redis://"),
         ({"redis": "redis://u:sesame@h:x"}, "option redis: expected a port"),
         (REDIS | {"startingOffset": "latest"}, r"no option startingoffset; did you mean startingOffsets\?"),
-        (REDIS | {"zzz": "1"}, "no option zzz; known are bytesPerPartition, failOnDataLoss"),
+        (REDIS | {"zzz": "1"}, "no option zzz; known are archive, bytesPerPartition, failOnDataLoss"),
         (REDIS | {"startingOffsets": "soon"}, "startingOffsets: expected earliest, latest, a time such as"),
         (REDIS | {"startingOffsets": '{"n1": "5"}'}, "startingOffsets: expected positions by node id as JSON"),
         (REDIS | {"startingOffsets": "{"}, "startingOffsets: expected positions by node id as JSON"),

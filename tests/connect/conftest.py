@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.connect.endpoint import Endpoint
 from tests.harness.database_processes import ClickHouseProcess, DatabaseProcess, InfluxDbProcess, PostgreSqlProcess
 from tests.harness.redis_process import RedisProcess
 
@@ -52,3 +53,10 @@ def client(redis_server: RedisProcess) -> redis.Redis:
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The name of a table of this test."""
     return f"t_{abs(hash(request.node.nodeid + str(tmp_path))) % 10**9}"
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    made = Endpoint()
+    yield made
+    made.close()

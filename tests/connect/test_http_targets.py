@@ -4,10 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -16,6 +13,7 @@ import pytest
 import redis
 
 from tests.analytics.log_writer import LogWriter
+from tests.connect.endpoint import Endpoint
 from tests.connect.pipe_file import Process, once, pipe_file
 from tests.harness.broker_process import until
 from tests.harness.database_processes import ClickHouseProcess, InfluxDbProcess
@@ -165,50 +163,6 @@ def test_a_table_that_is_not_there(
 # ---- webhooks ----
 
 
-class Endpoint:
-    """An HTTP server that keeps requests, and replies as it is told.
-
-    Attributes:
-        status: returns the status of the reply to a body.
-    """
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[dict[str, str], bytes]] = []
-        self.status: Callable[[bytes], int] = lambda body: 204
-        endpoint = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                endpoint.requests.append(({k.lower(): v for k, v in self.headers.items()}, body))
-                self.send_response(endpoint.status(body))
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        """The events of all requests."""
-        found = [json.loads(body) for _, body in self.requests]
-        return [event for each in found for event in (each if isinstance(each, list) else [each])]
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    made = Endpoint()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-
-
 def test_events(endpoint: Endpoint, redis_server: RedisProcess, client: redis.Redis, tmp_path: Path) -> None:
     """CloudEvents 1.0, signed as Standard Webhooks has it."""
     secret = base64.b64encode(b"0123456789abcdef").decode()
@@ -262,23 +216,14 @@ def test_events_after_a_kill(
     endpoint: Endpoint, redis_server: RedisProcess, client: redis.Redis, tmp_path: Path
 ) -> None:
     """The events of a batch that was not ended have the ids that they had before: also if newer messages are there."""
-    gate = threading.Event()
-    seen = threading.Event()
-
-    def status(body: bytes) -> int:
-        if len(endpoint.requests) == 5:
-            seen.set()
-            gate.wait(30)
-        return 204
-
-    endpoint.status = status
+    endpoint.stop_at(5)
     path = pipe_file(tmp_path, redis_server, "webhook", {"url": endpoint.url})
     log = LogWriter(client)
     rows = log.fill(1)
     process = Process(path)
-    assert seen.wait(30)
+    assert endpoint.stopped.wait(30)
     process.kill()
-    gate.set()
+    endpoint.go_on()
     rows += log.fill(2)
     once(path)
     ids: dict[str, set[str]] = {}

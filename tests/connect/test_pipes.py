@@ -21,7 +21,7 @@ HEAD = 'redis = "redis://h"\n[[pipes]]\nname = "p"\n'
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "redis is missing"),
+        ("", "expected either redis or log"),
         ('redis = "redis://h"', r"no \[\[pipes\]\]"),
         ('redis = "redis://h"\n[[pipes]]\n[pipes.mqtt]', "name is missing"),
         (HEAD, "a pipe has one target"),

@@ -25,7 +25,7 @@ BESIDE = (
     "Makefile",
     "constraints.txt",
 )
-EXTRAS = {"auth", "cluster", "analytics", "connect", "docs", "lake", "loadtest", "otel", "schemas", "test"}
+EXTRAS = {"auth", "cluster", "analytics", "connect", "docs", "lake", "log", "loadtest", "otel", "schemas", "test"}
 COMPILED = KEPT / "compiled"
 BUILT = shutil.ignore_patterns("*.so", "*.c", "__pycache__", "node_modules")
 

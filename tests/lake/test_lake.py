@@ -423,7 +423,13 @@ def test_redis_is_away_for_a_while(redis_server: RedisProcess, client: redis.Red
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "redis is missing"),
+        ("", "expected either redis or log"),
+        ('redis = "redis://h"\nlog = "http://h"', "expected either redis or log"),
+        ('log = "ftp://h"', "log: expected http://HOST:PORT"),
+        ('log = "http://h"\nuser = "u"\ntoken = "t"', "log: .*not both"),
+        ('log = "http://h"\npassword = 1', "password: expected a text"),
+        ('log = "http://h"\nprefix = "x:"', "prefix belongs to redis"),
+        ('redis = "redis://h"\ntoken = "t"', "token belongs to log"),
         ('redis = "x"', "redis: "),
         ('redis = "redis://h"', r"no \[\[tables\]\]"),
         ('redis = "redis://h"\n[[tables]]', "number 1: table is missing"),

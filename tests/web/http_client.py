@@ -81,6 +81,18 @@ class HttpClient:
         finally:
             connection.close()
 
+    @contextmanager
+    def reading(self, path: str) -> Iterator[http.client.HTTPResponse]:
+        """The answer to a GET below /api/v1, to be read in pieces."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=DEADLINE)
+        connection.request("GET", f"/api/v1{path}")
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        try:
+            yield answer
+        finally:
+            connection.close()
+
     def raw(self, data: bytes) -> socket.socket:
         """A connection over which these bytes were sent."""
         connection = socket.create_connection((self.host, self.port), DEADLINE)

@@ -14,8 +14,10 @@ from ...errors import NotNow
 from ...rpc.node_view import NodeView
 from ..http import problems
 from ..http.authorization import AdminAuthorization
+from ..http.clients import ClientAuthorization
 from ..http.problems import Problem, bad_request
 from ..http.server import REQUEST_SECONDS
+from ..http.tokens import Holder
 from . import tenant_scope
 from .openapi import description
 from .operation import ROOT, Operation, Request
@@ -30,6 +32,7 @@ from .operations import (
     limits,
     links,
     log_readers,
+    message_log,
     messages,
     nodes,
     retained,
@@ -55,6 +58,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *log_readers.OPERATIONS,
     *retained.OPERATIONS,
     *messages.OPERATIONS,
+    *message_log.OPERATIONS,
     *bans.OPERATIONS,
     *settings.OPERATIONS,
     *events.OPERATIONS,
@@ -82,6 +86,7 @@ class Api:
     def __init__(self, node: NodeView, authorization: AdminAuthorization, version: str, *, tokens: bool) -> None:
         self._node = node
         self._authorization = authorization
+        self._clients = ClientAuthorization(node, authorization)
         self._description = json.dumps(description(OPERATIONS, version, tokens=tokens)).encode()
 
     def routes(self) -> list[web.RouteDef]:
@@ -89,13 +94,17 @@ class Api:
         found = [web.route(op.method, ROOT + op.path, self._handler(op)) for op in OPERATIONS]
         return [*found, web.get(f"{ROOT}/openapi.json", self._describe, allow_head=False)]
 
+    async def _authorized(self, raw: web.Request, role: str) -> Holder:
+        return self._authorization.judge(raw, role)
+
     async def _describe(self, request: web.Request) -> web.Response:
         self._authorization.judge(request, "read")
         return web.Response(body=self._description, content_type="application/json", headers=NO_STORE)
 
     def _handler(self, operation: Operation) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(raw: web.Request) -> web.StreamResponse:
-            holder = self._authorization.judge(raw, operation.role)
+            judge = self._clients.judge if operation.clients else self._authorized
+            holder = await judge(raw, operation.role)
             tenant_scope.judge(operation.name, holder.tenant)
             if not self._node.serving:
                 raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the node is starting", Retry_After="1")
@@ -141,10 +150,11 @@ def read_arguments(operation: Operation, raw: web.Request) -> dict[str, Any]:
     given = {name: raw.query.getall(name) for name in raw.query}
     for name, values in [*given.items(), *((name, [value]) for name, value in raw.match_info.items())]:
         schema = operation.arguments.get(name)
-        if schema is None or len(values) > 1 or (name in given and operation.in_path(name)):
+        is_list = schema is not None and schema["type"] == "array"
+        if schema is None or (len(values) > 1 and not is_list) or (name in given and operation.in_path(name)):
             raise bad_request(f"{name!r} is given twice, or unknown; known are {', '.join(operation.arguments)}")
         try:
-            arguments[name] = _typed(schema, values[0], name)
+            arguments[name] = values if is_list else _typed(schema, values[0], name)
             check(schema, arguments[name], name)
         except ValueError as fault:
             raise bad_request(str(fault)) from None

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ..http import problems
-from .operation import EVENTS, ROOT, Operation
+from .operation import ARROW, EVENTS, ROOT, Operation
 from .schema import integer, record, text
 
 ALWAYS = (
@@ -14,6 +14,7 @@ ALWAYS = (
     HTTPStatus.FORBIDDEN,
     HTTPStatus.SERVICE_UNAVAILABLE,
 )
+STREAMS = {EVENTS: "server-sent events, each JSON", ARROW: "an Arrow IPC stream"}  # others are files
 WITH_BODY = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
 PROBLEM = record({"type": text(), "title": text(), "status": integer(), "detail": text()})
 
@@ -28,7 +29,9 @@ def description(operations: Iterable[Operation], version: str, *, tokens: bool) 
     """
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+        found = paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+        if tokens and operation.clients:
+            found["security"] = [{"token": []}, {"user": []}]
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
@@ -41,7 +44,10 @@ def description(operations: Iterable[Operation], version: str, *, tokens: bool) 
         "components": {"schemas": {"Problem": PROBLEM}},
     }
     if tokens:
-        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["components"]["securitySchemes"] = {
+            "token": {"type": "http", "scheme": "bearer"},
+            "user": {"type": "http", "scheme": "basic"},
+        }
         document["security"] = [{"token": []}]
     return document
 
@@ -70,7 +76,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
 
 def _answer(operation: Operation) -> dict[str, Any]:
     if operation.stream:
-        described = "server-sent events, each JSON" if operation.stream == EVENTS else "the file"
+        described = STREAMS.get(operation.stream, "the file")
         return {"description": described, "content": {operation.stream: {}}}
     if operation.answer is None:
         return {"description": "done"}

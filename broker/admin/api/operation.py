@@ -25,6 +25,7 @@ TOPIC = {
 TOPIC_FILTER = text("a topic filter", minLength=1, maxLength=MAX_NAME, pattern=r"^[^\x00]+$")
 CLIENT_ID = text("a client identifier", minLength=1, maxLength=MAX_NAME)
 EVENTS = "text/event-stream"  # media type of server-sent events
+ARROW = "application/vnd.apache.arrow.stream"
 NO_TENANT = "/"  # as a name of a tenant, which none can have
 TENANT = text(f"only what is of this tenant; `{NO_TENANT}`: of none", maxLength=200, default="")
 LIMIT = integer("how many at most", minimum=1, maximum=MAX_LIMIT, default=100)
@@ -68,6 +69,7 @@ class Operation(NamedTuple):
     required: tuple[str, ...] = ()  # of the arguments
     body: Schema | None = None
     problems: tuple[HTTPStatus, ...] = ()  # besides the responses of every operation
+    clients: bool = False  # whether MQTT clients may use it, too, with the credentials of CONNECT
     stream: str = ""  # media type of a response that is sent in pieces; empty: JSON
 
     def in_path(self, argument: str) -> bool:

@@ -16,6 +16,7 @@ OPERATIONS = frozenset(
         "me", "clients", "client", "kick", "sessions", "end_session", "subscriptions", "groups", "group", "purge_group",
         "wills", "cancel_will", "browse_retained", "retained", "retained_messages", "clear_retained", "publish", "bans",
         "ban", "unban", "tenants", "delayed", "cancel_delayed", "declare_group", "pause_group", "remove_group", "trace",
+        "log",
     }
 )  # fmt: skip
 PLAIN = ("client_id", "client", "filter", "parent")  # arguments that get the prefix in front
@@ -39,11 +40,12 @@ def qualified(tenant: str, given: dict[str, Any]) -> dict[str, Any]:
     prefix = prefix_of(tenant)
     found = dict(given)
     for name in ("filter", "group"):
-        if _filter_of(found.get(name, "")).startswith(ROOT):
+        value = found.get(name, "")
+        if any(_filter_of(each).startswith(ROOT) for each in (value if isinstance(value, list) else [value])):
             raise unfit(f"{name}: names that begin with {ROOT} are the broker's own")
     for name in PLAIN:
-        if found.get(name):
-            found[name] = prefix + found[name]
+        if value := found.get(name):
+            found[name] = [prefix + each for each in value] if isinstance(value, list) else prefix + value
     try:
         if "topic" in found:
             found["topic"] = with_prefix(prefix, found["topic"])

@@ -82,7 +82,7 @@ class AdminAuthorization:
         Raises:
             Problem: the request is refused.
         """
-        _judge_origin(request)
+        judge_origin(request)
         holder = self._holder(request) if self._tokens.wanted else self._local(request)
         if ROLES.index(holder.role) < ROLES.index(role):
             raise Problem(
@@ -91,6 +91,28 @@ class AdminAuthorization:
         if is_socket and holder.tenant:  # the console is a client of a listener, of any tenant
             raise whole_broker()
         return holder
+
+    def knows(self, request: web.Request) -> bool:
+        """Whether a token of the file is in the request."""
+        token = shown(request)
+        return token is not None and self._tokens.wanted and self._tokens.holder(token) is not None
+
+    def is_local(self, request: web.Request) -> bool:
+        """Whether a program of this machine sent the request, and no proxy has passed it on."""
+        try:
+            self._local(request)
+        except Problem:
+            return False
+        return True
+
+    def judge_local(self, request: web.Request) -> Holder | None:
+        """The holder for a request without credentials, if no tokens are needed; None: these are needed.
+
+        Raises:
+            Problem: the request is from another site's page.
+        """
+        judge_origin(request)
+        return LOCAL_USER if not self._tokens.wanted and self.is_local(request) else None
 
     def judge_page(self, request: web.Request) -> None:
         """Allow reading the files of the page, which ask for a token themselves.
@@ -107,7 +129,7 @@ class AdminAuthorization:
         Raises:
             Problem: the request is refused.
         """
-        _judge_origin(request)
+        judge_origin(request)
         if self._tokens.wanted:
             if self._holder(request).tenant:
                 raise whole_broker()
@@ -155,7 +177,8 @@ class AdminAuthorization:
         return Problem(HTTPStatus.UNAUTHORIZED, "unknown token", WWW_Authenticate="Bearer")
 
 
-def _judge_origin(request: web.Request) -> None:
+def judge_origin(request: web.Request) -> None:
+    """Raises Problem: the request is from another site's page."""
     origin = request.headers.get("Origin")
     site = request.headers.get("Sec-Fetch-Site", "same-origin")
     if (origin is not None and origin.partition("://")[2] != request.host) or site not in ("same-origin", "none"):

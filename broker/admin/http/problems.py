@@ -10,12 +10,17 @@ KIND = "application/problem+json"
 
 
 class Problem(Exception):
-    """A refused request, with the reason for its sender."""
+    """A refused request, with the reason for its sender.
+
+    Attributes:
+        members: more members of the body.
+    """
 
     def __init__(self, status: HTTPStatus, detail: str, **headers: str) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
+        self.members: dict[str, Any] = {}
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
@@ -26,6 +31,7 @@ def response(problem: Problem) -> web.Response:
         "title": problem.status.phrase,
         "status": problem.status.value,
         "detail": problem.detail,
+        **problem.members,
     }
     return web.Response(
         status=problem.status, body=json.dumps(body).encode(), content_type=KIND, headers=problem.headers

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ... import logs
+from ...auth.authenticator import Identity
 from ...config.tenants import is_tenant
 from ...errors import ConfigError, reason_of
 from ...files import replace_file
@@ -30,11 +31,12 @@ log = logs.get("flockmq.http")
 
 
 class Holder(NamedTuple):
-    """The holder of a token."""
+    """The sender of a request: the holder of a token, or an MQTT client where these are served, too."""
 
     name: str
     role: str
     tenant: str = ""  # that the token is for; empty: for the whole broker
+    identity: Identity | None = None  # of an MQTT client, which has no token; its rights bound what it gets
 
 
 def digest(token: str) -> str:

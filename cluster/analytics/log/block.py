@@ -6,13 +6,12 @@ in range. So no block makes Spark read outside of a buffer.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import BlockError
-from ..topic_filter import TopicFilters
 from .header import DUP, QOS, RETAIN, Column, Header, find_columns, parse_header
 from .properties import PropertyColumn, PropertyReader
 
@@ -33,18 +32,26 @@ SCHEMA = pa.schema(  # Spark's Arrow schema for `schema.MESSAGES`
 Arrays = list[Any]  # accepted, client id, topic, flags, payload, properties
 
 
+class Topics(Protocol):
+    """Selects topic names."""
+
+    def matches(self, topic_name: str) -> bool:
+        """Whether messages of this topic are selected."""
+
+
 @dataclass(frozen=True)
 class Selection:
     """Selects rows."""
 
-    topic_filters: TopicFilters | None = None
+    topics: Topics | None = None
     since: int | None = None  # accepted then or later, us
     until: int | None = None  # accepted before, us
+    rows: range | None = None  # of each block, by their numbers from 0
 
     @property
     def everything(self) -> bool:
         """Whether it selects all rows."""
-        return self.topic_filters is None and self.since is None and self.until is None
+        return self.topics is None and self.since is None and self.until is None
 
 
 EVERYTHING = Selection()
@@ -73,15 +80,32 @@ def record_batch(
     columns = [pa.concat_arrays(column) if len(parts) > 1 else column[0] for column in zip(*parts, strict=True)]
     accepted, client_ids, topics, flags, payloads, properties = columns
     qos = pc.bit_wise_and(flags, pa.scalar(QOS, pa.uint8()))
-    if pc.max(qos).as_py() == QOS:
-        raise BlockError("a block has a message of QoS 3")
+    _check_qos(qos)
     nodes = pa.repeat(pa.scalar(node), len(flags))
     more = [_bit(flags, RETAIN), _bit(flags, DUP)]
     fixed = [nodes, accepted, client_ids, topics, qos.cast(pa.int32()), *more, payloads, properties]
     if not decoded:
         return pa.RecordBatch.from_arrays(fixed, schema=SCHEMA)
     schema = pa.schema([*SCHEMA, *(pa.field(column.name, pa.string()) for column in decoded)])
-    return pa.RecordBatch.from_arrays([*fixed, *_decoded(properties, decoded)], schema=schema)
+    return pa.RecordBatch.from_arrays([*fixed, *decoded_columns(properties, decoded)], schema=schema)
+
+
+def _check_qos(qos: Any) -> None:
+    if pc.max(qos).as_py() == QOS:
+        raise BlockError("a block has a message of QoS 3")
+
+
+def longest_texts(block: bytes, header: Header) -> int:
+    """The bytes of the longest client id and the longest topic name of a block. Raises BlockError."""
+    columns = find_columns(block, header)
+    buffer = pa.py_buffer(block)
+    found = 0
+    for count, ends in ((header.clients, columns.client_ends), (header.topics, columns.topic_ends)):
+        if count:
+            part = buffer.slice(ends.start, ends.size)
+            array = pa.Array.from_buffers(pa.int32(), count + 1, [None, part])
+            found += max(0, pc.max(pc.subtract(array[1:], array[:-1])).as_py())
+    return found
 
 
 def _arrays(block: bytes, selection: Selection) -> Arrays | None:
@@ -116,21 +140,26 @@ def _wanted(block: bytes, header: Header, selection: Selection) -> Arrays | None
     if columns.property_ends is not None and columns.properties is not None:
         raw = texts(pa.binary(), rows, columns.property_ends, columns.properties)
         properties = pc.if_else(pc.equal(pc.binary_length(raw), 0), None, raw)
-    mask = None if selection.everything else _mask(selection, accepted, topic, topic_names)
-    # `take` checks that the numbers are in range.
-    arrays = [accepted, client_ids.take(client), topic_names.take(topic), flags, payloads, properties]
-    if mask is None:
-        return arrays
-    if pc.all(mask).as_py():
-        return arrays
-    return [array.filter(mask) for array in arrays] if pc.any(mask).as_py() else None
+    arrays = [accepted, client, topic, flags, payloads, properties]
+    if selection.rows is not None:  # the whole block is checked even so
+        _check_qos(pc.bit_wise_and(flags, pa.scalar(QOS, pa.uint8())))
+        client_ids.take(client.unique())
+        topic_names.take(topic.unique())
+        arrays = [array.slice(selection.rows.start, len(selection.rows)) for array in arrays]
+    mask = None if selection.everything else _mask(selection, arrays[0], arrays[2], topic_names)
+    if mask is not None and not pc.all(mask).as_py():
+        if not pc.any(mask).as_py():
+            return None
+        arrays = [array.filter(mask) for array in arrays]
+    arrays[1:3] = client_ids.take(arrays[1]), topic_names.take(arrays[2])  # checks that the numbers are in range
+    return arrays
 
 
 def _mask(selection: Selection, accepted: Any, topic: Any, topic_names: Any) -> Any:
     """The selected rows; None if all are."""
     masks = []
-    if selection.topic_filters is not None:
-        named = [selection.topic_filters.matches(name) for name in topic_names.to_pylist()]
+    if selection.topics is not None:
+        named = [selection.topics.matches(name) for name in topic_names.to_pylist()]
         if not all(named):
             masks.append(pa.array(named, pa.bool_()).take(topic))
     if selection.since is not None:
@@ -143,7 +172,7 @@ def _mask(selection: Selection, accepted: Any, topic: Any, topic_names: Any) -> 
     return mask
 
 
-def _decoded(properties: Any, columns: Sequence[PropertyColumn]) -> list[Any]:
+def decoded_columns(properties: Any, columns: Sequence[PropertyColumn]) -> list[Any]:
     """A string array for each column; null where a message lacks the property, or its value is not UTF-8.
 
     Each distinct block is decoded once: the messages of a device usually have equal ones.

@@ -61,7 +61,8 @@ async def drain(request: Request) -> dict[str, Any]:
 
 async def me(request: Request) -> dict[str, Any]:
     """The holder of the token."""
-    return request.holder._asdict()
+    holder = request.holder
+    return {"name": holder.name, "role": holder.role, "tenant": holder.tenant}
 
 
 async def metrics(request: Request) -> dict[str, Any]:

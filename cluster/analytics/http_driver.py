@@ -1,0 +1,76 @@
+"""Reads the log from a node over HTTP, batch by batch: without Redis, and without a way to it.
+
+The log is not held back for this reader: the nodes delete what is beyond their bounds. A gap is an error then.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ...broker.client.log_client import LogClient, LogUnreachable, Part
+from .columns import Columns
+from .log.offsets import Offsets, format_offsets, parse_offsets
+from .stream_driver import Batch
+
+
+class HttpDriver:
+    """A reader's view of the logs; used like `StreamDriver`.
+
+    Args:
+        client: of the node.
+        columns: of the payload; None: it is one column.
+    """
+
+    def __init__(self, client: LogClient, columns: Columns | None) -> None:
+        self._client = client
+        self._columns = columns
+        self._stops = self._is_done = False
+
+    def initial(self) -> Offsets:
+        """The start of a new reader: the oldest message of each log, whatever the logs are."""
+        return {}
+
+    def stop_at_present(self) -> None:
+        """Read only up to the ends that the logs have at the next request that reaches them."""
+        self._stops = True
+
+    def batch(self, start: Offsets, budget: int, end: Offsets | None = None) -> Batch:
+        """The next batch: of about so many bytes of the logs at most, or up to `end`.
+
+        Raises:
+            LogUnreachable, LogRefused, MessagesMissing: the node does not send it.
+        """
+        if self._is_done:
+            return Batch((), start, 0)
+        if end is not None:
+            parts = list(self._client.request(format_offsets(start) or None, to=format_offsets(end)))
+            if not parts[-1].is_end:
+                raise LogUnreachable("the node has sent a part of the messages only")
+            return Batch(self._rows(parts), end, _size(start, end))
+        parts = list(self._client.request(format_offsets(start) or None, most=budget))
+        self._is_done = self._stops and parts[-1].is_end
+        reached = parse_offsets(parts[-1].position)
+        return Batch(self._rows(parts), reached, _size(start, reached))
+
+    def commit(self, end: Offsets) -> None:
+        """A batch is done; the node does not keep that."""
+
+    def waiting_bytes(self, read: Offsets) -> int:
+        """Unknown without another request."""
+        return 0
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _rows(self, parts: Iterable[Part]) -> Iterator[Any]:
+        for part in parts:
+            for batch in part.rows.to_batches():
+                if self._columns is None:
+                    yield batch
+                else:
+                    yield from self._columns.shape(batch)
+
+
+def _size(start: Offsets, end: Offsets) -> int:
+    """The bytes of the logs between two places."""
+    totals = {node: offset.position.total for node, offset in start.items()}
+    return sum(max(0, offset.position.total - totals.get(node, 0)) for node, offset in end.items())
