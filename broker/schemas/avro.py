@@ -48,6 +48,9 @@ class Source:
     def long(self) -> int:
         """The next integer. Raises Misfit: it is none of 64 bits."""
         data, at = self.data, self.at
+        if at < len(data) and data[at] < 0x80:  # most are one byte
+            self.at = at + 1
+            return data[at] >> 1 ^ -(data[at] & 1)
         value = shift = 0
         for byte in data[at : at + LONGEST]:
             at += 1
