@@ -1,9 +1,9 @@
 """Avro: payloads are one record, without the header of a file.
 
-In front may be the header of Avro's single-object encoding, or Confluent's: a zero and the number of the schema. Two
-libraries know Avro's schemas well; payloads are read here, because the libraries trust them: fastavro takes a negative
-number of an enum or a union as one from the end, and integers of any size. A payload is read to its end, no length is
-trusted, and no value takes more memory than its bytes allow.
+In front may be the header of Avro's single-object encoding, or Confluent's: a zero and the number of the schema.
+fastavro parses the schema. Payloads are read here, because fastavro trusts them: it counts a negative symbol of an enum
+or branch of a union from the end, takes integers of any size, and makes items without bytes in any number. Here a
+payload is read to its end, no length is trusted, and the number of values is bounded.
 """
 
 import decimal
@@ -48,6 +48,9 @@ class Source:
     def long(self) -> int:
         """The next integer. Raises Misfit: it is none of 64 bits."""
         data, at = self.data, self.at
+        if at < len(data) and data[at] < 0x80:  # most are one byte
+            self.at = at + 1
+            return data[at] >> 1 ^ -(data[at] & 1)
         value = shift = 0
         for byte in data[at : at + LONGEST]:
             at += 1

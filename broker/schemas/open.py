@@ -37,7 +37,7 @@ def open_schema(name: str, folder: Path = Path(), *, to_check: bool = False) -> 
         return schema
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 

@@ -397,9 +397,9 @@ def test_messages_by_links(start_broker: StartBroker, folder: Path) -> None:
     with SocketClient(here.port, "h", level=5) as client, SocketClient(there.port, "t", level=5) as other:
         client.subscribe(("in/#", 1))
         other.subscribe(("out/#", 1))
-        for payload in (BAD, GOOD):
-            assert publish(client, "out/1", payload, 1) == 0
-            assert publish(other, "in/1", payload, 1) == 0
+        for port, topic in ((here.port, "out/1"), (there.port, "in/1")):
+            with SocketClient(port, "p", level=5) as publisher:
+                assert [publish(publisher, topic, payload, 1) for payload in (BAD, GOOD)] == [0, 0]
         assert take(other)[:2] == ("out/1", GOOD)
         found = [take(client) for _ in range(2)]  # a link adds a user property of its own
         assert [(payload, MARK in properties) for _, payload, properties in found] == [(BAD, True), (GOOD, False)]
