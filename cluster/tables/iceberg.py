@@ -21,9 +21,11 @@ from .table import Contents, Overtaken, Table, TableError, told
 PROPERTIES = {
     "commit.retry.num-retries": "0",  # by the library, which would commit upon another snapshot
     "commit.manifest-merge.enabled": "true",  # else a reader opens a file for each commit
+    "write.metadata.delete-after-commit.enabled": "true",  # but for the 100 newest
 }
 TRANSFORMS = {"day": DayTransform, "hour": HourTransform}
 KEPT = timedelta(days=7)  # in which readers may use a snapshot
+MOST_KEPT = 1000  # snapshots: each commit writes a list of them
 
 
 class Iceberg(Table):
@@ -67,15 +69,17 @@ class Iceberg(Table):
     def tidy(self) -> str:
         with self._faults():
             found = self._load()
-            newest = None if found is None else found.current_snapshot()
-            if found is None or newest is None:
+            if found is None:
                 return ""
             until = datetime.now(UTC) - KEPT
-            old = [snapshot for snapshot in found.snapshots() if snapshot.timestamp_ms < until.timestamp() * 1000]
-            if all(snapshot.snapshot_id == newest.snapshot_id for snapshot in old):
+            times = sorted(datetime.fromtimestamp(each.timestamp_ms / 1000, UTC) for each in found.snapshots())
+            if len(times) > MOST_KEPT:
+                until = max(until, times[-MOST_KEPT])
+            old = sum(at < until for at in times[:-1])  # the newest stays
+            if not old:
                 return ""
             found.maintenance.expire_snapshots().older_than(until).commit()
-        return f"{len(old)} old snapshots are expired"
+        return f"{old} old snapshots are expired"
 
     @contextmanager
     def _faults(self) -> Iterator[None]:

@@ -164,6 +164,8 @@ def test_another_jobs_files_are_not_mixed_with(spark: SparkSession, tmp_path: Pa
     Batches(spark, options)(spark.createDataFrame(rows(fleet()[:5]), MESSAGES), 0)
     with pytest.raises(UsageError, match="has messages of a job with another checkpoint"):
         Batches(spark, Options(output=str(tmp_path), checkpoint=str(tmp_path / "new")))
+    with pytest.raises(UsageError, match="--format can't change: it was parquet"):
+        Batches(spark, Options(output=str(tmp_path), format="delta"))
     with pytest.raises(UsageError, match="--window can't change: it was 60 seconds"):
         Batches(spark, Options(output=str(tmp_path), window=30_000_000))
 

@@ -95,6 +95,8 @@ def test_options() -> None:
     assert found.source["trimCommitted"] == "true"
     assert options().results == set(RESULTS) and "properties" not in options().source
     assert options("--archive", "--properties", "content-type").source["properties"] == "content-type"
+    found = options("--format", "iceberg", "--table-option", "type=rest", "--table-option", "uri=http://h?a=b")
+    assert (found.format, found.table_options) == ("iceberg", {"type": "rest", "uri": "http://h?a=b"})
 
 
 @pytest.mark.parametrize(
@@ -112,6 +114,9 @@ def test_options() -> None:
         (["--properties", "content-type"], "columns for the archive"),
         (["--archive", "--properties", "color"], "expected names of properties"),
         (["--archives"], "did you mean --archive"),
+        (["--format", "csv"], "csv"),
+        (["--table-option", "type=rest"], "for tables of Delta or Iceberg"),
+        (["--format", "iceberg", "--table-option", "rest"], "'rest' is not KEY=VALUE"),
     ],
 )
 def test_wrong_options(arguments: list[str], fault: str) -> None:

@@ -21,6 +21,7 @@ from flockmq.cluster.analytics.output.stored import stored
 from flockmq.cluster.analytics.report.page import page
 from flockmq.cluster.analytics.report.results import Results
 from flockmq.cluster.analytics.views import views
+from flockmq.cluster.tables import iceberg
 from flockmq.cluster.tables.delta import Delta
 from flockmq.cluster.tables.iceberg import Iceberg
 from flockmq.cluster.tables.table import Table, TableError
@@ -79,7 +80,7 @@ def dying(step: int, change: Callable[..., None], steps: list[int]) -> Callable[
 def test_each_version_is_in_each_table_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job dies before and after each commit of a table, and again at the start that follows."""
     options = options_of(tmp_path, kind)
-    for version in range(1, 8):
+    for version in range(1, 6):
         commit = commit_of(tmp_path, version, {"lag": lag(version), "messages": [message(b"%d" % version)]})
         for step in (version, 1 + version % 3):
             with monkeypatch.context() as patch:
@@ -159,6 +160,19 @@ def test_small_files_of_delta_are_joined(tmp_path: Path) -> None:
     found = stored(str(tmp_path), "lag", lambda path: Path(path).exists())
     assert found is not None and len(found.files) == 1
     tables.follow(commit_of(tmp_path, 6, {"lag": lag(6)}))
+    assert len(plain(tmp_path, "lag", ["node"])) == 18
+
+
+def test_snapshots_of_iceberg_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iceberg, "MOST_KEPT", 2)
+    tables = LakeTables(options_of(tmp_path, "iceberg"), JOB)
+    for version in range(1, 6):
+        tables.follow(commit_of(tmp_path, version, {"lag": lag(version)}))
+    assert tables._tables["lag"].tidy() == "3 old snapshots are expired"
+    assert tables._tables["lag"].tidy() == ""
+    one = LakeTables(options_of(tmp_path, "iceberg"), JOB)
+    for version in (5, 6):
+        one.follow(commit_of(tmp_path, version, {"lag": lag(version)}))
     assert len(plain(tmp_path, "lag", ["node"])) == 18
 
 

@@ -42,7 +42,7 @@ class LakeTables:
         }
         self._numbers = {name: table.number() for name, table in self._tables.items()}
         self._tidies = options.compact
-        self.tidy_at = dict.fromkeys(TABLES, time.monotonic() + TIDY_SECONDS)
+        self._tidy_at = dict.fromkeys(TABLES, time.monotonic() + TIDY_SECONDS)
 
     def follow(self, commit: Commit) -> None:
         """Add the files of a commit of the job to the tables that don't have them yet.
@@ -69,10 +69,10 @@ class LakeTables:
 
     def step(self) -> bool:
         """Tidy one table whose time has come; returns whether there was one."""
-        due = min(self.tidy_at, key=self.tidy_at.__getitem__)
-        if not self._tidies or self.tidy_at[due] > time.monotonic():
+        due = min(self._tidy_at, key=self._tidy_at.__getitem__)
+        if not self._tidies or self._tidy_at[due] > time.monotonic():
             return False
-        self.tidy_at[due] = time.monotonic() + TIDY_SECONDS
+        self._tidy_at[due] = time.monotonic() + TIDY_SECONDS
         try:
             if done := self._tables[due].tidy():
                 log.info("table tidied", table=due, done=done)
@@ -82,4 +82,4 @@ class LakeTables:
 
     def hurry(self) -> None:
         """Let the next steps tidy all tables."""
-        self.tidy_at = dict.fromkeys(TABLES, 0.0)
+        self._tidy_at = dict.fromkeys(TABLES, 0.0)

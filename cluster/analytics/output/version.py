@@ -85,7 +85,7 @@ class Version:
 
     def commit(self) -> Commit:
         """The commit of this version."""
-        written = self.written.items()
+        added = {name: [below(path) for path in paths] for name, paths in self.written.items()}
         return Commit(
             version=self.number,
             batch=self._batch,
@@ -94,7 +94,7 @@ class Version:
             parts=self._parts,
             messages=self._messages,
             late=self._late,
-            added={} if self._options.format == PARQUET else {name: [*map(below, some)] for name, some in written},
+            added={} if self._options.format == PARQUET else added,
         )
 
     # ---- a batch ----
