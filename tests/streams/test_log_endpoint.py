@@ -3,6 +3,7 @@
 import http.client
 import io
 import json
+import select
 import socket
 import threading
 import time
@@ -38,7 +39,7 @@ from tests.harness.socket_client import SocketClient
 from tests.model.log_block import decode
 from tests.security.access_files import AccessFiles
 from tests.streams.test_streams import five, numbers, publish
-from tests.web.http_client import HttpClient, Reply
+from tests.web.http_client import HttpClient
 
 SETTINGS = {"analytics.topics": "#", "http.listen": "127.0.0.1:0"}
 SECRET = "a secret that is long enough for HS256, at least"
@@ -459,19 +460,14 @@ def slow_reader(node: BrokerProcess) -> socket.socket:
 def test_too_many_readers(start_logging: StartLogging) -> None:
     nodes = start_logging(SETTINGS, nodes="a")
     client = HttpClient(nodes["a"])
-    waiting = []
-    for _ in range(8):
+    waiting: dict[socket.socket, http.client.HTTPConnection] = {}
+    for _ in range(9):
         connection = http.client.HTTPConnection(client.host, client.port, timeout=DEADLINE)
         connection.request("GET", "/api/v1/log?wait=60")
-        waiting.append(connection)
-    reply: list[Reply] = []
-
-    def is_refused() -> bool:
-        reply[:] = [client.ask("GET", "/log")]
-        return reply[0].status == 503
-
-    until(is_refused)
-    assert "too many" in reply[0].json["detail"]
-    for connection in waiting:
+        waiting[connection.sock] = connection
+    (refused, *others), _, _ = select.select(waiting, (), (), DEADLINE)
+    reply = waiting[refused].getresponse()
+    assert not others and reply.status == 503 and b"too many programs" in reply.read()
+    for connection in waiting.values():
         connection.close()
     until(lambda: client.ask("GET", "/log").status == 200)

@@ -52,7 +52,7 @@ class LogReplies:
 
     def __init__(self) -> None:
         self.readers: dict[object, str] = {}  # by connection: who reads
-        self.pool = WorkPool("log", THREADS, MAX_REPLIES)
+        self.pool = WorkPool("log", THREADS, 2 * MAX_REPLIES)
 
     async def close(self, _: web.Application) -> None:
         """Encode nothing more."""
@@ -213,14 +213,14 @@ async def read_log(request: Request) -> web.StreamResponse:
     message_log = request.node.broker.coordinator.life.message_log
     if message_log is None:
         raise Problem(HTTPStatus.CONFLICT, "this node keeps no log of messages: analytics.topics sets which it keeps")
-    library = _library()
+    replies = request.raw.app[REPLIES]
+    library = await replies.pool.run(_library)  # in a thread: the first import takes a while
     given = request.arguments
     since, until = _time(library, "since", given["since"]), _time(library, "until", given.get("until"))
     position = _position("position", given["position"]) if "position" in given else None
     to = _position("to", given["to"]) if "to" in given else None
     filters = given.get("filter") or [f"{request.prefix}#"]
     rights = await _rights(request, filters)
-    replies = request.raw.app[REPLIES]
     reply = Reply(
         replies.pool.run,
         message_log,
