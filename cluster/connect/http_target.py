@@ -44,6 +44,7 @@ class HttpTarget:
         self._shown = f"{found.scheme}://{found.netloc}{found.path or ''}"  # a query may have a password
         retries = Retry(
             ATTEMPTS,
+            connect=2,
             backoff_factor=0.1,
             status_forcelist=LATER,
             allowed_methods=None,

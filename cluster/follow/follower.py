@@ -18,7 +18,7 @@ from .target import Progress, Target, TargetError
 
 IDLE_SECONDS = 60.0  # after which a position without rows is written: the log may be trimmed up to it then
 TIDY_SECONDS = 3600.0
-RETRY_SECONDS = 5.0
+RETRY_SECONDS = 0.2, 5.0  # after a fault: at first, and at most
 FIRST_BYTES = 64 << 20  # of the log, that `first_rows` looks at
 FAILED = -1  # in place of the bytes of a batch
 
@@ -169,13 +169,19 @@ def follow(
             for follower in followers:
                 follower.stop_at_present()
         waiting = list(followers)
+        retry = RETRY_SECONDS[0]
         while waiting and not stopped(0):
             sizes = {follower: _try(follower, once=once) for follower in waiting}
             if once:
                 waiting = [follower for follower, size in sizes.items() if size]
-            elif max(sizes.values()) < settings.batch_bytes / 2:  # else more waits than one batch takes
-                pause = max(settings.every, RETRY_SECONDS) if FAILED in sizes.values() else settings.every
-                if stopped(pause):
+            elif FAILED in sizes.values():
+                if stopped(max(settings.every, retry)):
+                    break
+                retry = min(2 * retry, RETRY_SECONDS[1])
+            else:
+                retry = RETRY_SECONDS[0]
+                # With half of a batch or more, more waits than one batch takes.
+                if max(sizes.values()) < settings.batch_bytes / 2 and stopped(settings.every):
                     break
     finally:
         for follower in followers:

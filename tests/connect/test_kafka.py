@@ -108,7 +108,7 @@ def test_killed(brokers: str, redis_server: RedisProcess, client: redis.Redis, t
     log = LogWriter(client)
     path = pipe_file(tmp_path, redis_server, "kafka", {"brokers": brokers, "topic": "killed"}, name="killed")
     rows = log.fill(10)
-    for _ in range(3):
+    for _ in range(2):
         process = Process(path)
         rows += log.fill(50)
         process.wait_for(b"committed")

@@ -35,7 +35,7 @@ def test_killed(node: BrokerProcess, redis_server: RedisProcess, client: redis.R
     log = LogWriter(client)
     path = pipe_file(tmp_path, redis_server, "mqtt", {"url": f"mqtt://127.0.0.1:{node.port}"}, sql=SQL)
     rows = log.fill(10)
-    for turn in range(5):
+    for turn in range(4):
         process = Process(path)
         process.wait_for(b"committed", turn + 1)
         rows += log.fill(chance.randrange(1, 300))

@@ -56,7 +56,7 @@ def test_killed(
     log = LogWriter(client)
     path = pipe_file(tmp_path, redis_server, "postgresql", of_database(postgresql, table), name=table)
     rows = log.fill(20)
-    for turn in range(8):
+    for turn in range(5):
         process = Process(path)
         process.wait_for(b"committed", turn + 1)
         rows += log.fill(chance.randrange(1, 300))
