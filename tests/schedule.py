@@ -16,6 +16,9 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "containers": ("deploy/test_compose.py", "deploy/test_packages.py"),
     "spark": (
         "analytics/test_source.py",
+        "analytics/test_lake_tables.py",
+        "analytics/test_sink_transactions.py",
+        "analytics/test_source_columns.py",
         "analytics/test_archive.py",
         "analytics/test_sink.py",
         "analytics/test_results.py",
@@ -29,6 +32,8 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "spark-jobs": (
         "analytics/test_end_to_end.py",
         "analytics/test_submit.py",
+        "analytics/test_recipes.py",
+        "analytics/test_connect.py",
         "analytics/test_package.py",
         "analytics/test_job.py",
         "loadtest/test_compare_spark.py",
@@ -38,6 +43,13 @@ HEAVY: dict[str, tuple[str, ...]] = {
         "web/test_page_tenants.py",
         "web/test_documentation.py",
         "analytics/test_report.py",
+    ),
+    "databases": (
+        "connect/test_postgresql.py",
+        "connect/test_http_targets.py",
+        "connect/test_over_http.py",
+        "connect/test_kafka.py",
+        "connect/test_mqtt.py",
     ),
 }
 # Files that begin next, since their tests share brokers and take long together.
