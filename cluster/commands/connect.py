@@ -1,6 +1,5 @@
 """`flockmq connect FILE`: the messages of a cluster to databases, Kafka, HTTP endpoints, topics."""
 
-import signal
 import threading
 from argparse import Namespace
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from ...broker import logs
 from ...broker.commands.parser import Parser
 from ...broker.errors import FlockError
+from .ending import end_by_signal
 
 EXAMPLES = """\
   flockmq connect pipes.toml --dry-run      # show the first rows of each pipe, and write nothing
@@ -44,8 +44,7 @@ def run(arguments: list[str]) -> int:
                 print(f"  {line}")
         return 0
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    end_by_signal(ended)
     for each in run_pipes(config, once=args.once, stopped=ended):
         dead = f", {each.dead.count} dead letters" if each.dead.count else ""
         print(f"{each.follower.name}: {each.follower.rows} messages in {each.follower.batches} batches{dead}")

@@ -1,6 +1,5 @@
 """`flockmq lake FILE`: the messages of a broker as rows of tables, each once."""
 
-import signal
 import threading
 from argparse import Namespace
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from ...broker import logs
 from ...broker.commands.parser import Parser
 from ...broker.errors import FlockError
+from .ending import end_by_signal
 
 EXAMPLES = """\
   flockmq lake lake.toml
@@ -42,8 +42,7 @@ def run(arguments: list[str]) -> int:
         raise FlockError(f"{error.name} is not installed", "pip install 'flockmq[lake]'") from None
     config = load(args.file)
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    end_by_signal(ended)
     logs.configure(args.log_level, "text")
     followers = followers_of(config)
     follow(followers, config.log, once=args.once, stopped=ended.wait)

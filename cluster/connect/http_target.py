@@ -11,9 +11,18 @@ from ..tables.table import told
 from .connector import Refused
 
 ATTEMPTS = 5  # of a request, before the whole batch waits
+LONGEST_PAUSE = 30.0  # seconds
 LATER = (408, 425, 429, 502, 503, 504)
 REFUSED = (400, 409, 410, 413, 415, 422)
 REPLY_CHARACTERS = 300  # of an error that are shown
+
+
+class Retries(Retry):
+    """Retries that wait for no longer than `LONGEST_PAUSE`, also if the server asks for more: the batch waits then."""
+
+    def get_retry_after(self, response: urllib3.BaseHTTPResponse) -> float | None:
+        seconds = super().get_retry_after(response)
+        return None if seconds is None else min(seconds, LONGEST_PAUSE)
 
 
 class HttpTarget:
@@ -42,7 +51,7 @@ class HttpTarget:
             raise ConfigError(f"{url!r} is no URL of http or https")
         self._url = url
         self._shown = f"{found.scheme}://{found.netloc}{found.path or ''}"  # a query may have a password
-        retries = Retry(
+        retries = Retries(
             ATTEMPTS,
             connect=2,
             backoff_factor=0.1,

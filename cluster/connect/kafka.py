@@ -77,22 +77,22 @@ class Kafka(Connector):
         self._producer = None
 
     def _try(self, rows: pa.Table, progress: Progress) -> None:
-        """Write a batch. Without the rows that Kafka refuses it is written again."""
+        """Write a batch; if Kafka refuses rows, once more without these."""
         producer = self._producer
         assert producer is not None
-        for _ in range(2):
+        while True:
             producer.begin_transaction()
             self._failed.clear()
             for place, message in enumerate(self._messages(rows)):
                 self._produce(producer, place, message)
             producer.flush(SECONDS)
-            refused = [place for place, error in self._failed.items() if error.code() in REFUSED]
+            refused = {place: error.str() for place, error in self._failed.items() if error.code() in REFUSED}
             if not refused:
                 break
-            producer.abort_transaction(SECONDS)
+            producer.abort_transaction(SECONDS)  # messages that it drops are no dead letters
             for place in sorted(refused):
-                self.outlet.dead.add(rows.slice(place, 1), self._failed[place].str())
-            rows = rows.filter(pa.array([place not in self._failed for place in range(rows.num_rows)]))
+                self.outlet.dead.add(rows.slice(place, 1), refused[place])
+            rows = rows.filter(pa.array([place not in refused for place in range(rows.num_rows)]))
         producer.produce(self._positions, str(progress).encode(), self.outlet.pipe.encode(), 0)
         producer.commit_transaction(SECONDS)
 

@@ -1,5 +1,6 @@
 """A pipe: messages of some topics, through SQL, to a connector."""
 
+import re
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +18,7 @@ from .journal import FileJournal, RedisJournal
 from .query import Query
 
 EVERY, BATCH_MIB = 1.0, 16
+NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")  # part of names of topics and files
 # By the name of its table in the file: module, class, and the package that it needs.
 CONNECTORS = {
     "postgresql": ("postgresql", "PostgreSql"),
@@ -87,6 +89,9 @@ def load(path: Path) -> ConnectConfig:
 
 
 def _pipe(section: Section) -> PipeConfig:
+    name = section.text("name")
+    if not NAME.fullmatch(name):
+        raise section.error(f"name: expected letters, digits, dots, - and _, 64 at most, not {name!r}")
     kinds = [kind for kind in CONNECTORS if kind in section.given]
     if len(kinds) != 1:
         raise section.error(
@@ -94,7 +99,6 @@ def _pipe(section: Section) -> PipeConfig:
         )
     options = section.section(kinds[0])
     assert options is not None
-    name = section.text("name")
     columns = section.columns()
     made = PipeConfig(
         name=name,

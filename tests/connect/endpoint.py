@@ -14,11 +14,13 @@ class Endpoint:
 
     Attributes:
         status: returns the status of the reply to a body.
+        headers: more headers of replies.
         stopped: set when the request of `stop_at` is there.
     """
 
     def __init__(self) -> None:
         self.requests: list[tuple[dict[str, str], bytes]] = []
+        self.headers: dict[str, str] = {}
         self.status: Callable[[bytes], int] = lambda body: 204
         self.stopped = threading.Event()
         self._gate = threading.Event()
@@ -31,7 +33,8 @@ class Endpoint:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 endpoint.requests.append(({k.lower(): v for k, v in self.headers.items()}, body))
                 self.send_response(endpoint.status(body))
-                self.send_header("Content-Length", "0")
+                for name, value in {"Content-Length": "0", **endpoint.headers}.items():
+                    self.send_header(name, value)
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import pytest
 import redis
 
+from flockmq.cluster.connect import http_target
 from tests.analytics.log_writer import LogWriter
 from tests.connect.endpoint import Endpoint
 from tests.connect.pipe_file import Process, once, pipe_file
@@ -210,6 +211,19 @@ def test_events_that_are_refused(
     assert set(accepted) == {n for n in range(10) if n != 5}
     (dead,) = (tmp_path / "fleet.dead.jsonl").read_text().splitlines()
     assert json.loads(dead)["reason"] == "400 Bad Request" and json.loads(dead)["row"]["payload"] == "bad"
+
+
+def test_a_server_that_asks_for_an_hour(
+    endpoint: Endpoint, redis_server: RedisProcess, client: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`Retry-After` is bounded."""
+    monkeypatch.setattr(http_target, "LONGEST_PAUSE", 0.01)
+    busy = iter([429])
+    endpoint.status = lambda body: next(busy, 204)
+    endpoint.headers = {"Retry-After": "3600"}
+    LogWriter(client).fill(1, rows=1)
+    once(pipe_file(tmp_path, redis_server, "webhook", {"url": endpoint.url}))
+    assert len(endpoint.requests) == 2
 
 
 def test_events_after_a_kill(
