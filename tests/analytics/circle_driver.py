@@ -14,7 +14,7 @@ from flockmq.cluster.analytics.source import register
 def main(redis: str, broker: str, checkpoint: str, size: str, *more: str) -> None:
     """Run until killed; with --once, until the log has no more rows."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master("local[2]").config("spark.driver.host", "127.0.0.1")
+    builder = SparkSession.builder.master("local[2,8]").config("spark.driver.host", "127.0.0.1")
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.ui.showConsoleProgress", "false")
     spark = builder.config("spark.driver.memory", "800m").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

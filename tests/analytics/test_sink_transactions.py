@@ -207,6 +207,17 @@ class Driver:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(DEADLINE)
 
+    def kill_workers(self) -> None:
+        """kill -9 of all its Python workers, in which tasks read and write: Spark repeats tasks, or ends the query."""
+        killed = 0
+        for process in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                of_driver = os.getsid(int(process.name)) == self.process.pid
+                if of_driver and b"pyspark.daemon" in (process / "cmdline").read_bytes():
+                    os.kill(int(process.name), signal.SIGKILL)
+                    killed += 1
+        assert killed
+
 
 def committed(directory: Path) -> int:
     """The number of batches that the query has committed, by its own record."""
@@ -214,7 +225,7 @@ def committed(directory: Path) -> int:
 
 
 def turn_the_circle(cluster: ClusterProcess, directory: Path, count: int, kills: int) -> None:
-    """Messages to `in/` come back from `out/`, each once, while driver and nodes are killed."""
+    """Messages to `in/` come back from `out/`, each once; driver, Redis, workers and nodes are killed in turn."""
     chance = random.Random(new_seed())
     names, step = "ab", count // (kills + 1) or 1
     subscribe(cluster["b"].port)
@@ -234,17 +245,25 @@ def turn_the_circle(cluster: ClusterProcess, directory: Path, count: int, kills:
                 break
             before, end = committed(directory), time.monotonic() + DEADLINE
             while committed(directory) == before:  # it works
+                if turn % 4 == 0 and driver.process.poll() is not None:  # the workers were of the query's plan
+                    driver = Driver(cluster, directory, 60 * step)
                 assert driver.process.poll() is None and time.monotonic() < end, driver.log.read_text()[-5000:]
                 time.sleep(0.02)
             time.sleep(chance.random())
-            if turn % 2 == 0:
+            if turn % 4 == 0:
                 driver.kill()
                 driver = Driver(cluster, directory, 60 * step)
-            else:
+            elif turn % 4 == 1:
                 node = cluster[chance.choice(names)]
                 node.kill()
                 time.sleep(chance.random())
                 node.start()
+            elif turn % 4 == 2:
+                cluster.redis.kill()
+                time.sleep(chance.random())
+                cluster.redis.start()
+            else:
+                driver.kill_workers()
         driver.kill()
         driver = Driver(cluster, directory, 60 * step, "--once")
         assert driver.process.wait(DEADLINE) == 0, driver.log.read_text()[-5000:]
@@ -266,7 +285,7 @@ CIRCLE = {
 
 @pytest.mark.timeout(1200)
 def test_the_circle_under_kills(start_cluster: StartCluster, tmp_path: Path) -> None:
-    turn_the_circle(start_cluster(CIRCLE, nodes="ab"), tmp_path, 6000, 2)
+    turn_the_circle(start_cluster(CIRCLE, nodes="ab"), tmp_path, 6000, 3)
 
 
 @pytest.mark.soak
