@@ -150,6 +150,11 @@ class Section:
             raise self.error(f"there is no [[{name}]]")
         return [Section(self.path, f"{name}, number {number}", each) for number, each in enumerate(found, 1)]
 
+    @property
+    def known(self) -> set[str]:
+        """The keys that were read."""
+        return set(self._known)
+
     def end(self) -> None:
         """Refuse keys that were not read."""
         for name in self.given:
