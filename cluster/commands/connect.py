@@ -1,13 +1,11 @@
 """`flockmq connect FILE`: the messages of a cluster to databases, Kafka, HTTP endpoints, topics."""
 
-import threading
 from argparse import Namespace
 from pathlib import Path
 
 from ...broker import logs
 from ...broker.commands.parser import Parser
 from ...broker.errors import FlockError
-from .ending import end_by_signal
 
 EXAMPLES = """\
   flockmq connect pipes.toml --dry-run      # show the first rows of each pipe, and write nothing
@@ -33,6 +31,7 @@ def run(arguments: list[str]) -> int:
     try:
         from ..connect.pipe import load
         from ..connect.running import preview, run_pipes
+        from ..follow.stop import stopped_by_signals
     except ImportError as error:
         raise FlockError(f"{error.name} is not installed", "pip install 'flockmq[connect]'") from None
     config = load(args.file)
@@ -43,9 +42,9 @@ def run(arguments: list[str]) -> int:
             for line in preview(config, pipe, args.rows):
                 print(f"  {line}")
         return 0
-    ended = threading.Event()
-    end_by_signal(ended)
-    for each in run_pipes(config, once=args.once, stopped=ended):
+    with stopped_by_signals() as stopped:
+        running = run_pipes(config, once=args.once, stopped=stopped)
+    for each in running:
         dead = f", {each.dead.count} dead letters" if each.dead.count else ""
         print(f"{each.follower.name}: {each.follower.rows} messages in {each.follower.batches} batches{dead}")
     return 0

@@ -1,13 +1,11 @@
 """`flockmq lake FILE`: the messages of a broker as rows of tables, each once."""
 
-import threading
 from argparse import Namespace
 from pathlib import Path
 
 from ...broker import logs
 from ...broker.commands.parser import Parser
 from ...broker.errors import FlockError
-from .ending import end_by_signal
 
 EXAMPLES = """\
   flockmq lake lake.toml
@@ -36,16 +34,16 @@ def run(arguments: list[str]) -> int:
     args = parse(arguments)
     try:
         from ..follow.follower import follow
+        from ..follow.stop import stopped_by_signals
         from ..lake.config import load
         from ..lake.tables import followers_of
     except ImportError as error:
         raise FlockError(f"{error.name} is not installed", "pip install 'flockmq[lake]'") from None
     config = load(args.file)
-    ended = threading.Event()
-    end_by_signal(ended)
     logs.configure(args.log_level, "text")
     followers = followers_of(config)
-    follow(followers, config.log, once=args.once, stopped=ended.wait)
+    with stopped_by_signals() as stopped:
+        follow(followers, config.log, once=args.once, stopped=stopped.wait)
     for follower in followers:
         unparsed = f", {follower.unparsed} with a payload that does not fit" if follower.unparsed else ""
         print(f"{follower.name}: {follower.rows} messages in {follower.batches} commits{unparsed}")

@@ -39,7 +39,7 @@ class DeadLetters:
             for row in json_lines(rows)
         ]
         try:
-            with open(self._path, "a", encoding="utf-8") as file:
+            with open(self._path, "a", encoding="utf-8", opener=_private) as file:
                 file.write("".join(line + "\n" for line in lines))
                 file.flush()
                 os.fsync(file.fileno())
@@ -55,3 +55,8 @@ class DeadLetters:
                 reason=reason,
             )
         self.count += len(lines)
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that only its owner may read: rows have payloads."""
+    return os.open(path, flags, 0o600)

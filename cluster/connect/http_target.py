@@ -1,10 +1,12 @@
 """A target behind HTTP: one connection that stays open, and the meaning of its replies."""
 
+import logging
 from collections.abc import Callable, Mapping
 
 import urllib3
 from urllib3.util import Retry, Timeout
 
+from ...broker import logs
 from ...broker.errors import ConfigError
 from ..follow.target import TargetError
 from ..tables.table import told
@@ -16,13 +18,20 @@ LATER = (408, 425, 429, 502, 503, 504)
 REFUSED = (400, 409, 410, 413, 415, 422)
 REPLY_CHARACTERS = 300  # of an error that are shown
 
+log = logs.get("flockmq.connect")
+
 
 class Retries(Retry):
-    """Retries that wait for no longer than `LONGEST_PAUSE`, also if the server asks for more: the batch waits then."""
+    """The attempts of a request. The pause that a server asks for is logged, and bounded: the batch waits then."""
 
     def get_retry_after(self, response: urllib3.BaseHTTPResponse) -> float | None:
         seconds = super().get_retry_after(response)
         return None if seconds is None else min(seconds, LONGEST_PAUSE)
+
+    def sleep_for_retry(self, response: urllib3.BaseHTTPResponse) -> bool:
+        if pause := self.get_retry_after(response):
+            log.warning("the target asks for a pause", status=response.status, seconds=round(pause))
+        return super().sleep_for_retry(response)
 
 
 class HttpTarget:
@@ -51,6 +60,7 @@ class HttpTarget:
             raise ConfigError(f"{url!r} is no URL of http or https")
         self._url = url
         self._shown = f"{found.scheme}://{found.netloc}{found.path or ''}"  # a query may have a password
+        logging.getLogger("urllib3").setLevel(logging.ERROR)  # its lines have the query
         retries = Retries(
             ATTEMPTS,
             connect=2,
@@ -74,6 +84,8 @@ class HttpTarget:
         url = self._url + query
         try:
             reply = self._pool.request("POST", url, body=body, headers={**self._pool.headers, **(headers or {})})
+        except urllib3.exceptions.MaxRetryError as error:  # its text has the query
+            raise TargetError(f"{self._shown}: {told(error.reason or ValueError('no reply'))}") from None
         except urllib3.exceptions.HTTPError as error:
             raise TargetError(f"{self._shown}: {told(error)}") from None
         if 200 <= reply.status < 300:

@@ -1,5 +1,6 @@
 """InfluxDB 1, 2 and 3: line protocol over HTTP. A point that is sent again replaces itself."""
 
+import base64
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlencode
@@ -43,7 +44,7 @@ class InfluxDb(JournaledConnector):
         if token := options.text("token", ""):
             headers["Authorization"] = f"{'Bearer' if version == '3' else 'Token'} {token}"
         if user := options.text("user", ""):
-            query |= {"u": user, "p": options.text("password")}
+            headers["Authorization"] = basic(user, options.text("password"))
         url = options.text("url").rstrip("/") + path + "?" + urlencode(query)
         self._http = HttpTarget(url, headers)
         self._measurement = options.text("measurement", outlet.pipe).translate(MEASUREMENT)
@@ -86,6 +87,11 @@ class InfluxDb(JournaledConnector):
             )
             if found:
                 yield f"{self._measurement}{tagged} {found}" + ("" if at is None else f" {at}")
+
+
+def basic(user: str, password: str) -> str:
+    """The value of the header of HTTP's Basic authentication."""
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
 
 
 def _field(values: pa.ChunkedArray) -> tuple[list[Any], Callable[[Any], str]]:

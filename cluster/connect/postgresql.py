@@ -2,14 +2,16 @@
 transaction."""
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pyarrow.csv as pc
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
-from ..follow.settings import Section
+from ..follow.settings import REQUIRED, Section, replaced
 from ..follow.target import Progress, TargetError
 from ..tables.table import Overtaken, told
 from .connector import Connector, Outlet, Refused, need
@@ -19,11 +21,13 @@ POSITIONS = "flockmq_positions"
 CONNECT_SECONDS = 10
 REFUSED = ("22", "23")  # classes of SQLSTATE: data exception, integrity constraint violation
 QUOTED = pc.WriteOptions(include_header=False, quoting_style="all_valid")  # null is the empty value without quotes
-TYPES = (
+TYPES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (pa.types.is_boolean, "boolean"),
+    (pa.types.is_uint64, "numeric"),
     (pa.types.is_integer, "bigint"),
     (pa.types.is_decimal, "numeric"),
     (pa.types.is_floating, "double precision"),
+    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is None, "timestamp"),
     (pa.types.is_timestamp, "timestamptz"),
     (pa.types.is_date, "date"),
     (pa.types.is_binary, "bytea"),
@@ -42,7 +46,7 @@ class PostgreSql(Connector):
 
     def __init__(self, outlet: Outlet, options: Section) -> None:
         super().__init__(outlet, options)
-        self._url = options.text("url")
+        self._url = options.value("url", REQUIRED, _url)
         self._name = options.text("table")
         self._key = options.texts("key", ())
         options.end()
@@ -100,7 +104,9 @@ class PostgreSql(Connector):
         return None if row is None else row[0]
 
     def _create(self, connection: "psycopg.Connection[Any]") -> None:
-        """Make the tables that are not there. A user without the right to make tables needs none if both are there."""
+        """Make the tables that are not there. A user without the right to make tables needs none if both are there.
+        Pipes that start at once make them one after another."""
+        connection.execute("select pg_advisory_xact_lock(hashtext(%s))", (POSITIONS,))
         if not self._is_there(connection, POSITIONS):
             connection.execute(
                 f"create table if not exists {POSITIONS} "
@@ -176,6 +182,15 @@ def csv_of(rows: pa.Table) -> bytes:
     out = io.BytesIO()
     pc.write_csv(rows, out, QUOTED)
     return out.getvalue()
+
+
+def _url(given: Any) -> str:
+    url = replaced(given)
+    try:
+        conninfo_to_dict(url)
+    except psycopg.Error:  # its text may have the password
+        raise ValueError("no connection string of libpq; percent-encode special characters of a password") from None
+    return url
 
 
 def _type_of(kind: pa.DataType) -> str:

@@ -1,5 +1,6 @@
 """The SQL of a pipe, by DuckDB: each batch of messages is the table `messages`."""
 
+import json
 from collections.abc import Callable
 
 import duckdb
@@ -36,9 +37,13 @@ class Query:
         self._database = duckdb.connect()
         self._database.execute("set timezone = 'UTC'")
         try:
+            statements = self._database.extract_statements(sql)
+            if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
+                raise ValueError("expected one statement, a select")
             self.schema = self._run(messages.empty_table()).schema
         except duckdb.Error as error:
             raise ValueError(told(error)) from None
+        _check_columns(self.schema)
 
     def rows(self, messages: pa.Table, refuse: Refuse) -> pa.Table:
         """The result over a batch. Messages on which the statement fails are refused one by one.
@@ -67,6 +72,15 @@ class Query:
         return self._database.sql(self._sql).to_arrow_table()
 
 
+def _check_columns(schema: pa.Schema) -> None:
+    """Refuse columns that targets can't take. Raises ValueError."""
+    for column in schema:
+        if schema.names.count(column.name) > 1:
+            raise ValueError(f"two columns have the name {column.name}: give one another name, with `as`")
+        if pa.types.is_interval(column.type) or isinstance(column.type, pa.BaseExtensionType):
+            raise ValueError(f"no target takes the type of the column {column.name}: make it a text, with ::varchar")
+
+
 def with_texts(messages: pa.Table) -> pa.Table:
     """Messages whose `payload` is text, null if it is not UTF-8, and whose `payload_bytes` are the bytes."""
     if "payload" not in messages.column_names:
@@ -93,16 +107,26 @@ def _text(value: bytes | None, other: Callable[[bytes], str | None]) -> str | No
 
 
 def json_lines(rows: pa.Table) -> list[str]:
-    """Each row as a JSON object. Times are in RFC 3339. Bytes are text if they are UTF-8, else hexadecimal."""
+    """Each row as a JSON object. Times are in RFC 3339, without a zone if the column has none. Bytes are text if they
+    are UTF-8, else hexadecimal. Numbers that JSON does not have are the texts NaN, Infinity and -Infinity."""
     if not rows.num_rows:
         return []
     for place, column in enumerate(rows.schema):
         if pa.types.is_timestamp(column.type):
-            texts = pc.strftime(rows[column.name].cast(pa.timestamp("us", "UTC")), "%Y-%m-%dT%H:%M:%SZ")
+            zone = None if column.type.tz is None else "UTC"
+            times = rows[column.name].cast(pa.timestamp("us", zone), safe=False)
+            texts = pc.strftime(times, "%Y-%m-%dT%H:%M:%S" + ("Z" if zone else ""))
             rows = rows.set_column(place, column.name, texts)
         elif pa.types.is_binary(column.type):
             rows = rows.set_column(place, column.name, texts_of(rows[column.name], lambda value: f"\\x{value.hex()}"))
-    return _query(rows, "select to_json(rows)::varchar from rows").to_pylist()  # type: ignore[no-any-return]
+    return [_strict(line) for line in _query(rows, "select to_json(rows)::varchar from rows").to_pylist()]
+
+
+def _strict(line: str) -> str:
+    """JSON as DuckDB writes it, without its words for numbers that JSON does not have."""
+    if "NaN" not in line and "Infinity" not in line:
+        return line
+    return json.dumps(json.loads(line, parse_constant=str), ensure_ascii=False)
 
 
 def json_column(values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -1,18 +1,25 @@
 """Runs the pipes of a file, each in a thread: a target that is away holds up its pipe only."""
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from ...broker import logs
 from ..follow.follower import Follower, first_rows, follow
+from ..follow.stop import Stop
 from .dead_letters import DeadLetters
 from .metrics import Running, serve
 from .pipe import ConnectConfig, Pipe, PipeConfig, connector_of
 from .query import json_lines
 
+ENDING_SECONDS = 5.0  # for the batches under way, after `stopped`
 
-def run_pipes(config: ConnectConfig, *, once: bool, stopped: threading.Event) -> list[Running]:
+log = logs.get("flockmq.connect")
+
+
+def run_pipes(config: ConnectConfig, *, once: bool, stopped: Stop) -> list[Running]:
     """Run all pipes until `stopped` is set. Returns them with their figures.
 
     Args:
@@ -34,17 +41,30 @@ def run_pipes(config: ConnectConfig, *, once: bool, stopped: threading.Event) ->
             errors.append(error)
             stopped.set()
 
-    threads = [threading.Thread(target=run, args=(each.follower,)) for each in running]
+    threads = [
+        threading.Thread(target=run, args=(each.follower,), name=each.follower.name, daemon=True) for each in running
+    ]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    _wait(threads, stopped)
     if server is not None:
         server.shutdown()
         server.server_close()
     if errors:
         raise errors[0]
     return running
+
+
+def _wait(threads: Sequence[threading.Thread], stopped: Stop) -> None:
+    """Wait until all pipes have ended. After `stopped` a pipe that waits for its target is left alone: as after a
+    kill -9, the next start sends the batch again."""
+    while any(thread.is_alive() for thread in threads) and not stopped.wait(0.1):
+        pass
+    end = time.monotonic() + ENDING_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+        if thread.is_alive():
+            log.warning("the target does not reply; the next start sends the batch again", to=thread.name)
 
 
 def preview(config: ConnectConfig, pipe: PipeConfig, count: int) -> Iterator[str]:

@@ -63,7 +63,7 @@ class Webhook(JournaledConnector):
         self._http.close()
 
     def _post(self, events: list[dict[str, Any]]) -> None:
-        body = json.dumps(events[0] if self._events == 1 else events, ensure_ascii=False).encode()
+        body = encoded(events[0] if self._events == 1 else events)
         headers = {}
         if self._secret:
             name, now = events[0]["id"], str(int(time.time()))
@@ -102,9 +102,15 @@ def data_of(payload: bytes) -> dict[str, Any]:
         return {"datacontenttype": "application/octet-stream", "data_base64": base64.b64encode(payload).decode()}
     try:
         found = json.loads(text, parse_constant=_refused)
+        encoded(found)
     except (ValueError, RecursionError):
         return {"datacontenttype": "text/plain", "data": text}
     return {"datacontenttype": "application/json", "data": found}
+
+
+def encoded(value: Any) -> bytes:
+    """JSON that every receiver can read. Raises ValueError: a number is too large, or a text has half a character."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
 
 
 def _refused(name: str) -> None:

@@ -64,7 +64,7 @@ class Section:
 
     def text(self, name: str, default: Any = REQUIRED) -> str:
         """A text that is not empty, with environment variables, ${NAME}, replaced."""
-        return self.value(name, default, _text)
+        return self.value(name, default, replaced)
 
     def texts(self, name: str, default: Any = REQUIRED) -> tuple[str, ...]:
         """A text, or a list of texts."""
@@ -115,7 +115,7 @@ class Section:
                 within = (
                     {f"{key}.{name}": text for name, text in parse(value).items()} if isinstance(value, dict) else {}
                 )
-                found |= within or {key: _text(value)}
+                found |= within or {key: replaced(value)}
             return found
 
         return self.value(name, {}, parse)
@@ -126,7 +126,7 @@ class Section:
 
     def file(self, name: str) -> Path | None:
         """A file, relative to the file of this table; None if it is not there."""
-        return self.value(name, None, lambda given: self.path.parent / _text(given))
+        return self.value(name, None, lambda given: self.path.parent / replaced(given))
 
     def columns(self) -> Columns | None:
         """The columns of payloads by the schema of the key `schema`; None without it."""
@@ -244,7 +244,7 @@ def _redis(file: Section) -> RedisAddress:
 
     def address(given: Any) -> RedisAddress:
         try:
-            return RedisAddress.parse(_text(given), prefix)
+            return RedisAddress.parse(replaced(given), prefix)
         except ValueError as error:
             raise ValueError(f"{error}, not {masked(str(given))!r}") from None
 
@@ -267,20 +267,21 @@ def unique_names(file: Section, kind: str, names: list[str]) -> None:
             raise file.error(f"two {kind} have the name {name}; name = ... gives one another name")
 
 
-def _text(given: Any) -> str:
+def replaced(given: Any) -> str:
+    """A text that is not empty, with environment variables, ${NAME}, replaced. Raises ValueError: it is none."""
     if not isinstance(given, str) or not given:
         raise ValueError(f"expected a text, not {given!r}")
 
-    def replaced(found: re.Match[str]) -> str:
+    def variable(found: re.Match[str]) -> str:
         if found[1] not in os.environ:
             raise ValueError(f"the environment variable {found[1]} is not set")
         return os.environ[found[1]]
 
-    return VARIABLE.sub(replaced, given)
+    return VARIABLE.sub(variable, given)
 
 
 def _texts(given: Any) -> tuple[str, ...]:
     listed = given if isinstance(given, list) else [given]
     if not listed or not all(isinstance(each, str) for each in listed):
         raise ValueError("expected a text, or a list of texts")
-    return tuple(_text(each) for each in listed)
+    return tuple(replaced(each) for each in listed)

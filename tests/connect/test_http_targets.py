@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,7 @@ def test_events(endpoint: Endpoint, redis_server: RedisProcess, client: redis.Re
     options = {"url": endpoint.url, "secret": f"whsec_{secret}", "headers": {"X-Fleet": "north"}}
     path = pipe_file(tmp_path, redis_server, "webhook", options)
     log = LogWriter(client)
-    payloads = [b'{"temp": 21.5}', b"21.5", b"on", b"\xff\0", b"", b"NaN"]
+    payloads = [b'{"temp": 21.5}', b"21.5", b"on", b"\xff\0", b"", b"NaN", b"[1e400]", b'"\\ud800"', b"[" * 9999]
     log.add([log.row(n)._replace(topic="a/é", payload=each) for n, each in enumerate(payloads)])
     once(path)
     data = [(event["datacontenttype"], event.get("data", event.get("data_base64"))) for event in endpoint.events]
@@ -181,10 +182,13 @@ def test_events(endpoint: Endpoint, redis_server: RedisProcess, client: redis.Re
         ("application/octet-stream", base64.b64encode(b"\xff\0").decode()),
         ("text/plain", ""),
         ("text/plain", "NaN"),
+        ("text/plain", "[1e400]"),
+        ("text/plain", '"\\ud800"'),
+        ("text/plain", "[" * 9999),
     ]
     first = endpoint.events[0]
     assert first["specversion"] == "1.0" and first["subject"] == "a/é" and first["clientid"] == "client-0"
-    assert first["time"].endswith("Z") and len({event["id"] for event in endpoint.events}) == 6
+    assert first["time"].endswith("Z") and len({event["id"] for event in endpoint.events}) == 9
     for headers, body in endpoint.requests:
         assert headers["content-type"] == "application/cloudevents+json" and headers["x-fleet"] == "north"
         signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
@@ -246,6 +250,35 @@ def test_events_after_a_kill(
     assert set(ids) == {row.payload.decode() for row in rows}
     assert all(len(each) == 1 for each in ids.values())
     assert len(endpoint.events) == len(rows) + 5
+
+
+def test_numbers_that_json_does_not_have(
+    endpoint: Endpoint, redis_server: RedisProcess, client: redis.Redis, tmp_path: Path
+) -> None:
+    sql = (
+        "select 'inf'::double as large, 'nan'::double as none, timestamp_ns '2026-01-31 10:00:00.5' as at from messages"
+    )
+    path = pipe_file(tmp_path, redis_server, "webhook", {"url": endpoint.url}, sql=sql)
+    LogWriter(client).fill(1)
+    once(path)
+    for event in endpoint.events:
+        assert event["data"] == {"large": "Infinity", "none": "NaN", "at": "2026-01-31T10:00:00.500000"}
+
+
+def test_signals_while_an_endpoint_does_not_reply(
+    endpoint: Endpoint, redis_server: RedisProcess, client: redis.Redis, tmp_path: Path
+) -> None:
+    """The process ends all the same, also if a signal interrupts another one."""
+    endpoint.stop_at(1)
+    path = pipe_file(tmp_path, redis_server, "webhook", {"url": endpoint.url})
+    LogWriter(client).fill(1)
+    process = Process(path)
+    assert endpoint.stopped.wait(30)
+    for number in (signal.SIGTERM, signal.SIGINT) * 200:
+        process.process.send_signal(number)
+    assert process.process.wait(30) == 0
+    assert b"the target does not reply; the next start sends the batch again" in process.log.read_bytes()
+    endpoint.go_on()
 
 
 def test_an_endpoint_that_moves(

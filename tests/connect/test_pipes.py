@@ -29,6 +29,11 @@ HEAD = 'redis = "redis://h"\n[[pipes]]\nname = "p"\n'
         (HEAD, "a pipe has one target"),
         (HEAD + "[pipes.mqtt]\n[pipes.kafka]", "a pipe has one target"),
         (HEAD + "[pipes.oracle]", "a pipe has one target"),
+        (HEAD + 'sql = ""\n[pipes.mqtt]', "sql: expected one statement, a select"),
+        (HEAD + 'sql = "create table t (a int)"\n[pipes.mqtt]', "sql: expected one statement, a select"),
+        (HEAD + 'sql = "select 1; select 2"\n[pipes.mqtt]', "sql: expected one statement, a select"),
+        (HEAD + 'sql = "select 1 as a, 2 as a"\n[pipes.mqtt]', "two columns have the name a"),
+        (HEAD + 'sql = "select interval 1 day as i"\n[pipes.mqtt]', "the type of the column i: make it a text"),
         (HEAD + 'sql = "selec 1"\n[pipes.mqtt]', "sql: Parser Error"),
         (HEAD + 'sql = "select nothing from messages"\n[pipes.mqtt]', "sql: Binder Error"),
         (HEAD + 'sql = "select topic from messages"\n[pipes.mqtt]\nurl = "mqtt://h"', "no column payload"),
@@ -43,6 +48,10 @@ HEAD = 'redis = "redis://h"\n[[pipes]]\nname = "p"\n'
         (HEAD + '[pipes.influxdb]\nurl = "http://h"\nversion = "4"', "expected 1, 2 or 3, not '4'"),
         (HEAD + '[pipes.webhook]\nurl = "http://h"\nsecret = "whsec_é"', "behind whsec_ comes base64"),
         (HEAD + '[pipes.postgresql]\nurl = "postgresql://${NO_SUCH}"\ntable = "t"', "NO_SUCH is not set"),
+        (
+            HEAD + '[pipes.postgresql]\nurl = "postgresql://u:a b@h/d"\ntable = "t"',
+            "url: no connection string of libpq",
+        ),
         (HEAD + '[pipes.mqtt]\nurl = "mqtt://h"\n' * 1 + HEAD[HEAD.index("[[") :] + "[pipes.mqtt]", "two pipes"),
     ],
 )
@@ -67,13 +76,16 @@ def test_a_password_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mon
 def test_figures(redis_server: RedisProcess, client: redis.Redis, tmp_path: Path) -> None:
     LogWriter(client).fill(3)
     port = free_port()
-    path = pipe_file(tmp_path, redis_server, "webhook", {"url": "http://127.0.0.1:1/"}, metrics=f"127.0.0.1:{port}")
+    path = pipe_file(
+        tmp_path, redis_server, "webhook", {"url": "http://127.0.0.1:1/?key=hidden"}, metrics=f"127.0.0.1:{port}"
+    )
     process = Process(path)
     process.wait_for(b"the target waits")
     text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
     process.process.terminate()
     assert process.process.wait(30) == 0
     assert re.search(r'^flockmq_pipe_failures_total{pipe="fleet"} [1-9]', text, re.M)
+    assert b"hidden" not in process.log.read_bytes()
     assert 'flockmq_pipe_messages_total{pipe="fleet"} 0' in text
 
 

@@ -139,14 +139,28 @@ def test_all_types(
     log.add([log.row(0)._replace(payload=b'{"a": "x\\"y,\\n\\\\N"}')])
     sql = """select payload->>'$.a' as a, '' as empty, null::varchar as none, 1::tinyint as small, true as yes,
         1.5::decimal(9, 2) as price, 'nan'::double as "not a number", date '2026-11-29' as day, payload_bytes,
-        {'x': [1, 2]} as nested, 9223372036854775807::bigint as large, '\\N' as backslash from messages"""
+        {'x': [1, 2]} as nested,
+        18446744073709551615::ubigint as huge, timestamp '2026-11-29 10:00:00' as local,
+        9223372036854775807::bigint as large, '\\N' as backslash from messages"""
     path = pipe_file(tmp_path, redis_server, "postgresql", of_database(postgresql, table), name=table, sql=sql)
     once(path)
     (row,) = postgresql.rows(f"select * from {table}")
     assert row[:6] == ('x"y,\n\\N', "", None, 1, True, row[5]) and float(row[5]) == 1.5
     assert row[6] != row[6] and str(row[7]) == "2026-11-29"
     assert row[8] == b'{"a": "x\\"y,\\n\\\\N"}' and row[9] == {"x": [1, 2]}
-    assert row[10:] == (2**63 - 1, "\\N")
+    assert row[10:] == (2**64 - 1, datetime(2026, 11, 29, 10), 2**63 - 1, "\\N")
+
+
+def test_pipes_that_make_their_tables_at_once(
+    postgresql: PostgreSqlProcess, table: str, redis_server: RedisProcess, client: redis.Redis, tmp_path: Path
+) -> None:
+    path = pipe_file(tmp_path, redis_server, "postgresql", of_database(postgresql, table), name=table)
+    text = path.read_text()
+    pipe = text[text.index("[[pipes]]") :]
+    path.write_text(text + "".join(pipe.replace(f'name = "{table}"', f'name = "{table}-{n}"') for n in range(5)))
+    rows = LogWriter(client).fill(3)
+    once(path)
+    assert postgresql.rows(f"select count(*) from {table}") == [(6 * len(rows),)]
 
 
 def test_two_processes(
