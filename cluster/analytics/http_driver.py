@@ -3,13 +3,16 @@
 The log is not held back for this reader: the nodes delete what is beyond their bounds. A gap is an error then.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ...broker.client.log_client import LogClient, LogUnreachable, Part
+from ...broker import logs
+from ...broker.client.log_client import LogClient, LogUnreachable, MessagesMissing, Part
 from .columns import Columns
 from .log.offsets import Offsets, format_offsets, parse_offsets
 from .stream_driver import Batch
+
+log = logs.get("flockmq.follow")
 
 
 class HttpDriver:
@@ -18,9 +21,11 @@ class HttpDriver:
     Args:
         client: of the node.
         columns: of the payload; None: it is one column.
+        skips_missing: go on behind messages that are gone from the log, with a warning; else they are an error.
     """
 
-    def __init__(self, client: LogClient, columns: Columns | None) -> None:
+    def __init__(self, client: LogClient, columns: Columns | None, *, skips_missing: bool = False) -> None:
+        self._skips_missing = skips_missing
         self._client = client
         self._columns = columns
         self._stops = self._is_done = False
@@ -42,14 +47,26 @@ class HttpDriver:
         if self._is_done:
             return Batch((), start, 0)
         if end is not None:
-            parts = list(self._client.request(format_offsets(start) or None, to=format_offsets(end)))
+            parts = self._parts(start, to=format_offsets(end))
             if not parts[-1].is_end:
                 raise LogUnreachable("the node has sent a part of the messages only")
             return Batch(self._rows(parts), end, _size(start, end))
-        parts = list(self._client.request(format_offsets(start) or None, most=budget))
+        parts = self._parts(start, most=budget)
         self._is_done = self._stops and parts[-1].is_end
         reached = parse_offsets(parts[-1].position)
         return Batch(self._rows(parts), reached, _size(start, reached))
+
+    def _parts(self, start: Offsets, **bounds: Any) -> list[Part]:
+        position: Mapping[str, str] | None = format_offsets(start) or None
+        while True:
+            try:
+                return list(self._client.request(position, **bounds))
+            except MessagesMissing as error:
+                if not self._skips_missing:
+                    error.hint += "; or go on without them: --skip-missing"
+                    raise
+                log.warning("messages are gone from the log; it goes on behind them", reason=error.message)
+                position = error.position
 
     def commit(self, end: Offsets) -> None:
         """A batch is done; the node does not keep that."""

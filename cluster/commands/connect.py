@@ -1,6 +1,7 @@
 """`flockmq connect FILE`: the messages of a cluster to databases, Kafka, HTTP endpoints, topics."""
 
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 from ...broker import logs
@@ -35,6 +36,7 @@ def run(arguments: list[str]) -> int:
     except ImportError as error:
         raise FlockError(f"{error.name} is not installed", "pip install 'flockmq[connect]'") from None
     config = load(args.file)
+    config = replace(config, log=replace(config.log, skips_missing=args.skip_missing))
     logs.configure(args.log_level, "text")
     if args.dry_run:
         for pipe in config.pipes:
@@ -58,6 +60,9 @@ def parse(arguments: list[str]) -> Namespace:
     group.add_argument("--once", action="store_true", help="end when the messages that are logged now are written")
     group.add_argument("--dry-run", action="store_true", help="print the first rows of each pipe, and write nothing")
     group.add_argument("--rows", type=int, default=10, metavar="N", help="with --dry-run: so many [10]")
+    group.add_argument(
+        "--skip-missing", action="store_true", help="go on if messages were deleted from the log before they were read"
+    )
     group.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"), help="[info]")
     parser.add_general_help(group)
     return parser.parse(arguments)

@@ -1,6 +1,7 @@
 """`flockmq lake FILE`: the messages of a broker as rows of tables, each once."""
 
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 from ...broker import logs
@@ -40,6 +41,7 @@ def run(arguments: list[str]) -> int:
     except ImportError as error:
         raise FlockError(f"{error.name} is not installed", "pip install 'flockmq[lake]'") from None
     config = load(args.file)
+    config = replace(config, log=replace(config.log, skips_missing=args.skip_missing))
     logs.configure(args.log_level, "text")
     followers = followers_of(config)
     with stopped_by_signals() as stopped:
@@ -56,6 +58,9 @@ def parse(arguments: list[str]) -> Namespace:
     parser.add_argument("file", type=Path, metavar="FILE", help="the tables, in TOML")
     group = parser.add_argument_group("options")
     group.add_argument("--once", action="store_true", help="end when the messages that are logged now are committed")
+    group.add_argument(
+        "--skip-missing", action="store_true", help="go on if messages were deleted from the log before they were read"
+    )
     group.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"), help="[info]")
     parser.add_general_help(group)
     return parser.parse(arguments)

@@ -38,10 +38,18 @@ def open_driver(settings: LogSettings, filters: tuple[str, ...], columns: Column
         RedisAway: Redis does not reply.
     """
     if settings.server is not None:
-        return HttpDriver(settings.server.client(filters), columns)
+        return HttpDriver(settings.server.client(filters), columns, skips_missing=settings.skips_missing)
     assert settings.redis is not None
     filters = () if filters == ("#",) else filters
-    return StreamDriver(SourceOptions(settings.redis, topic_filters=filters, job=job, columns=columns))
+    return StreamDriver(
+        SourceOptions(
+            settings.redis,
+            topic_filters=filters,
+            job=job,
+            columns=columns,
+            fail_on_data_loss=not settings.skips_missing,
+        )
+    )
 
 
 class Follower:

@@ -193,12 +193,14 @@ class LogSettings:
         server: the node; None: the log is read from Redis.
         every: seconds between two batches, if there are messages.
         batch_bytes: of the log, in one batch at most.
+        skips_missing: go on behind messages that are gone from the log; else they are an error.
     """
 
     redis: RedisAddress | None
     server: LogServer | None
     every: float
     batch_bytes: int
+    skips_missing: bool = False
 
 
 def open_file(path: Path) -> Section:

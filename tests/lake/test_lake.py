@@ -116,6 +116,24 @@ def test_each_message_is_a_row(kind: str, redis_server: RedisProcess, client: re
     assert min(at.timestamp() * 1e6 for at in table["accepted_at"].to_pylist()) == pytest.approx(rows[0].accepted)
 
 
+def test_messages_that_were_deleted(
+    redis_server: RedisProcess, client: redis.Redis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are an error, or are passed over if the operator says so."""
+    log = LogWriter(client)
+    path = config_of(tmp_path, redis_server, "delta")
+    rows = log.fill(5)
+    once(path)
+    log.fill(10)
+    log.trim(keep=3)
+    assert main(["lake", str(path), "--once"]) == 1
+    error = capsys.readouterr().err
+    assert "bytes are missing from the log of node n1" in error and "--skip-missing" in error
+    assert messages_of(tmp_path, "delta") == wanted(rows)
+    assert main(["lake", str(path), "--once", "--skip-missing"]) == 0
+    assert rows_of(tmp_path, "delta").num_rows == 80
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 def test_filters(kind: str, redis_server: RedisProcess, client: redis.Redis, tmp_path: Path) -> None:
     log = LogWriter(client)

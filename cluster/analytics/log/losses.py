@@ -8,8 +8,8 @@ from .log import Gap
 
 _log = logging.getLogger(__name__)
 HINT = (
-    'keep more ([analytics] log_bytes and log_seconds of the nodes), or go on without them: option("failOnDataLoss", '
-    '"false")'
+    "keep more ([analytics] log_bytes and log_seconds of the nodes), or go on without them: "
+    'option("failOnDataLoss", "false") in Spark, --skip-missing elsewhere'
 )
 
 
