@@ -1,15 +1,17 @@
 """A pipe: messages of some topics, through SQL, to a connector."""
 
+import re
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from ...broker.errors import ConfigError, FlockError
 from ..analytics.columns import Columns
 from ..follow.follower import schema_of
-from ..follow.settings import LogSettings, Section, log_settings, open_file, unique_names
+from ..follow.settings import REQUIRED, LogSettings, Section, log_settings, open_file, unique_names
 from ..follow.target import Progress, Target
 from .connector import Connector, Outlet
 from .dead_letters import DeadLetters
@@ -17,6 +19,7 @@ from .journal import FileJournal, RedisJournal
 from .query import Query
 
 EVERY, BATCH_MIB = 1.0, 16
+NAME = re.compile(r"[A-Za-z0-9._-]+")
 # By the name of its table in the file: module, class, and the package that it needs.
 CONNECTORS = {
     "postgresql": ("postgresql", "PostgreSql"),
@@ -94,7 +97,7 @@ def _pipe(section: Section) -> PipeConfig:
         )
     options = section.section(kinds[0])
     assert options is not None
-    name = section.text("name")
+    name = section.value("name", REQUIRED, _name)
     columns = section.columns()
     made = PipeConfig(
         name=name,
@@ -108,6 +111,13 @@ def _pipe(section: Section) -> PipeConfig:
     )
     section.end()
     return made
+
+
+def _name(given: Any) -> str:
+    """The name is part of names of files, of topics of Kafka, and of figures."""
+    if not isinstance(given, str) or not NAME.fullmatch(given):
+        raise ValueError(f"expected letters of ASCII, digits, and . _ -, not {given!r}")
+    return given
 
 
 def connector_of(config: PipeConfig, log: LogSettings, dead: DeadLetters) -> Connector:

@@ -24,6 +24,10 @@ HEAD = 'redis = "redis://h"\n[[pipes]]\nname = "p"\n'
         ("", "expected either redis or log"),
         ('redis = "redis://h"', r"no \[\[pipes\]\]"),
         ('redis = "redis://h"\n[[pipes]]\n[pipes.mqtt]', "name is missing"),
+        (
+            HEAD.replace('"p"', '"a/b"') + "[pipes.mqtt]",
+            "name: expected letters of ASCII, digits, and . _ -, not 'a/b'",
+        ),
         (HEAD, "a pipe has one target"),
         (HEAD + "[pipes.mqtt]\n[pipes.kafka]", "a pipe has one target"),
         (HEAD + "[pipes.oracle]", "a pipe has one target"),
