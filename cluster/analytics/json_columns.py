@@ -5,6 +5,7 @@ are left, and those are judged one by one.
 """
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -114,7 +115,7 @@ class JsonColumns(Columns):
                 fits = isinstance(found, dict) and all(_fits(found.get(each.name), each.type) for each in self._schema)
             except (ValueError, RecursionError):
                 fits = False
-            rows.append({name: found.get(name) for name in self._schema.names} if fits else {})
+            rows.append({each.name: _made(found.get(each.name), each.type) for each in self._schema} if fits else {})
             rest.append(None if fits else payload)
         parts.append(pa.Table.from_pylist(rows, schema=self._schema))
         unparsed.append(pa.array(rest, pa.binary()))
@@ -142,7 +143,20 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
         return isinstance(value, str) and _is_text(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return pa.types.is_floating(kind) or (isinstance(value, int) and value in INTEGERS)
+    if pa.types.is_floating(kind):
+        return isinstance(value, float) or abs(value) <= sys.float_info.max
+    return isinstance(value, int) and value in INTEGERS
+
+
+def _made(value: Any, kind: pa.DataType) -> Any:
+    """A value that fits, as pyarrow takes it: it refuses large integers in a column of floats."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {each.name: _made(value.get(each.name), each.type) for each in kind}
+    if pa.types.is_list(kind):
+        return [_made(each, kind.value_type) for each in value]
+    return float(value) if pa.types.is_floating(kind) else value
 
 
 def _is_text(value: str) -> bool:

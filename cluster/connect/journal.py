@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...broker.errors import FlockError
 from ..analytics.log.connection import Connection
 from ..follow.target import Progress, TargetError
 from ..redis.clients import RedisAddress
@@ -34,16 +35,21 @@ class Record:
 
     @classmethod
     def parse(cls, text: bytes | None) -> "Record":
-        """From JSON; None: a new record."""
+        """From JSON; None: a new record. Raises FlockError: it is damaged."""
         if text is None:
             return cls(uuid.uuid4().hex[:12], Progress())
-        found = json.loads(text)
-        done, planned = found["done"], found["planned"]
-        return cls(
-            found["id"],
-            Progress() if done is None else Progress.parse(done),
-            None if planned is None else Progress.parse(planned),
-        )
+        try:
+            found = json.loads(text)
+            done, planned = found["done"], found["planned"]
+            return cls(
+                found["id"],
+                Progress() if done is None else Progress.parse(done),
+                None if planned is None else Progress.parse(planned),
+            )
+        except (ValueError, KeyError, TypeError):
+            raise FlockError(
+                "the position of the pipe is damaged", "without it the pipe begins at the start of the log"
+            ) from None
 
     def __bytes__(self) -> bytes:
         done = None if self.done.offsets is None else str(self.done)

@@ -14,6 +14,7 @@ from .metrics import Running, serve
 from .pipe import ConnectConfig, Pipe, PipeConfig, connector_of
 from .query import json_lines
 
+PREVIEWED = 1000  # messages: the SQL may leave most of them out
 ENDING_SECONDS = 5.0  # for the batches under way, after `stopped`
 
 log = logs.get("flockmq.connect")
@@ -38,6 +39,7 @@ def run_pipes(config: ConnectConfig, *, once: bool, stopped: Stop) -> list[Runni
         try:
             follow([follower], config.log, once=once, stopped=stopped.wait)
         except BaseException as error:
+            log.error("the pipe ends", to=follower.name, reason=error)
             errors.append(error)
             stopped.set()
 
@@ -68,8 +70,8 @@ def _wait(threads: Sequence[threading.Thread], stopped: Stop) -> None:
 
 
 def preview(config: ConnectConfig, pipe: PipeConfig, count: int) -> Iterator[str]:
-    """The first rows of a pipe as JSON, from the oldest message of the log. Nothing is written or registered."""
-    messages = first_rows(config.log, filters=pipe.filters, columns=pipe.columns, count=count)
+    """The first rows of a pipe as JSON, from the oldest messages of the log. Nothing is written or registered."""
+    messages = first_rows(config.log, filters=pipe.filters, columns=pipe.columns, count=max(count, PREVIEWED))
     refused: list[str] = []
 
     def refuse(rows: pa.Table, reason: str) -> None:
@@ -77,7 +79,9 @@ def preview(config: ConnectConfig, pipe: PipeConfig, count: int) -> Iterator[str
 
     found = messages if pipe.query is None else pipe.query.rows(messages, refuse)
     yield from json_lines(found.slice(0, count))
-    yield from refused
+    yield from refused[:count]
+    if not found.num_rows and not refused:
+        yield f"no row, out of {messages.num_rows} messages"
 
 
 def _running(config: ConnectConfig, pipe: PipeConfig) -> Running:

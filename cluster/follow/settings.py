@@ -122,7 +122,7 @@ class Section:
 
     def filters(self) -> tuple[str, ...]:
         """The topic filters of the key `filter`; all topics without it."""
-        return self.value("filter", ("#",), lambda given: tuple(check_topic_filter(each) for each in _texts(given)))
+        return self.value("filter", ("#",), lambda given: tuple(_filter(each) for each in _texts(given)))
 
     def file(self, name: str) -> Path | None:
         """A file, relative to the file of this table; None if it is not there."""
@@ -248,7 +248,7 @@ def _redis(file: Section) -> RedisAddress:
         try:
             return RedisAddress.parse(replaced(given), prefix)
         except ValueError as error:
-            raise ValueError(f"{error}, not {masked(str(given))!r}") from None
+            raise ValueError(f"expected {error}, not {masked(str(given))!r}") from None
 
     return file.value("redis", REQUIRED, address)
 
@@ -280,6 +280,13 @@ def replaced(given: Any) -> str:
         return os.environ[found[1]]
 
     return VARIABLE.sub(variable, given)
+
+
+def _filter(given: str) -> str:
+    try:
+        return check_topic_filter(given)
+    except ValueError as error:
+        raise ValueError(f"expected {error}, not {given!r}") from None
 
 
 def _texts(given: Any) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 there."""
 
 import json
+import math
 from collections import Counter
 from typing import Any
 
@@ -31,7 +32,7 @@ class Shape:
             self.items = self.items or Shape()
             for item in value:
                 self.items.add(item)
-        elif kind in ("integer", "number"):
+        elif kind == "integer" or (kind == "number" and math.isfinite(value)):
             self.least = value if self.least is None else min(self.least, value)
             self.most = value if self.most is None else max(self.most, value)
 
@@ -66,6 +67,10 @@ class Shape:
         return found
 
 
+def _refused(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
 def kind_of(value: Any) -> str:
     """The type of a JSON value, as JSON Schema names it."""
     for kind, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (dict, "object")):
@@ -86,7 +91,7 @@ class Sample:
         """Take a payload into account."""
         self.count += 1
         try:
-            found = json.loads(payload)
+            found = json.loads(payload, parse_constant=_refused)
         except (ValueError, RecursionError):
             self.not_json += 1
             return

@@ -25,7 +25,8 @@ FITTING = st.fixed_dictionaries(
     {},
     optional={
         "a": st.integers(-(2**63), 2**63 - 1) | st.none(),
-        "b": st.floats(allow_nan=False, allow_infinity=False) | st.integers(-1000, 1000),
+        "b": st.floats(allow_nan=False, allow_infinity=False)
+        | st.integers(-(10**300), 10**300).map(lambda number: int(float(number))),
         "c": st.text(),
         "d": st.booleans(),
         "e": st.lists(st.integers(-5, 5)),
@@ -67,3 +68,13 @@ def test_values_that_fit_are_there(values: list[dict[str, object]]) -> None:
         assert {name: found for name, found in row.items() if found is not None} == {
             name: value[name] for name in TYPES if value.get(name) is not None
         }
+
+
+def test_large_integers() -> None:
+    """An integer that a float can have is a number; beside a payload that does not fit they are judged one by one."""
+    columns = JsonColumns(SCHEMA)
+    numbers = [2**53 + 1, 2**63, -(10**30), 10**400]
+    payloads = [b"{", *(f'{{"b": {number}, "e": [1]}}'.encode() for number in numbers), b'{"a": 9223372036854775808}']
+    table, unparsed = columns.decode(pa.array(payloads, pa.binary()))
+    assert table["b"].to_pylist() == [None, 2.0**53, 2.0**63, -1e30, None, None]
+    assert unparsed.to_pylist() == [payloads[0], None, None, None, *payloads[4:]]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flockmq._speedups.codec.packets import Puback, Publish
+from flockmq.broker.cli import main
 from flockmq.broker.client.log_client import LogClient
 from tests.connect.endpoint import Endpoint
 from tests.connect.pipe_file import Process, listed, once
@@ -57,7 +58,9 @@ def test_postgresql(node: BrokerProcess, postgresql: PostgreSqlProcess, table: s
     postgresql.rows("delete from flockmq_positions where pipe = 'fleet'")
 
 
-def test_a_batch_that_was_not_ended(node: BrokerProcess, endpoint: Endpoint, tmp_path: Path) -> None:
+def test_a_batch_that_was_not_ended(
+    node: BrokerProcess, endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It is sent again with the same ids, without messages that are newer; and only one process has the pipe."""
     path = file_of(tmp_path, node, "webhook", {"url": endpoint.url})
     payloads = publish(node, 0, 10)
@@ -76,7 +79,11 @@ def test_a_batch_that_was_not_ended(node: BrokerProcess, endpoint: Endpoint, tmp
         ids.setdefault(event["data"], set()).add(event["id"])
     assert set(ids) == {int(payload) for payload in payloads}
     assert all(len(each) == 1 for each in ids.values())
-    assert json.loads((tmp_path / "fleet.position.json").read_text())["planned"] is None
+    position = tmp_path / "fleet.position.json"
+    assert json.loads(position.read_text())["planned"] is None
+    position.write_text("{")
+    assert main(["connect", str(path), "--once"]) == 1
+    assert "the position of the pipe is damaged" in capsys.readouterr().err
 
 
 def test_an_end(node: BrokerProcess, tmp_path: Path) -> None:

@@ -199,5 +199,12 @@ def test_dry_run(
     assert lines[0] == f"{table}: postgresql"
     assert [json.loads(line)["temp"] for line in lines[1:3]] == [1.0, 2.0]
     assert lines[3].startswith("  dead letter: Invalid Input Error: Malformed JSON")
+    path.write_text(path.read_text().replace("from messages", "from messages where topic = 'b'"))
+    log.add([log.row(0)._replace(payload=b'{"temp": 3}', topic=topic) for topic in ("a", "b") for _ in range(20)])
+    assert main(["connect", str(path), "--dry-run"]) == 0
+    assert [json.loads(line)["temp"] for line in capsys.readouterr().out.splitlines()[1:]] == [3.0] * 10
+    path.write_text(path.read_text().replace("'b'", "'c'"))
+    assert main(["connect", str(path), "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "  no row, out of 43 messages"
     assert not client.exists("mq:analytics:jobs")
     assert postgresql.rows(f"select to_regclass('{table}')") == [(None,)]

@@ -453,7 +453,10 @@ def test_redis_is_away_for_a_while(redis_server: RedisProcess, client: redis.Red
         ('redis = "redis://h"\n[[tables]]', "number 1: table is missing"),
         ('redis = "redis://h"\n[[tables]]\ntable = "t"\nformat = "csv"', "delta or iceberg, not 'csv'"),
         ('redis = "redis://h"\n[[tables]]\ntable = "t"\nformat = "iceberg"', "NAMESPACE.TABLE"),
-        ('redis = "redis://h"\n[[tables]]\ntable = "t"\nfilter = "a/#/b"', "alone in the last level"),
+        (
+            'redis = "redis://h"\n[[tables]]\ntable = "t"\nfilter = "a/#/b"',
+            "filter: expected # alone in the last level",
+        ),
         ('redis = "redis://h"\n[[tables]]\ntable = "t"\nfiltre = "a"', "did you mean filter"),
         ('redis = "redis://h"\n[[tables]]\ntable = "t"\n[[tables]]\ntable = "x/t"', "two tables have the name t"),
         ('redis = "redis://h"\nevery = "soon"\n[[tables]]\ntable = "t"', "every: .* is no duration"),

@@ -24,7 +24,9 @@ def test_types_ranges_and_shares(redis_server: RedisProcess, capsys: pytest.Capt
         b'{"temp": 20, "id": 7, "name": "a", "at": {"x": 1}, "tags": ["b"], "none": null, "mixed": 1}',
         b'{"temp": 22.5, "id": -3, "name": "b", "at": {"x": 2, "y": true}, "tags": [], "mixed": "one"}',
         b'{"temp": null, "id": 9, "mixed": "two"}',
+        b'{"temp": 1e400, "id": 8, "mixed": "three"}',
         b"no JSON",
+        b'{"temp": NaN}',
         b"[1]",
     ]
     log.add([log.row(0)._replace(topic="site/1/temp", payload=payload) for payload in payloads])
@@ -32,9 +34,9 @@ def test_types_ranges_and_shares(redis_server: RedisProcess, capsys: pytest.Capt
     since = "2026-02-01T00:00Z"
     status, text, said = infer(capsys, "site/+/temp", "--redis", redis_server.url, "--since", since)
     assert status == 0, said
-    assert "5 messages; 1 are no JSON, 1 no object" in said
+    assert "7 messages; 2 are no JSON, 1 no object" in said
     found = json.loads(text)["properties"]
-    assert found["temp"] == {"type": "number", "minimum": 20, "maximum": 22.5, "description": "in 66.7 % of the sample"}
+    assert found["temp"] == {"type": "number", "minimum": 20, "maximum": 22.5, "description": "in 75.0 % of the sample"}
     assert found["id"] == {"type": "integer", "minimum": -3, "maximum": 9}
     assert found["at"]["properties"]["y"] == {"type": "boolean", "description": "in 50.0 % of the sample"}
     assert found["tags"]["items"] == {"type": "string"}
