@@ -3,7 +3,6 @@
 from ..auth import listener_exposure
 from ..config.load import Loaded, trace
 from ..config.toml_text import to_toml
-from ..hooks.schemas import open_schemas
 from .parser import Parser
 from .settings import add_settings, overrides
 
@@ -20,7 +19,10 @@ def run(arguments: list[str]) -> int:
     args = parser.parse(arguments)
     loaded = trace(overrides(args), file=args.config)
     print(render(loaded), end="")
-    open_schemas(loaded.config.schemas)
+    if loaded.config.schemas:
+        from ..hooks.schemas import open_schemas  # loads the data path
+
+        open_schemas(loaded.config.schemas)
     listener_exposure.check(loaded.config, asked=bool(loaded.config.hooks.load))
     return 0
 

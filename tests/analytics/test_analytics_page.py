@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from flockmq._speedups.codec.packets import Publish
+from flockmq.broker.cli import main
 from flockmq.cluster.analytics.commands.sql import cell
 from flockmq.cluster.analytics.options import OPTIONS, SourceOptions, parse_size
 from flockmq.cluster.analytics.sink.options import OPTIONS as SINK_OPTIONS
@@ -83,10 +84,16 @@ def test_a_program_runs(
     redis_server: RedisProcess,
     broker: BrokerProcess,
     capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
     program: str,
 ) -> None:
     log = WrittenLog(redis_server, "n1", "a")
     log.write([row(4_000_000_000_000_000 + index, "site/1", b"x") for index in range(7)])
+    if "archive" in program:
+        path = tmp_path / "lake.toml"
+        path.write_text(f'redis = "{redis_server.url}"\n[[tables]]\ntable = "{tmp_path}/messages"\n')
+        assert main(["lake", str(path), "--once"]) == 0
+        program = program.replace("/srv/lake", str(tmp_path))
     program = program.replace("/srv/fleet", str(results)).replace("redis://10.0.0.5:6379", redis_server.url)
     program = program.replace("mqtt://10.0.0.5:1883", f"mqtt://127.0.0.1:{broker.port}")
     exec(program, {"spark": spark})

@@ -11,8 +11,8 @@ import pytest
 from flockmq._speedups.codec.packets import Puback, Publish, Subscribe
 from flockmq.cluster.analytics.errors import BrokerError, OptionError, RowError
 from flockmq.cluster.analytics.sink.options import BrokerAddress, parse_options
+from flockmq.cluster.analytics.sink.packets import Encoder, Packet
 from flockmq.cluster.analytics.sink.publisher import Publisher
-from flockmq.cluster.analytics.sink.rows import Encoder, Packet
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.certificates import Authority
 from tests.harness.mosquitto_process import MosquittoProcess

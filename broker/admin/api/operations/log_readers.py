@@ -25,7 +25,7 @@ OPERATIONS = (
     Operation(
         "GET",
         "/log/readers",
-        "log-readers",
+        "log_readers",
         "Programs that read the log of messages: Spark, `flockmq lake`, `flockmq connect`. The log is kept for them.",
         log_readers,
         listed(READER),
