@@ -14,7 +14,7 @@ EXAMPLES = """\
 
 pipes.toml:
   redis = "redis://10.0.0.5:6379"           # of the cluster, whose nodes log messages: [analytics] topics
-# log = "http://10.0.0.7:8080"              # or any node of it, or a node alone; with user and password, or with token
+# log = "http://10.0.0.7:8080"              # or any node of it, or a node alone; with user and password
 
   [[pipes]]
   name = "readings"

@@ -1,7 +1,7 @@
 """InfluxDB 1, 2 and 3: line protocol over HTTP. A point that is sent again replaces itself."""
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,6 +12,7 @@ from .connector import JournaledConnector, Outlet, need
 from .http_target import HttpTarget
 from .query import json_column
 
+ACCEPTED = "accepted_at"
 LINES = 5000  # in a request
 VERSIONS = ("1", "2", "3")
 NAME = str.maketrans({",": r"\,", "=": r"\=", " ": r"\ ", "\n": r"\n"})  # of a tag or a field; also a tag's value
@@ -49,13 +50,16 @@ class InfluxDb(JournaledConnector):
         self._http = HttpTarget(url, headers)
         self._measurement = options.text("measurement", outlet.pipe).translate(MEASUREMENT)
         self._tags = options.texts("tags", ("topic",))
-        self._time = options.text("time", "accepted_at")
+        self._time = options.text("time", ACCEPTED)
         options.end()
         need(options, outlet.schema, (*self._tags, self._time))
         if not pa.types.is_timestamp(outlet.schema.field(self._time).type):
             raise options.error(f"the column {self._time} is no timestamp")
 
     def send(self, rows: pa.Table, number: int) -> None:
+        if self._time == ACCEPTED:
+            times = apart(rows[ACCEPTED], [rows[name] for name in self._tags])
+            rows = rows.set_column(rows.column_names.index(ACCEPTED), ACCEPTED, times)
         for start in range(0, rows.num_rows, LINES):
             self.split(rows.slice(start, LINES), self._post)
 
@@ -87,6 +91,27 @@ class InfluxDb(JournaledConnector):
             )
             if found:
                 yield f"{self._measurement}{tagged} {found}" + ("" if at is None else f" {at}")
+
+
+def apart(times: pa.ChunkedArray, tags: Sequence[pa.ChunkedArray]) -> pa.Array:
+    """Times at which each point has other tags or another microsecond: a node accepts many messages at once, and a
+    point replaces the point before it. The same rows have the same times."""
+    taken: set[tuple[Any, ...]] = set()
+    free: dict[tuple[Any, ...], int] = {}  # by tags and time: the time to try next
+    found: list[int | None] = []
+    exact = times.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64()).to_pylist()
+    for at, *values in zip(exact, *(map(str, tag.to_pylist()) for tag in tags), strict=True):
+        if at is None:
+            found.append(None)
+            continue
+        key = (at, *values)
+        at = free.get(key, at)
+        while (at, *values) in taken:
+            at += 1
+        free[key] = at + 1
+        taken.add((at, *values))
+        found.append(at)
+    return pa.array(found, pa.timestamp("us", "UTC"))
 
 
 def basic(user: str, password: str) -> str:

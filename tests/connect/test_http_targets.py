@@ -60,6 +60,25 @@ def test_points(
     assert row == {"topic": topic, "the text": text, "v": -1.5e300, "n,=": 7, "yes": True, "list": "[1,2]"}
 
 
+def test_points_of_the_same_time(
+    influxdb: InfluxDbProcess, database: str, redis_server: RedisProcess, client: redis.Redis, tmp_path: Path
+) -> None:
+    """Messages that a node accepts at once are points each, also beside a point a microsecond later."""
+    log = LogWriter(client)
+    row = log.row(0)._replace(topic="a")
+    times = [row.accepted] * 3 + [row.accepted + 1, row.accepted]
+    rows = [row._replace(payload=b"%d" % n, accepted=at) for n, at in enumerate(times)]
+    log.add([*rows, row._replace(topic="b", payload=b"9")])
+    options = of_influxdb(influxdb, database, tags="topic")
+    once(pipe_file(tmp_path, redis_server, "influxdb", options, sql="select accepted_at, topic, payload from messages"))
+    found = {
+        (each["topic"], each["time"] - row.accepted, each["payload"])
+        for each in series(influxdb, database, "select * from m")
+    }
+    assert {each[1] for each in found if each[0] == "a"} == set(range(5)) and ("b", 0, "9") in found
+    assert sorted(each[2] for each in found) == ["0", "1", "2", "3", "4", "9"]
+
+
 def test_points_that_influxdb_refuses(
     influxdb: InfluxDbProcess, database: str, redis_server: RedisProcess, client: redis.Redis, tmp_path: Path
 ) -> None:
