@@ -60,6 +60,7 @@ class Connector(Target):
                     waiting += [some.slice(middle), some.slice(0, middle)]
                 else:
                     self.outlet.dead.add(some, str(reason))
+        self.outlet.dead.sync()
 
 
 class JournaledConnector(Connector):

@@ -26,9 +26,10 @@ class DeadLetters:
         self._pipe = pipe
         self._path = path
         self.count = 0
+        self._is_synced = True
 
     def add(self, rows: pa.Table, reason: str) -> None:
-        """Append rows; they are on the disk afterwards.
+        """Append rows. They are on the disk after `sync`.
 
         Raises:
             TargetError: the file can't be written.
@@ -41,8 +42,6 @@ class DeadLetters:
         try:
             with open(self._path, "a", encoding="utf-8", opener=_private) as file:
                 file.write("".join(line + "\n" for line in lines))
-                file.flush()
-                os.fsync(file.fileno())
         except OSError as error:
             raise TargetError(
                 f"{self._path}: {error.strerror}", "dead letters need a file that can be written"
@@ -55,6 +54,22 @@ class DeadLetters:
                 reason=reason,
             )
         self.count += len(lines)
+        self._is_synced = False
+
+    def sync(self) -> None:
+        """Wait until all rows are on the disk: before the position of the pipe moves on.
+
+        Raises:
+            TargetError: the file can't be written.
+        """
+        if self._is_synced:
+            return
+        try:
+            with open(self._path, "a", opener=_private) as file:
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise TargetError(f"{self._path}: {error.strerror}") from None
+        self._is_synced = True
 
 
 def _private(path: str, flags: int) -> int:

@@ -92,6 +92,7 @@ class Kafka(Connector):
             producer.abort_transaction(SECONDS)  # messages that it drops are no dead letters
             for place in sorted(refused):
                 self.outlet.dead.add(rows.slice(place, 1), refused[place])
+            self.outlet.dead.sync()
             rows = rows.filter(pa.array([place not in refused for place in range(rows.num_rows)]))
         producer.produce(self._positions, str(progress).encode(), self.outlet.pipe.encode(), 0)
         producer.commit_transaction(SECONDS)

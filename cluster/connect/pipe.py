@@ -162,6 +162,7 @@ class Pipe(Target):
             self._connector.append(self._connector.outlet.schema.empty_table(), progress)
             return
         found = messages if self._query is None else self._query.rows(messages, self._dead.add)
+        self._dead.sync()
         self._connector.append(found, progress)
         self.newest = messages["accepted_at"][-1].as_py().timestamp()
 

@@ -57,6 +57,7 @@ class Webhook(JournaledConnector):
                     waiting += [(middle, end), (start, middle)]
                 else:
                     self.outlet.dead.add(rows.slice(start, 1), str(reason))
+        self.outlet.dead.sync()
 
     def close(self) -> None:
         super().close()
