@@ -20,6 +20,7 @@ HEAVY: dict[str, tuple[str, ...]] = {
         "analytics/test_sink_transactions.py",
         "analytics/test_source_columns.py",
         "analytics/test_archive.py",
+        "analytics/test_variant.py",
         "analytics/test_sink.py",
         "analytics/test_results.py",
         "analytics/test_exactly_once.py",

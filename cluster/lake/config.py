@@ -9,6 +9,7 @@ from ..follow.settings import LogSettings, Section, log_settings, open_file, uni
 from ..tables.place import DELTA, FORMATS, ICEBERG, PARTITIONS
 
 EVERY, BATCH_MIB = 10.0, 64
+VARIANT_NAME = "variant"  # in place of a file with a schema
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,20 @@ def _table(section: Section) -> TableConfig:
         format=kind,
         filters=section.filters(),
         partition=section.choice("partition", PARTITIONS, "day"),
-        columns=section.columns(),
+        columns=_columns(section, kind),
         options=section.mapping("options"),
     )
     section.end()
     return made
+
+
+def _columns(section: Section, kind: str) -> Columns | None:
+    """The columns of the payload, as the key `schema` says."""
+    if section.given.get("schema") != VARIANT_NAME:
+        return section.columns()
+    section.text("schema")
+    if kind != DELTA:
+        raise section.error("schema: VARIANT is for Delta tables", "PyIceberg does not write it yet")
+    from .variant import VariantColumns  # needs DuckDB
+
+    return VariantColumns()

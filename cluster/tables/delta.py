@@ -10,14 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
+from deltalake.schema import VariantType
 from deltalake.transaction import AddAction
 from pyarrow.fs import PyFileSystem
 
 from .place import Place
-from .table import Contents, Overtaken, Table, TableError, told
+from .table import VARIANT, Contents, Overtaken, Table, TableError, told
 
 COMMITS_AT_ONCE = 100  # that are looked at first, to find the newest with a note
 KEPT = timedelta(days=7)  # in which readers may use files that were replaced
@@ -127,7 +128,7 @@ class Delta(Table):
         if self._found is None:
             self._found = DeltaTable.create(
                 self._place.table,
-                schema=schema,
+                schema=_schema_of(schema),
                 mode="ignore",
                 partition_by=self._partition or None,
                 storage_options=self._options,
@@ -139,6 +140,11 @@ class Delta(Table):
     def _properties(self, number: int, metadata: dict[str, str] | None = None) -> CommitProperties:
         transaction = Transaction(self._place.writer, number)
         return CommitProperties(custom_metadata=metadata, app_transactions=[transaction])
+
+
+def _schema_of(schema: pa.Schema) -> Schema:
+    fields = zip(schema, Schema.from_arrow(schema).fields, strict=True)
+    return Schema([Field(own.name, VariantType()) if own.type == VARIANT else field for own, field in fields])
 
 
 def _names(found: DeltaTable) -> list[str]:

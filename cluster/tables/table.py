@@ -11,6 +11,9 @@ import pyarrow as pa
 
 from ...broker.errors import FlockError
 
+# A value of any JSON, in Parquet's binary form: a column VARIANT of Delta tables.
+VARIANT = pa.struct([pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
+
 
 class TableError(FlockError):
     """The table can't be read or written."""

@@ -461,6 +461,7 @@ def test_redis_is_away_for_a_while(redis_server: RedisProcess, client: redis.Red
         ('redis = "redis://h"\n[[tables]]\ntable = "t"\n[[tables]]\ntable = "x/t"', "two tables have the name t"),
         ('redis = "redis://h"\nevery = "soon"\n[[tables]]\ntable = "t"', "every: .* is no duration"),
         ('redis = "redis://h"\n[[tables]]\ntable = "t"\nschema = "none.json"', "No such file"),
+        ('redis = "redis://h"\n[[tables]]\ntable = "a.t"\nformat = "iceberg"\nschema = "variant"', "Delta tables"),
         ("redis =", "Invalid value"),
     ],
 )
