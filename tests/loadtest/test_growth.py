@@ -15,6 +15,7 @@ from tests.harness.socket_client import SocketClient
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+@pytest.mark.soak
 def test_tables_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """On real brokers, with small numbers."""
     small = [replace(each, counts=(2, 4) if each.title != "nodes" else (1, 2)) for each in growth.GROWTHS]

@@ -34,10 +34,11 @@ def test_same_seed_same_history() -> None:
     assert len(set(both[0])) == 2
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["loss at another Redis", "channel without a prefix"])
 def test_mutation_is_found_by_several_clusters_only(name: str) -> None:
     assert simulate("--several", "--seeds", "1..40", "--mutation", name).failing
-    assert not simulate("--seeds", "1..6", "--mutation", name).failing
+    assert not simulate("--seeds", "1..20", "--mutation", name).failing
 
 
 def test_mutations_need_several_clusters() -> None:
