@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import pyarrow as pa
 
 from ..follow.settings import Section
-from .connector import JournaledConnector, Outlet, need
+from .connector import JournaledConnector, Outlet, Refused, need
 from .http_target import HttpTarget
 from .query import json_column
 
@@ -72,9 +72,11 @@ class InfluxDb(JournaledConnector):
             self._http.post(body.encode())
 
     def _lines(self, rows: pa.Table) -> Iterator[str]:
-        """A line for each row that has a field."""
+        """A line for each row that has a field. Raises Refused: line protocol has no form for a tag."""
         times = rows[self._time].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
         tags = [(name.translate(NAME), rows[name].to_pylist()) for name in self._tags]
+        if any(str(value).endswith("\\") for _, values in tags for value in values):
+            raise Refused("a tag ends with a backslash, which line protocol can't have")
         fields = [
             (column.name.translate(NAME), *_field(rows[column.name]))
             for column in rows.schema

@@ -103,6 +103,21 @@ def test_points_that_influxdb_refuses(
     assert len(dead) == 4 and all("field type conflict" in line["reason"] for line in dead)
 
 
+def test_a_tag_that_line_protocol_can_not_have(
+    influxdb: InfluxDbProcess, database: str, redis_server: RedisProcess, client: redis.Redis, tmp_path: Path
+) -> None:
+    """A backslash at its end would escape the next separator: the row is a dead letter, no point with another tag."""
+    log = LogWriter(client)
+    log.add([log.row(n)._replace(topic=topic) for n, topic in enumerate(("a", "a\\", "b"))])
+    options = of_influxdb(influxdb, database, tags=["topic", "site"])
+    sql = "select accepted_at, topic, 'x' as site, 1 as v from messages"
+    once(pipe_file(tmp_path, redis_server, "influxdb", options, sql=sql))
+    found = {(row["topic"], row["site"]) for row in series(influxdb, database, "select * from m")}
+    assert found == {("a", "x"), ("b", "x")}
+    (dead,) = (tmp_path / "fleet.dead.jsonl").read_text().splitlines()
+    assert "backslash" in json.loads(dead)["reason"]
+
+
 def test_influxdb_is_killed(
     influxdb: InfluxDbProcess, database: str, redis_server: RedisProcess, client: redis.Redis, tmp_path: Path
 ) -> None:
