@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from tests.connect.endpoint import Endpoint
+from tests.connect.pipe_file import Process
 from tests.harness.database_processes import ClickHouseProcess, DatabaseProcess, InfluxDbProcess, PostgreSqlProcess
 from tests.harness.redis_process import RedisProcess
 
@@ -42,6 +43,14 @@ def clickhouse() -> Iterator[DatabaseProcess]:
 def influxdb() -> Iterator[DatabaseProcess]:
     needed("influxd")
     yield from running(InfluxDbProcess())
+
+
+@pytest.fixture(autouse=True)
+def end_processes() -> Iterator[None]:
+    """Kill processes that a test has left."""
+    yield
+    while Process.started:
+        Process.started.pop().kill()
 
 
 @pytest.fixture

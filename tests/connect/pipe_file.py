@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from flockmq.broker.cli import main
 from tests.harness.deadline import DEADLINE
@@ -43,13 +43,16 @@ def once(path: Path) -> None:
 
 
 class Process:
-    """`flockmq connect`, until it is killed."""
+    """`flockmq connect`, until it is killed: at the end of a test at the latest."""
+
+    started: ClassVar[list["Process"]] = []
 
     def __init__(self, path: Path, *more: str) -> None:
         self.log = path.parent / "connect.log"
         with open(self.log, "ab") as output:
             command = [sys.executable, "-m", "flockmq.broker.cli", "connect", str(path), *more]
             self.process = subprocess.Popen(command, stdout=output, stderr=output)
+        self.started.append(self)
 
     def wait_for(self, text: bytes, count: int = 1) -> None:
         """Wait until the log has a text so many times."""

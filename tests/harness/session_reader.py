@@ -20,7 +20,7 @@ def read(port: int, count: int) -> list[bytes]:
     found: list[bytes] = []
     is_asked = False
     with SocketClient(port, "reader", **READER) as client:
-        while END not in found:
+        while found[-1:] != [END]:
             if len(found) == count and not is_asked:
                 is_asked = True
                 client.send(Publish("end", END, 1, packet_id=1))  # behind all that is queued
@@ -31,5 +31,4 @@ def read(port: int, count: int) -> list[bytes]:
                 client.send(Pubrec(packet.packet_id) if packet.qos == 2 else Puback(packet.packet_id))
             elif isinstance(packet, Pubrel):
                 client.send(Pubcomp(packet.packet_id))
-    found.remove(END)
-    return found
+    return found[:-1]
