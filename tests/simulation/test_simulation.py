@@ -27,6 +27,11 @@ def test_seeds(part: int) -> None:
     assert judged(simulate("--seeds", f"{first}..{first + PART - 1}", "--seconds", str(SECONDS))).seeds > 0
 
 
+def test_transactions_in_their_order_though_the_clock_goes_back() -> None:
+    """With this seed a heartbeat set the clock back between two commits: the second one was published first."""
+    assert not simulate("--seeds", "890019..890019").failing
+
+
 def test_same_seed_same_history() -> None:
     """Also after other seeds in the same process."""
     alone = simulate("--seeds", "8..9", "--digests", "--keep-going").digests

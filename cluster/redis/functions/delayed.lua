@@ -55,12 +55,20 @@ local function first_due(key)
   return first and first ~= 'inf' and tonumber(first) or FAR
 end
 
+-- The time for messages that begin to wait now, or are due now. The clock may go back with a heartbeat; the order of
+-- messages must not.
+local function ordered_time(prefix)
+  local state = prefix .. 'later:state'
+  local time = math.max(clock(prefix), tonumber(redis.call('HGET', state, 'c') or 0))
+  redis.call('HSET', state, 'c', string.format('%.0f', time))
+  return time
+end
+
 -- Keep messages of a block. `items`: place of the message, seconds, client id of its publisher, and so on.
 local function delay_messages(prefix, messages, items)
   local key = prefix .. 'later'
   local first = first_due(key)
-  -- The clock may go back by the part of a millisecond with each heartbeat; the order of messages must not.
-  local time = math.max(clock(prefix), tonumber(redis.call('HGET', key .. ':state', 'c') or 0))
+  local time = ordered_time(prefix)
   local bytes, soonest, counts = 0, nil, {}
   for i = 1, #items, 3 do
     local publisher = items[i + 2]
@@ -77,7 +85,6 @@ local function delay_messages(prefix, messages, items)
     bytes = bytes + #message
     soonest = math.min(soonest or due, due)
   end
-  redis.call('HSET', key .. ':state', 'c', string.format('%.0f', time))
   count_later(key, counts)
   redis.call('HINCRBY', key .. ':state', 'b', bytes)
   if soonest < first then
@@ -187,4 +194,4 @@ register('cancel_later', {}, function(prefix, begins, id)
 end)
 
 return {delay_messages = delay_messages, give_back = give_back_later, count_later = count_later,
-  take_later = take_later, tenant_later = tenant_later}
+  ordered_time = ordered_time, take_later = take_later, tenant_later = tenant_later}

@@ -2,7 +2,8 @@
 
 local publish, register = library.publish, library.register
 local clock = clock.clock
-local count_later, take_later, tenant_later = delayed.count_later, delayed.take_later, delayed.tenant_later
+local count_later, ordered_time = delayed.count_later, delayed.ordered_time
+local take_later, tenant_later = delayed.take_later, delayed.tenant_later
 
 local REMEMBERED = 1000       -- names of a user whose last transaction is known
 local PARTS = 10000           -- of a name that may wait: a commit looks at all of them
@@ -105,7 +106,7 @@ register('commit_transaction', {'allow-oom'}, function(prefix, name, number, par
       return {'missing'}
     end
   end
-  local now = string.format('%.0f', clock(prefix))
+  local now = string.format('%.0f', ordered_time(prefix))
   for i = 1, #listed, 2 do
     local part = beginning .. listed[i]
     for _, id in ipairs(redis.call('LRANGE', chunks .. part, 0, -1)) do
