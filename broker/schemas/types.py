@@ -1,4 +1,4 @@
-"""The types of values in payloads, whatever kind of schema describes them."""
+"""The types of values in payloads, for all kinds of schemas."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ class Columns(ABC):
         types: by the names of the columns.
 
     Raises:
-        ValueError: a name is that of another column.
+        ValueError: another column has the same name.
     """
 
     def __init__(self, types: Mapping[str, pa.DataType]) -> None:

@@ -31,7 +31,7 @@ class HttpDriver:
         self._stops = self._is_done = False
 
     def initial(self) -> Offsets:
-        """The start of a new reader: the oldest message of each log, whatever the logs are."""
+        """The start of a new reader: the oldest message of each log."""
         return {}
 
     def stop_at_present(self) -> None:

@@ -51,7 +51,7 @@ class Kafka(Connector):
         self._writer_settings = DEFAULTS | settings | {"transactional.id": self._positions}
         self._is_raw = set(RAW) <= set(outlet.schema.names)
         self._producer: Producer | None = None
-        self._failed: dict[int, KafkaError] = {}  # of the batch: what Kafka has not taken, by row
+        self._failed: dict[int, KafkaError] = {}  # the errors of rows of the batch, by place
 
     def progress(self) -> Progress:
         self.close()
@@ -162,7 +162,7 @@ class Kafka(Connector):
             columns = [rows[name].to_pylist() for name in RAW[:-1]]
             times = rows["accepted_at"].cast(pa.int64()).to_pylist()
             for topic, payload, client_id, qos, retain, at in zip(*columns, times, strict=True):
-                headers: list[tuple[str, str | bytes | None]] = [
+                headers: Headers = [
                     ("client_id", client_id.encode()),
                     ("qos", b"%d" % qos),
                     ("retain", b"%d" % retain),

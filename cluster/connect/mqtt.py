@@ -7,7 +7,7 @@ from ..analytics.sink.options import SinkOptions, parse_options
 from ..analytics.sink.packets import Encoder, Packet
 from ..analytics.sink.publisher import Publisher
 from ..analytics.sink.staging import Transaction, commit_parts, stage
-from ..follow.settings import Section
+from ..follow.settings import REQUIRED, Section
 from ..follow.target import TargetError
 from ..tables.table import told
 from .connector import JournaledConnector, Outlet, Refused, need
@@ -27,11 +27,9 @@ class Mqtt(JournaledConnector):
     def __init__(self, outlet: Outlet, options: Section) -> None:
         super().__init__(outlet, options)
         need(options, outlet.schema, ("topic", "payload"))
-        given = {name: options.text(key) for key, name in OPTIONS.items() if key in options.given or key == "url"}
-        given.setdefault("clientId", outlet.pipe)
+        texts = {name: options.text(key, REQUIRED if key == "url" else "") for key, name in OPTIONS.items()}
+        given = {"clientId": outlet.pipe} | {name: text for name, text in texts.items() if text}
         qos, retain = options.number("qos", 0, 2, 1), options.boolean("retain", False)
-        for key in OPTIONS:
-            options.text(key, "")
         options.end()
         try:
             self._options: SinkOptions = parse_options(given | {"qos": str(qos), "retain": str(retain).lower()})

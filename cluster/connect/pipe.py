@@ -19,14 +19,14 @@ from .query import Query
 
 EVERY, BATCH_MIB = 1.0, 16
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")  # part of names of topics and files
-# By the name of its table in the file: module, class, and the package that it needs.
+# The class of each connector; its module has the name of its table in the file.
 CONNECTORS = {
-    "postgresql": ("postgresql", "PostgreSql"),
-    "kafka": ("kafka", "Kafka"),
-    "influxdb": ("influxdb", "InfluxDb"),
-    "clickhouse": ("clickhouse", "ClickHouse"),
-    "webhook": ("webhook", "Webhook"),
-    "mqtt": ("mqtt", "Mqtt"),
+    "postgresql": "PostgreSql",
+    "kafka": "Kafka",
+    "influxdb": "InfluxDb",
+    "clickhouse": "ClickHouse",
+    "webhook": "Webhook",
+    "mqtt": "Mqtt",
 }
 
 
@@ -121,9 +121,8 @@ def connector_of(config: PipeConfig, log: LogSettings, dead: DeadLetters) -> Con
         ConfigError: an option is wrong.
         FlockError: a package is missing.
     """
-    module, name = CONNECTORS[config.kind]
     try:
-        kind = getattr(import_module(f"{__package__}.{module}"), name)
+        kind = getattr(import_module(f"{__package__}.{config.kind}"), CONNECTORS[config.kind])
     except ImportError as error:
         raise FlockError(f"{error.name} is not installed", "pip install 'flockmq[connect]'") from None
     journal = FileJournal(config.position) if log.redis is None else RedisJournal(log.redis, config.name)

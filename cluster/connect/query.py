@@ -7,6 +7,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..follow.payload_texts import texts_of
 from ..follow.target import TargetError
 from ..tables.table import told
 
@@ -89,21 +90,6 @@ def with_texts(messages: pa.Table) -> pa.Table:
     texts = texts_of(payloads, lambda _: None)
     place = messages.column_names.index("payload")
     return messages.set_column(place, "payload", texts).add_column(place + 1, "payload_bytes", payloads)
-
-
-def texts_of(values: pa.ChunkedArray, other: Callable[[bytes], str | None]) -> pa.ChunkedArray:
-    """Bytes as text; `other` makes the text of bytes that are not UTF-8."""
-    try:
-        return values.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.chunked_array([pa.array([_text(value, other) for value in values.to_pylist()], pa.string())])
-
-
-def _text(value: bytes | None, other: Callable[[bytes], str | None]) -> str | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return None if value is None else other(value)
 
 
 def json_lines(rows: pa.Table) -> list[str]:

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..analytics.columns import Columns
+from ..follow.payload_texts import texts_of
 from ..tables.table import VARIANT
 
 # Null is JSON's null, and what is no JSON.
@@ -21,7 +22,7 @@ class VariantColumns(Columns):
         self._database = duckdb.connect()
 
     def decode(self, payloads: pa.Array) -> tuple[pa.Table, pa.Array]:
-        self._database.register("rows", pa.table({"payload": texts_of(payloads)}))
+        self._database.register("rows", pa.table({"payload": texts_of(pa.chunked_array([payloads]), lambda _: None)}))
         found = self._database.sql(SQL).to_arrow_table().combine_chunks()
         values, is_wrong = found.column(0).combine_chunks(), found.column(1).combine_chunks()
         if isinstance(values, pa.ExtensionArray):
@@ -30,18 +31,3 @@ class VariantColumns(Columns):
         made = pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=values.is_null())
         is_wrong = pc.fill_null(is_wrong, True)
         return pa.table({"payload": made}), pc.if_else(is_wrong, payloads, None).cast(pa.binary())
-
-
-def texts_of(payloads: pa.Array) -> pa.Array:
-    """Payloads as texts; null if they are not UTF-8."""
-    try:
-        return payloads.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([_text(payload) for payload in payloads.to_pylist()], pa.string())
-
-
-def _text(payload: bytes) -> str | None:
-    try:
-        return payload.decode()
-    except UnicodeDecodeError:
-        return None

@@ -10,7 +10,7 @@ from tests.harness.deadline import DEADLINE
 
 
 class Endpoint:
-    """An HTTP server that keeps requests, and replies as it is told.
+    """An HTTP server that keeps requests, and replies with the status that the test sets.
 
     Attributes:
         status: returns the status of the reply to a body.
