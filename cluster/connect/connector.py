@@ -10,10 +10,7 @@ from ..follow.settings import Section
 from ..follow.target import Progress, Target
 from .dead_letters import DeadLetters
 from .journal import Journal
-
-
-class Refused(Exception):
-    """The system refuses rows for what they are: it would refuse them again."""
+from .refusals import by_halves
 
 
 @dataclass(frozen=True)
@@ -49,17 +46,7 @@ class Connector(Target):
 
     def split(self, rows: pa.Table, send: Callable[[pa.Table], None]) -> None:
         """Send rows. If they are refused their halves are sent, down to single rows, which are dead letters then."""
-        waiting = [rows] if rows.num_rows else []
-        while waiting:
-            some = waiting.pop()
-            try:
-                send(some)
-            except Refused as reason:
-                if some.num_rows > 1:
-                    middle = some.num_rows // 2
-                    waiting += [some.slice(middle), some.slice(0, middle)]
-                else:
-                    self.outlet.dead.add(some, str(reason))
+        by_halves(rows, send, self.outlet.dead.add)
         self.outlet.dead.sync()
 
 

@@ -10,7 +10,7 @@ from ...broker import logs
 from ...broker.errors import ConfigError
 from ..follow.target import TargetError
 from ..tables.table import told
-from .connector import Refused
+from .refusals import Refused
 
 ATTEMPTS = 5  # of a request, before the whole batch waits
 LONGEST_PAUSE = 30.0  # seconds

@@ -8,9 +8,10 @@ from urllib.parse import urlencode
 import pyarrow as pa
 
 from ..follow.settings import Section
-from .connector import JournaledConnector, Outlet, Refused, need
+from .connector import JournaledConnector, Outlet, need
 from .http_target import HttpTarget
 from .query import json_column
+from .refusals import Refused
 
 ACCEPTED = "accepted_at"
 LINES = 5000  # in a request

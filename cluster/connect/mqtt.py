@@ -10,7 +10,8 @@ from ..analytics.sink.staging import Transaction, commit_parts, stage
 from ..follow.settings import REQUIRED, Section
 from ..follow.target import TargetError
 from ..tables.table import told
-from .connector import JournaledConnector, Outlet, Refused, need
+from .connector import JournaledConnector, Outlet, need
+from .refusals import Refused
 
 COLUMNS = ("topic", "payload", "qos", "retain", "expiry", "content_type", "response_topic", "correlation_data")
 OPTIONS = {"url": "url", "client_id": "clientId", "ca_file": "caFile", "cert_file": "certFile", "key_file": "keyFile"}

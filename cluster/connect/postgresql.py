@@ -14,8 +14,9 @@ from psycopg.conninfo import conninfo_to_dict
 from ..follow.settings import REQUIRED, Section, replaced
 from ..follow.target import Progress, TargetError
 from ..tables.table import Overtaken, told
-from .connector import Connector, Outlet, Refused, need
+from .connector import Connector, Outlet, need
 from .query import json_column
+from .refusals import Refused
 
 POSITIONS = "flockmq_positions"
 CONNECT_SECONDS = 10

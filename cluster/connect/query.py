@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from ..follow.payload_texts import texts_of
 from ..follow.target import TargetError
 from ..tables.table import told
+from .refusals import Refused, by_halves
 
 Refuse = Callable[[pa.Table, str], None]  # rows, and the reason
 # Errors of values; all others are of the statement, or of the machine.
@@ -53,19 +54,16 @@ class Query:
             TargetError: the statement can't be run now.
         """
         parts: list[pa.Table] = []
-        waiting = [messages]
-        while waiting:
-            some = waiting.pop()
+
+        def run(some: pa.Table) -> None:
             try:
                 parts.append(self._run(some).cast(self.schema))
             except OF_VALUES as error:
-                if some.num_rows > 1:
-                    middle = some.num_rows // 2
-                    waiting += [some.slice(middle), some.slice(0, middle)]
-                else:
-                    refuse(some, told(error))
+                raise Refused(told(error)) from None
             except duckdb.Error as error:
                 raise TargetError(f"the SQL of the pipe: {told(error)}") from None
+
+        by_halves(messages, run, refuse)
         return pa.concat_tables(parts) if parts else self.schema.empty_table()
 
     def _run(self, messages: pa.Table) -> pa.Table:

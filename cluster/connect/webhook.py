@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from ..follow.settings import Section
-from .connector import JournaledConnector, Outlet, Refused
+from .connector import JournaledConnector, Outlet
 from .http_target import HttpTarget
 from .query import json_lines
+from .refusals import Refused
 
 ONE, MANY = "application/cloudevents+json", "application/cloudevents-batch+json"
 SECRET = "whsec_"
