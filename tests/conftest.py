@@ -1,6 +1,7 @@
 """Fixtures for tests against real nodes: each protocol test runs with every store."""
 
 import gc
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,6 +72,17 @@ def end_nodes() -> Iterator[None]:
     if open_files() > files_in_use + FILES_MORE:
         gc.collect()  # epoll sets go with the reactor that has them
         files_in_use = open_files()
+
+
+@pytest.fixture(autouse=True)
+def restore_logging() -> Iterator[None]:
+    """Commands that run within the test's own process set up logs: later tests need theirs."""
+    loggers = (logging.getLogger(), logging.getLogger("flockmq"))
+    before = [(logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, (level, handlers) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
 
 
 @pytest.fixture(params=KINDS)

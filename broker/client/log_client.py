@@ -21,6 +21,7 @@ PATH = "/api/v1/log"
 POSITION, END = b"flockmq.position", b"flockmq.end"  # in the metadata of batches
 TIMEOUT = 60.0  # seconds without a byte, beyond the wait that was asked for
 BUFFER = 1 << 20
+NEVER = "9999-01-01T00:00Z"  # no message is accepted then or later
 WAIT = 30  # seconds that a follower waits for news in one request
 RETRY_SECONDS = 1.0
 ATTEMPTS = 5  # of `read`, at one position
@@ -93,8 +94,8 @@ class LogClient:
             raise FlockError("pyarrow is not installed", "pip install 'flockmq[log]'") from None
         self._arrow = pyarrow
         self._url = f"{url.rstrip('/')}{PATH}"
-        self._query: list[tuple[str, str]] = [*(("filter", each) for each in filters), ("since", _text(since))]
-        self._query += [("until", _text(until))] if until is not None else []
+        self._filters = [("filter", each) for each in filters]
+        self._times = [("since", _text(since)), *([("until", _text(until))] if until is not None else [])]
         self._headers = {}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -122,13 +123,25 @@ class LogClient:
             LogUnreachable: now, or before the end of the reply.
             LogRefused, MessagesMissing: before the first part.
         """
-        query = [*self._query, ("wait", str(wait))]
+        query = [*self._times, ("wait", str(wait))]
         query += [("position", json.dumps(position))] if position is not None else []
         query += [("bytes", str(most))] if most is not None else []
         query += [("to", json.dumps(to))] if to is not None else []
-        request = Request(f"{self._url}?{urlencode(query)}", headers=self._headers)
+        yield from self._request(query, TIMEOUT + wait)
+
+    def ends(self) -> Position:
+        """The present ends of the logs.
+
+        Raises:
+            LogUnreachable, LogRefused: the node does not send them.
+        """
+        *_, last = self._request([("since", NEVER)], TIMEOUT)
+        return last.position
+
+    def _request(self, query: list[tuple[str, str]], timeout: float) -> Iterator[Part]:
+        request = Request(f"{self._url}?{urlencode([*self._filters, *query])}", headers=self._headers)
         try:
-            with urlopen(request, timeout=TIMEOUT + wait) as reply:
+            with urlopen(request, timeout=timeout) as reply:
                 yield from self._parts(reply)
         except HTTPError as error:
             raise _refusal(error) from None

@@ -9,7 +9,7 @@ from typing import Any
 from ...broker import logs
 from ...broker.client.log_client import LogClient, LogUnreachable, MessagesMissing, Part
 from .columns import Columns
-from .log.offsets import Offsets, format_offsets, parse_offsets
+from .log.offsets import Offset, Offsets, format_offsets, parse_offsets
 from .stream_driver import Batch
 
 log = logs.get("flockmq.follow")
@@ -28,14 +28,15 @@ class HttpDriver:
         self._skips_missing = skips_missing
         self._client = client
         self._columns = columns
-        self._stops = self._is_done = False
+        self._stops = False
+        self._last: Offsets | None = None  # where reading stops; None: nowhere, or the ends are yet to be read
 
     def initial(self) -> Offsets:
         """The start of a new reader: the oldest message of each log."""
         return {}
 
     def stop_at_present(self) -> None:
-        """Read only up to the ends that the logs have at the next request that reaches them."""
+        """Read only up to the ends that the logs have at the next batch."""
         self._stops = True
 
     def batch(self, start: Offsets, budget: int, end: Offsets | None = None) -> Batch:
@@ -44,15 +45,17 @@ class HttpDriver:
         Raises:
             LogUnreachable, LogRefused, MessagesMissing: the node does not send it.
         """
-        if self._is_done:
-            return Batch((), start, 0)
+        if self._stops and self._last is None:
+            self._last = parse_offsets(self._client.ends())
         if end is not None:
             parts = self._parts(start, to=format_offsets(end))
             if not parts[-1].is_end:
                 raise LogUnreachable("the node has sent a part of the messages only")
             return Batch(self._rows(parts), end, _size(start, end))
-        parts = self._parts(start, most=budget)
-        self._is_done = self._stops and parts[-1].is_end
+        to = None if self._last is None else _later(start, self._last)
+        if to == start:
+            return Batch((), start, 0)
+        parts = self._parts(start, most=budget, to=None if to is None else format_offsets(to))
         reached = parse_offsets(parts[-1].position)
         return Batch(self._rows(parts), reached, _size(start, reached))
 
@@ -85,6 +88,15 @@ class HttpDriver:
                     yield batch
                 else:
                     yield from self._columns.shape(batch)
+
+
+def _total(offset: Offset) -> int:
+    return offset.position.total
+
+
+def _later(one: Offsets, other: Offsets) -> Offsets:
+    """The later place in each log."""
+    return {**one, **{node: max(one.get(node, place), place, key=_total) for node, place in other.items()}}
 
 
 def _size(start: Offsets, end: Offsets) -> int:

@@ -12,6 +12,9 @@ import pytest
 from deltalake import DeltaTable
 
 from flockmq.broker.cli import main
+from flockmq.cluster.analytics.http_driver import HttpDriver
+from flockmq.cluster.analytics.log.offsets import Offsets
+from flockmq.cluster.analytics.stream_driver import Batch
 from flockmq.cluster.tables.place import LAKE_WRITER
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import new_seed
@@ -106,6 +109,32 @@ def test_once_ends_while_messages_arrive(node: OneNode, tmp_path: Path) -> None:
         ended.set()
         thread.join()
     assert len(rows_of(tmp_path)) >= 10
+
+
+def test_once_ends_where_the_log_ended_at_its_start(
+    node: OneNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although each batch lets the log grow by more than a batch."""
+    path = config_of(node, tmp_path)
+    writer = writer_of(node)
+    large = bytes(1 << 19)
+    publish(writer, "site/1", *[large] * 3)
+    batches = 0
+    batch = HttpDriver.batch
+
+    def growing(driver: HttpDriver, start: Offsets, budget: int, end: Offsets | None = None) -> Batch:
+        nonlocal batches
+        batches += 1
+        found = batch(driver, start, budget, end)
+        if batches < 20:
+            publish(writer, "site/1", *[large] * 3)
+        return found
+
+    monkeypatch.setattr(HttpDriver, "batch", growing)
+    once(path)
+    assert rows_of(tmp_path).total() == 3
+    once(path)
+    assert rows_of(tmp_path).total() > 3
 
 
 def test_the_node_is_away_or_refuses(node: OneNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
