@@ -30,6 +30,7 @@ COMPILED = KEPT / "compiled"
 BUILT = shutil.ignore_patterns("*.so", "*.c", "__pycache__", "node_modules")
 
 
+@pytest.mark.release
 def test_make_dist(tmp_path: Path) -> None:
     """One test, because what it begins with takes a minute: a wheel is made from an sdist of a copy of the sources."""
     tree = tmp_path / "flockmq"
