@@ -10,6 +10,8 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
+import pytest
+
 from tests.harness.broker_process import ROOT, until
 from tests.harness.deadline import DEADLINE
 from tests.harness.kept import KEPT
