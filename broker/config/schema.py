@@ -508,6 +508,27 @@ class OtelConfig:
 
 
 @dataclass(frozen=True)
+class AuditConfig:
+    """The audit log: changes by API, page, commands and reloads, each with its author and its result."""
+
+    max_bytes: int = option(
+        8 * MIB,
+        "Bytes of the records that are kept, of all nodes; the oldest are dropped first.",
+        Size(64 * 1024, SIZE_MAX),
+        reloadable=True,
+    )
+    seconds: float = option(
+        90 * 86_400.0, "Seconds for which a record is kept.", Duration(60, CENTURY), reloadable=True
+    )
+    syslog: str = option(
+        "",
+        "Address of a syslog server that gets each record, too: unix:/dev/log, udp://HOST:PORT or tcp://HOST:PORT; "
+        "empty = none.",
+        Name(r"(unix:/.+|(udp|tcp)://\S+:\d+)?", '"unix:/dev/log", "udp://HOST:PORT" or "tcp://HOST:PORT"'),
+    )
+
+
+@dataclass(frozen=True)
 class HooksConfig:
     """Your own Python, called for clients and messages: subclasses of `flockmq.hooks.Hooks`."""
 
@@ -827,6 +848,7 @@ class Config:
     http: HttpConfig = HttpConfig()
     proxy: ProxyConfig = ProxyConfig()
     otel: OtelConfig = OtelConfig()
+    audit: AuditConfig = AuditConfig()
     hooks: HooksConfig = HooksConfig()
     tls: TlsConfig = TlsConfig()
     websocket: WebsocketConfig = WebsocketConfig()

@@ -16,6 +16,7 @@ def methods(view: NodeView) -> RpcMethods:
         "own_references": partial(node.own_references, view),
         "drain": partial(node.drain, view),
         "listeners": partial(node.listeners, view),
+        "record": partial(node.record, view),
         "log_level": partial(node.log_level, view),
         "tenants": partial(tenants.find, data_plane),
         "clients": partial(clients.find, data_plane, coordinator.sessions),

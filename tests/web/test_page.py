@@ -39,6 +39,7 @@ VIEWS = (
     "analytics",
     "trace",
     "bans",
+    "audit",
     "log",
 )
 EVIL = "<img src=x onerror=alert(1)>\"'&{{7*7}}\u202e"
@@ -301,6 +302,23 @@ def test_the_log_level_is_set(browser: Chromium, node: BrokerProcess, url: str) 
     click(browser, "Set", "main")
     browser.until("return document.querySelector('main table').innerText.includes('debug')")
     HttpClient(node).ask("PUT", "/log-level", {"level": "info"})
+
+
+def test_changes_are_on_record(browser: Chromium, node: BrokerProcess, url: str) -> None:
+    ban = {"kind": "client_id", "value": EVIL, "reason": EVIL}
+    api = HttpClient(node)
+    assert api.ask("POST", "/bans", ban).status == 200
+    assert api.ask("DELETE", "/bans", kind="client_id", value=EVIL).status == 204
+    visit(browser, url, "audit")
+    browser.until("return document.querySelectorAll('main tbody tr').length >= 2")
+    click(browser, "ban", "main")
+    browser.until(
+        "return document.querySelector('dialog pre')?.innerText.includes(arguments[0])", json.dumps(EVIL)[1:9]
+    )
+    click(browser, "Close", "dialog")
+    browser.run("document.querySelector('main [name=result]').value = 'failed'")
+    click(browser, "Show", "main")
+    says(browser, "No change is on record.")
 
 
 def test_a_message_is_followed(browser: Chromium, node: BrokerProcess, url: str) -> None:

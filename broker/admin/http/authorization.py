@@ -18,7 +18,7 @@ from aiohttp import HttpVersion11, web
 
 from ... import logs
 from ...core.log_limiter import LogLimiter
-from .problems import Problem, whole_broker
+from .problems import LacksRight, Problem, whole_broker
 from .server import Connection
 from .tokens import ROLES, Holder, Tokens
 
@@ -85,11 +85,9 @@ class AdminAuthorization:
         judge_origin(request)
         holder = self._holder(request) if self._tokens.wanted else self._local(request)
         if ROLES.index(holder.role) < ROLES.index(role):
-            raise Problem(
-                HTTPStatus.FORBIDDEN, f"this needs a token of role {role}; that of {holder.name} is {holder.role}"
-            )
+            raise LacksRight(f"this needs a token of role {role}; the role of {holder.name} is {holder.role}", holder)
         if is_socket and holder.tenant:  # the console is a client of a listener, of any tenant
-            raise whole_broker()
+            raise whole_broker(holder)
         return holder
 
     def knows(self, request: web.Request) -> bool:
@@ -131,8 +129,9 @@ class AdminAuthorization:
         """
         judge_origin(request)
         if self._tokens.wanted:
-            if self._holder(request).tenant:
-                raise whole_broker()
+            holder = self._holder(request)
+            if holder.tenant:
+                raise whole_broker(holder)
         else:
             self._local(request)
 

@@ -25,6 +25,14 @@ export async function sure(title, text, action) {
   return (await shown(dialog)) === "yes";
 }
 
+// Something to read.
+export function forReading(title, content) {
+  return shown(h(
+    "dialog", { "aria-labelledby": "asked" },
+    h("form", { method: "dialog" }, h("h2", { id: "asked" }, title), content, h("div", { class: "buttons" }, h("button", { value: "" }, "Close"))),
+  ));
+}
+
 // A token, or nothing.
 export async function forToken(reason) {
   const input = h("input", { type: "password", autocomplete: "off", required: true, name: "token" });

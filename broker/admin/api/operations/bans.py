@@ -55,13 +55,16 @@ async def ban(request: Request) -> dict[str, Any]:
     now = round(time.time(), 3)
     until = now + body["seconds"] if "seconds" in body else None
     found = Ban(body["kind"], _value(body), body.get("reason", ""), now, until, prefix + request.holder.name)
+    request.change.before = [each._asdict() for each in known if each.key == found.key]
     await known.add(found)
     return _of_tenant(found, prefix)._asdict() if prefix else found._asdict()
 
 
 async def unban(request: Request) -> None:
     """Remove a ban."""
-    if not await request.node.broker.bans.remove(request.arguments["kind"], _value(request.arguments)):
+    known, kind, value = request.node.broker.bans, request.arguments["kind"], _value(request.arguments)
+    request.change.before = [each._asdict() for each in known if (each.kind, each.value) == (kind, value)]
+    if not await known.remove(kind, value):
         raise missing("there is no such ban")
 
 

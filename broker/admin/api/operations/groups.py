@@ -1,5 +1,6 @@
 """Shared subscriptions: the groups, their subscribers, and the messages that wait."""
 
+import json
 from collections import defaultdict
 from http import HTTPStatus
 from operator import itemgetter
@@ -130,6 +131,7 @@ async def declare(request: Request) -> None:
         group = declared(request.arguments["group"], request.body)
     except ValueError as fault:
         raise unfit(f"expected {fault}") from None
+    request.change.before, request.change.after = _declaration(request), request.body
     try:
         await request.node.broker.coordinator.groups.declare(group)
     except ValueError as fault:
@@ -153,6 +155,12 @@ def _judge(request: Request) -> None:
         raise Problem(HTTPStatus.CONFLICT, f"there are {MAX_TENANT_GROUPS} declared groups, the maximum")
 
 
+def _declaration(request: Request) -> Any:
+    """The settings that the declaration of a group has now; None: it is not declared."""
+    found = request.node.broker.data_plane.router.filters.groups.get(request.arguments["group"].encode())
+    return json.loads(found.settings.declaration) if found is not None and found.settings.declared else None
+
+
 async def pause(request: Request) -> None:
     """Let the subscribers of a declared group get no new messages, or let them get some again."""
     broker, name = request.node.broker, request.arguments["group"]
@@ -164,6 +172,7 @@ async def pause(request: Request) -> None:
 
 async def remove(request: Request) -> dict[str, Any]:
     """Declare a group no more."""
+    request.change.before = _declaration(request)
     dropped = await request.node.broker.coordinator.groups.remove(request.arguments["group"].encode())
     if dropped is None:
         raise missing("there is no such declared group")

@@ -87,6 +87,7 @@ OPERATIONS = (
         publish,
         record({"receivers": integer("receiving sessions and other nodes")}),
         role="admin",
+        changes=False,
         body=record(
             {"topic": TOPIC},
             {
