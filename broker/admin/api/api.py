@@ -38,6 +38,7 @@ from .operations import (
     message_log,
     messages,
     nodes,
+    requests,
     retained,
     settings,
     subscriptions,
@@ -50,6 +51,7 @@ from .schema import BODY, Schema, check
 OPERATIONS: tuple[Operation, ...] = (
     *nodes.OPERATIONS,
     *clients.OPERATIONS,
+    *requests.OPERATIONS,
     *tenants.OPERATIONS,
     *subscriptions.OPERATIONS,
     *groups.OPERATIONS,
@@ -69,7 +71,6 @@ OPERATIONS: tuple[Operation, ...] = (
     *doctor.OPERATIONS,
     *backup.OPERATIONS,
 )
-ANSWER_SECONDS = 20.0  # timeout of an operation: requests that wait for a disk must not use up all connections
 MAX_SHOWN = 200  # characters of a path in an error
 NO_STORE = {"Cache-Control": "no-store"}
 
@@ -149,7 +150,7 @@ class Api:
 async def _done(operation: Operation, request: Request) -> Any:
     """The result of an operation, in time."""
     try:
-        async with asyncio.timeout(None if operation.stream else ANSWER_SECONDS):
+        async with asyncio.timeout(None if operation.stream else operation.seconds):
             return await operation.handle(request)
     except NotNow as error:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error), Retry_After="1") from error

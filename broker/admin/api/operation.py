@@ -81,6 +81,7 @@ class Operation(NamedTuple):
     problems: tuple[HTTPStatus, ...] = ()  # besides the responses of every operation
     clients: bool = False  # whether MQTT clients may use it, too, with the credentials of CONNECT
     changes: bool = True  # whether the audit log records it, unless its role is read
+    seconds: float = 20.0  # timeout: requests that wait for a disk must not use up all connections
     stream: str = ""  # media type of a response that is sent in pieces; empty: JSON
 
     @property
