@@ -15,10 +15,10 @@ EXAMPLES = """\
   flockmq request pump-17 pump-17/get -m state --response-topic pump-17/state   # print its response
   flockmq request pump-17 firmware -f image.bin --qos 2 --timeout 60
 
-The client needs no subscription for the topic, but the right to read it. A client of MQTT 5.0 gets the response topic
-and correlation data with the message, and its response must have that correlation data. A client of MQTT 3 must know
-the topic of the response; its next message to it is the response. The exit status is 1 if the client is not connected,
-refuses the message, or the time is over; then a message that was not sent yet is dropped."""
+The client needs no subscription for the topic, but the right to read it. A client of MQTT 5.0 gets the response
+topic and correlation data with the message, and its response must have that correlation data. A client of MQTT 3
+must know the topic of the response; its next message to it is the response. The exit status is 1 if the client is
+not connected, refuses the message, or the time is over; then a message that was not sent yet is dropped."""
 MARGIN = 10.0  # seconds that the node may take beside the wait
 
 
