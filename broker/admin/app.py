@@ -6,19 +6,22 @@ from aiohttp import web
 
 from ..rpc.node_view import NodeView
 from . import page_files
-from .api.api import Api, errors_as_problems
+from .api.api import OPERATIONS, Api, errors_as_problems
 from .api.figures_stream import FiguresStream
 from .api.operations.backup import UNDER_WAY
 from .api.operations.events import FIGURES, STREAMS
 from .api.operations.message_log import REPLIES, LogReplies
+from .api.operations.operators import NAMES, OPERATORS
 from .console_socket import ConsoleSocket
 from .exporters import health
 from .http.authorization import AdminAuthorization
 from .http.forwarded_requests import from_clients
 from .http.headers import HEADERS
 from .http.https import Https
+from .http.operators import OperatorStore
 from .http.server import MAX_BODY, HttpServer, in_time
 from .http.tokens import Tokens
+from .login import LoginPage
 
 
 def make_server(node: NodeView) -> HttpServer:
@@ -28,12 +31,21 @@ def make_server(node: NodeView) -> HttpServer:
         ConfigError: the file of tokens, or the certificate, can't be used.
     """
     config = node.config.http
-    authorization = AdminAuthorization(Tokens(config.tokens_file), lambda: node.broker.data_plane.log_limiter)
+    operators = OperatorStore(node)
+    authorization = AdminAuthorization(
+        Tokens(config.tokens_file),
+        operators,
+        lambda: node.broker.data_plane.log_limiter,
+        lambda: node.config.http.open_to_local,
+    )
+    login = LoginPage(node, authorization, operators)
     clients = [from_clients(config.trusted_proxies)] if config.trusted_proxies else []
     app = web.Application(middlewares=[errors_as_problems, in_time, *clients], client_max_size=MAX_BODY)
     app[FIGURES], app[STREAMS], app[UNDER_WAY] = FiguresStream(node), {}, asyncio.Lock()
     app[REPLIES] = LogReplies()
-    app.on_cleanup.append(app[REPLIES].close)
+    app[OPERATORS], app[NAMES] = operators, frozenset(operation.name for operation in OPERATIONS)
+    app.on_cleanup.extend((app[REPLIES].close, operators.close))
+    app.add_routes(login.routes())
     app.add_routes(health.routes(node, authorization))
     app.add_routes(Api(node, authorization, node.version, tokens=bool(config.tokens_file)).routes())
     app.add_routes(page_files.routes(authorization))

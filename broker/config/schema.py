@@ -468,6 +468,19 @@ class HttpConfig:
         "it.",
         FilePath(),
     )
+    login_seconds: float = option(
+        8 * 3600.0,
+        "Seconds after which an operator who has logged in to the page has to log in again.",
+        Duration(60, 30 * 86_400),
+        reloadable=True,
+    )
+    open_to_local: bool = option(
+        False,
+        "Whether programs of this machine may read over HTTP without credentials, although there are operators or "
+        "tokens.",
+        Boolean(),
+        reloadable=True,
+    )
     metrics_token: bool = option(False, "Whether /metrics needs a token, too.", Boolean(), reloadable=True)
     trusted_proxies: tuple[str, ...] = option(
         (),

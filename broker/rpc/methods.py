@@ -17,6 +17,7 @@ def methods(view: NodeView) -> RpcMethods:
         "drain": partial(node.drain, view),
         "listeners": partial(node.listeners, view),
         "record": partial(node.record, view),
+        "reach": lambda arguments: None,  # the reply says that the node has all that was sent before
         "log_level": partial(node.log_level, view),
         "tenants": partial(tenants.find, data_plane),
         "clients": partial(clients.find, data_plane, coordinator.sessions),

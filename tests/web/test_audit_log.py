@@ -28,7 +28,7 @@ def store() -> str:
 @pytest.fixture
 def tokens(tmp_path: Path) -> dict[str, str]:
     path = tmp_path / "tokens"
-    found = {name: add(path, name, role) for name, role in (("boss", "admin"), ("viewer", "read"))}
+    found = {name: add(path, name, role) for name, role in (("boss", "admin"), ("viewer", "viewer"))}
     return found | {"acme": add(path, "acme-boss", "admin", "acme")}
 
 

@@ -39,6 +39,7 @@ VIEWS = (
     "analytics",
     "trace",
     "bans",
+    "operators",
     "audit",
     "log",
 )
@@ -395,6 +396,44 @@ def test_a_token_is_asked_for(browser: Chromium, start_broker: StartBroker, tmp_
     browser.until("return document.querySelector('main .link').innerText === 'connected'")
     click(browser, "Sign out")
     browser.until("return document.querySelector('dialog[open]') !== null")
+
+
+@pytest.mark.parametrize("store", ["memory"])
+def test_operators_sign_in_and_manage_each_other(browser: Chromium, start_broker: StartBroker) -> None:
+    broker = start_broker({"http.listen": "127.0.0.1:0"})
+    url = HttpClient(broker).url
+    visit(browser, url, "operators")
+    says(browser, "There are no operators")
+    fill(browser, "name", "ann")
+    fill(browser, "password", "correct horse battery")
+    browser.run("document.querySelector('main [name=role]').value = 'admin'")
+    click(browser, "Add", "main")
+    for password, said in (("wrong", "wrong name or password"), ("correct horse battery", "")):
+        browser.until("return document.querySelector('dialog[open] [name=password]') !== null")
+        browser.run("document.querySelector('dialog [name=name]').focus()")
+        browser.type("ann")
+        browser.press("Tab")
+        browser.type(password)
+        browser.press("Enter")
+        if said:
+            browser.until("return document.querySelector('dialog[open]')?.innerText.includes(arguments[0])", said)
+    browser.until("return document.querySelector('dialog') === null")
+    visit(browser, url, "operators")
+    says(browser, "enabled")
+    fill(browser, "key-name", "grafana")
+    click(browser, "Make a key", "main")
+    browser.until("return document.querySelector('dialog pre')?.innerText.startsWith('flockmq_')")
+    key = str(browser.run("return document.querySelector('dialog pre').innerText"))
+    assert HttpClient(broker, key).get("/me")["name"] == "grafana"
+    click(browser, "Close", "dialog")
+    says(browser, "grafana")
+    click(browser, "Disable", "main")
+    browser.until("return document.querySelector('.told')?.innerText.includes('the last administrator')")
+    browser.run("location.reload()")  # the login is a cookie
+    says(browser, "enabled")
+    assert browser.run("return document.cookie") == ""  # which scripts can't read
+    click(browser, "Sign out")
+    browser.until("return document.querySelector('dialog[open] [name=password]') !== null")
 
 
 @pytest.mark.parametrize("store", ["memory"])

@@ -242,9 +242,9 @@ def test_rights_and_roles_hold(start_broker: StartBroker, tmp_path: Path) -> Non
     files.users("ann")
     files.rules("user ann", "topic read open/#")
     path = tmp_path / "tokens"
-    tokens = {role: add(path, role, role) for role in ("admin", "read")}
+    tokens = {role: add(path, role, role) for role in ("admin", "viewer")}
     node = start_broker(files.settings(http__listen="127.0.0.1:0", http__tokens_file=path))
-    api, reader = HttpClient(node, tokens["admin"]), HttpClient(node, tokens["read"])
+    api, reader = HttpClient(node, tokens["admin"]), HttpClient(node, tokens["viewer"])
     with SocketClient(node.port, "pump", username="ann", password=b"ann") as client:
         reply = send(api, "pump", "closed/set", "on")
         assert (reply.status, reply.json["detail"]) == (409, "the client may not read it")

@@ -18,7 +18,7 @@ from ..http.authorization import AdminAuthorization
 from ..http.clients import ClientAuthorization
 from ..http.problems import LacksRight, Problem, bad_request
 from ..http.server import REQUEST_SECONDS
-from ..http.tokens import Holder
+from ..http.tokens import VIEWER, Holder
 from . import tenant_scope
 from .audited import Refusals, audited
 from .openapi import description
@@ -38,6 +38,7 @@ from .operations import (
     message_log,
     messages,
     nodes,
+    operators,
     requests,
     retained,
     settings,
@@ -66,6 +67,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *message_log.OPERATIONS,
     *bans.OPERATIONS,
     *settings.OPERATIONS,
+    *operators.OPERATIONS,
     *audit_log.OPERATIONS,
     *events.OPERATIONS,
     *doctor.OPERATIONS,
@@ -103,7 +105,7 @@ class Api:
         return self._authorization.judge(raw, role)
 
     async def _describe(self, request: web.Request) -> web.Response:
-        self._authorization.judge(request, "read")
+        self._authorization.judge(request, VIEWER)
         return web.Response(body=self._description, content_type="application/json", headers=NO_STORE)
 
     def _handler(self, operation: Operation) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
@@ -112,16 +114,17 @@ class Api:
             try:
                 holder = await judge(raw, operation.role)
                 tenant_scope.judge(operation.name, holder)
+                judge_scope(operation, holder)
             except LacksRight as refusal:
                 if operation.is_audited:
-                    self._refusals.record(self._node, operation, refusal.holder, raw, refusal.detail)
+                    self._refusals.record(self._node, operation.name, refusal.holder, raw, refusal.detail)
                 raise
             if not self._node.serving:
                 raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the node is starting", Retry_After="1")
             arguments = read_arguments(operation, raw)
             body = await read_body(operation.body, raw) if operation.body is not None else {}
             given = {**arguments, **body}
-            if operation.role != "read":
+            if operation.role != VIEWER:
                 shown = {name: value for name, value in given.items() if name not in SECRET}
                 log.info(
                     "operation requested over HTTP",
@@ -145,6 +148,12 @@ class Api:
             return web.json_response(found, headers=NO_STORE)
 
         return handle
+
+
+def judge_scope(operation: Operation, holder: Holder) -> None:
+    """Raises LacksRight: it is an API key without this operation among its scopes."""
+    if holder.scopes and operation.name not in holder.scopes:
+        raise LacksRight(f"the key {holder.name} does not open the operation {operation.name}", holder)
 
 
 async def _done(operation: Operation, request: Request) -> Any:

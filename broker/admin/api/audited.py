@@ -25,14 +25,14 @@ class Refusals:
         self._until = 0.0
         self._left = 0
 
-    def record(self, node: NodeView, operation: Operation, holder: Holder, raw: web.Request, detail: str) -> None:
+    def record(self, node: NodeView, operation: str, holder: Holder, raw: web.Request, detail: str) -> None:
         """Record an attempt, unless too many were recorded just before."""
         now = time.monotonic()
         if now >= self._until:
             self._until, self._left = now + REFUSAL_SECONDS, REFUSALS
         if self._left and node.serving:
             self._left -= 1
-            node.audit_log.add(operation.name, None, REFUSED, detail, **author(holder, raw))
+            node.audit_log.add(operation, None, REFUSED, detail, **author(holder, raw))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from aiohttp import web
 from ...core.tenants import ROOT as TENANTS
 from ...core.tenants import prefix_of
 from ...rpc.node_view import NodeView
-from ..http.tokens import Holder
+from ..http.tokens import VIEWER, Holder
 from .schema import EXPECTED, Schema, array, integer, record, table, text
 
 ROOT = "/api/v1"
@@ -74,20 +74,20 @@ class Operation(NamedTuple):
     summary: str
     handle: Callable[[Request], Awaitable[Any]]
     answer: Schema | None = None
-    role: str = "read"
+    role: str = VIEWER
     arguments: dict[str, Schema] = {}  # noqa: RUF012 - never changed
     required: tuple[str, ...] = ()  # of the arguments
     body: Schema | None = None
     problems: tuple[HTTPStatus, ...] = ()  # besides the responses of every operation
     clients: bool = False  # whether MQTT clients may use it, too, with the credentials of CONNECT
-    changes: bool = True  # whether the audit log records it, unless its role is read
+    changes: bool = True  # whether the audit log records it, unless its role is viewer
     seconds: float = 20.0  # timeout: requests that wait for a disk must not use up all connections
     stream: str = ""  # media type of a response that is sent in pieces; empty: JSON
 
     @property
     def is_audited(self) -> bool:
         """Whether the audit log records each use."""
-        return self.role != "read" and self.changes
+        return self.role != VIEWER and self.changes
 
     def in_path(self, argument: str) -> bool:
         """Whether an argument is a segment of the path; all others are in the query."""

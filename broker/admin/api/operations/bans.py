@@ -6,6 +6,7 @@ from typing import Any
 
 from ....auth.bans import KINDS, MAX_BANS, Ban, network
 from ...http.problems import Problem, missing, unfit
+from ...http.tokens import OPERATOR
 from ..operation import MAX_NAME, Operation, Request
 from ..schema import Schema, array, integer, nullable, number, record, text
 
@@ -86,7 +87,7 @@ OPERATIONS = (
         "Ban clients; those connected are closed.",
         ban,
         BAN,
-        role="admin",
+        role=OPERATOR,
         body=record({"kind": KIND, "value": VALUE}, NEW),
         problems=(HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.CONFLICT),
     ),
@@ -96,7 +97,7 @@ OPERATIONS = (
         "unban",
         "Remove a ban.",
         unban,
-        role="admin",
+        role=OPERATOR,
         arguments={"kind": KIND, "value": VALUE},
         required=("kind", "value"),
         problems=(HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.NOT_FOUND),

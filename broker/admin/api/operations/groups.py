@@ -10,6 +10,7 @@ from ....._speedups.codec.topics import split_shared
 from ....config.declared_group import OPTIONS, declared, paused
 from ....config.kinds import Boolean, Choice, Duration, Integer, Kind, Size
 from ...http.problems import Problem, missing, unfit
+from ...http.tokens import OPERATOR
 from ..aggregate import call, failures, values
 from ..operation import AFTER, FAILURES, LIMIT, MAX_NAME, TENANT, Operation, Request, listed
 from ..schema import Schema, array, boolean, integer, nullable, number, record, text
@@ -219,7 +220,7 @@ OPERATIONS = (
         "Declare a shared subscription: it exists without subscribers, with the settings of the body, and those of "
         "`[shared]` for the rest. Replaces the settings of one that is declared.",
         declare,
-        role="admin",
+        role=OPERATOR,
         arguments={"group": GROUP},
         required=("group",),
         body=record({}, SETTINGS),
@@ -232,7 +233,7 @@ OPERATIONS = (
         "Let the subscribers of a declared shared subscription get no new messages, so that they finish theirs; "
         "or let them get messages again.",
         pause,
-        role="admin",
+        role=OPERATOR,
         arguments={"group": GROUP},
         required=("group",),
         body=record({"paused": boolean()}),
@@ -245,7 +246,7 @@ OPERATIONS = (
         "Declare a shared subscription no more: without subscribers it ends, and the messages that wait are dropped.",
         remove,
         record({"dropped": integer("messages")}),
-        role="admin",
+        role=OPERATOR,
         arguments={"group": GROUP},
         required=("group",),
         problems=(HTTPStatus.NOT_FOUND,),
@@ -257,7 +258,7 @@ OPERATIONS = (
         "Drop the messages that wait in a shared subscription; those that subscribers have stay.",
         purge,
         record({"dropped": integer("messages")}),
-        role="admin",
+        role=OPERATOR,
         arguments={"group": GROUP},
         required=("group",),
         problems=(HTTPStatus.NOT_FOUND,),

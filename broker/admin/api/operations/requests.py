@@ -8,6 +8,7 @@ from ....._speedups.codec.topics import InvalidTopic, validate_topic_name
 from ....core.requests import ACKNOWLEDGED, GONE, REFUSED, RESPONDED, SENT, TIMEOUT, WAITS
 from ....core.tenants import split
 from ...http.problems import Problem, missing, unfit
+from ...http.tokens import OPERATOR
 from .. import aggregate, properties
 from ..operation import CLIENT_ID, TOPIC, Operation, Request
 from ..schema import integer, nullable, number, record, text
@@ -96,7 +97,7 @@ OPERATIONS = (
                 "response": nullable(RESPONSE),
             }
         ),
-        role="admin",
+        role=OPERATOR,
         changes=False,
         arguments={"client_id": CLIENT_ID},
         required=("client_id",),
