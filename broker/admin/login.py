@@ -17,7 +17,7 @@ from .api.api import read_body
 from .api.audited import Refusals, author
 from .api.operation import ROOT
 from .api.schema import record, text
-from .http.authorization import COOKIE, AdminAuthorization, cookie_of, judge_origin
+from .http.authorization import COOKIE, AdminAuthorization, cookie_of, is_https, judge_origin
 from .http.operators import PASSWORD, Login, OperatorStore, credential_of
 from .http.problems import Problem
 from .http.tokens import NAME, Holder
@@ -56,7 +56,8 @@ class LoginPage:
     async def ways(self, request: web.Request) -> web.Response:
         """The ways to sign in, for the page."""
         self._judge(request)
-        return web.json_response({"password": self._store.is_used}, headers={"Cache-Control": "no-store"})
+        found = {"password": self._store.is_used, "oidc": bool(self._node.config.oidc.issuer)}
+        return web.json_response(found, headers={"Cache-Control": "no-store"})
 
     async def login(self, request: web.Request) -> web.Response:
         """Verify name and password, and set the cookie."""
@@ -72,8 +73,7 @@ class LoginPage:
         is_right = await self._store.matches(stored, body["password"])
         if operator is None or not is_right or operator.disabled:
             self._authorization.failures.add(address)
-            log.warning("an operator was refused", name=name if NAME.fullmatch(name) else "", address=address)
-            self._refusals.record(self._node, "login", Holder(name[:64], ""), request, WRONG)
+            self.refuse(name if NAME.fullmatch(name) else "", request, WRONG)
             raise Problem(HTTPStatus.FORBIDDEN, WRONG)
         now = round(time.time(), 3)
         until = now + self._node.config.http.login_seconds
@@ -82,6 +82,11 @@ class LoginPage:
         self._node.audit_log.add("login", result=DONE, **author(holder, request))
         log.info("an operator has logged in", name=name, address=address)
         return await self.logged_in(request, login)
+
+    def refuse(self, name: str, request: web.Request, reason: str) -> None:
+        """Record that an operator may not log in."""
+        log.warning("an operator was refused", name=name, address=request.remote, reason=reason)
+        self._refusals.record(self._node, "login", Holder(name, ""), request, reason)
 
     async def logged_in(self, request: web.Request, login: Login, response: web.Response | None = None) -> web.Response:
         """The response that sets the cookie of a login."""
@@ -94,7 +99,7 @@ class LoginPage:
             max_age=int(login.until - login.since),
             path="/",
             httponly=True,
-            secure=_is_secure(request),
+            secure=is_https(request, self._node.config.http.url),
             samesite="Strict",
         )
         return found
@@ -109,16 +114,17 @@ class LoginPage:
             if holder is not None:
                 self._node.audit_log.add("logout", result=DONE, **author(holder, request))
         response = web.Response(status=HTTPStatus.NO_CONTENT, headers={"Cache-Control": "no-store"})
-        response.del_cookie(COOKIE, path="/", httponly=True, secure=_is_secure(request), samesite="Strict")
+        response.del_cookie(
+            COOKIE, path="/", httponly=True, secure=is_https(request, self._node.config.http.url), samesite="Strict"
+        )
         return response
 
     def _judge(self, request: web.Request) -> None:
         judge_origin(request)
         self._authorization.judge_reachable(request)
+        self.judge_serving()
+
+    def judge_serving(self) -> None:
+        """Raises Problem: the node has not started."""
         if not self._node.serving:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the node is starting", Retry_After="1")
-
-
-def _is_secure(request: web.Request) -> bool:
-    """Whether the browser reaches the node by https://, perhaps through a proxy."""
-    return request.secure or request.headers.get("Origin", "").startswith("https://")

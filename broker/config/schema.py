@@ -481,6 +481,11 @@ class HttpConfig:
         Boolean(),
         reloadable=True,
     )
+    url: str = option(
+        "",
+        "URL of the page as browsers know it, for a reverse proxy; empty = the one that the browser names.",
+        Name(r"(https?://[^/\s]+)?", 'a URL without a path, such as "https://broker.example.com"'),
+    )
     metrics_token: bool = option(False, "Whether /metrics needs a token, too.", Boolean(), reloadable=True)
     trusted_proxies: tuple[str, ...] = option(
         (),
@@ -517,6 +522,30 @@ class OtelConfig:
         "",
         "Address of a collector for OTLP over HTTP, such as http://collector:4318; empty = nothing is sent.",
         Name(r"(https?://\S+)?", 'a URL such as "http://collector:4318"'),
+    )
+
+
+@dataclass(frozen=True)
+class OidcConfig:
+    """OpenID Connect: operators sign in to the page at an identity provider (code flow with PKCE). Its redirect URI is
+    URL/api/v1/login/oidc/callback."""
+
+    issuer: str = option(
+        "",
+        "Issuer, such as https://login.example.com/realms/iot; empty = operators don't sign in this way.",
+        Name(r"(https?://\S+)?", 'a URL such as "https://login.example.com"'),
+    )
+    client_id: str = option("flockmq", "Client id of this broker at the issuer.", Name(r"\S+", "a client id"))
+    secret_file: str = option("", "File of the client secret; without it the client is a public one.", FilePath())
+    scope: str = option("openid profile email", "Scopes of the request.", Name(r"openid( \S+)*", '"openid" and others'))
+    claim: str = option("groups", "Claim of the ID token with the groups of an operator.", Name(r"\S+", "a claim"))
+    roles: tuple[str, ...] = option(
+        (),
+        "Roles of groups; the first group that an operator is in counts, and an operator of none is refused.",
+        Texts(
+            r"[^=]+=(viewer|operator|admin)(:[^:]+)?",
+            '"GROUP=ROLE" or "GROUP=ROLE:TENANT", where the role is viewer, operator or admin',
+        ),
     )
 
 
@@ -860,6 +889,7 @@ class Config:
     analytics: AnalyticsConfig = AnalyticsConfig()
     http: HttpConfig = HttpConfig()
     proxy: ProxyConfig = ProxyConfig()
+    oidc: OidcConfig = OidcConfig()
     otel: OtelConfig = OtelConfig()
     audit: AuditConfig = AuditConfig()
     hooks: HooksConfig = HooksConfig()

@@ -21,6 +21,7 @@ from tests.harness.chromium import Chromium
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
+from tests.security.oidc_provider import SECRET, Provider
 from tests.web.http_client import HttpClient
 
 StartBroker = Callable[..., BrokerProcess]
@@ -434,6 +435,21 @@ def test_operators_sign_in_and_manage_each_other(browser: Chromium, start_broker
     assert browser.run("return document.cookie") == ""  # which scripts can't read
     click(browser, "Sign out")
     browser.until("return document.querySelector('dialog[open] [name=password]') !== null")
+
+
+@pytest.mark.parametrize("store", ["memory"])
+def test_an_operator_signs_in_at_a_provider(browser: Chromium, start_broker: StartBroker, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+    with Provider() as provider:
+        own = {"oidc.issuer": provider.issuer, "oidc.secret_file": tmp_path / "secret", "oidc.roles": "staff=admin"}
+        url = HttpClient(start_broker({"http.listen": "127.0.0.1:0", **own})).url
+        browser.open(url)
+        click(browser, "Sign in at the identity provider", "dialog")
+        browser.until("return document.querySelector('[data-view]') !== null")  # the cookie is there at once
+    visit(browser, url, "operators")
+    says(browser, "There are no operators")
+    click(browser, "Sign out")
+    browser.until("return document.querySelector('dialog[open]') !== null")
 
 
 @pytest.mark.parametrize("store", ["memory"])

@@ -91,6 +91,7 @@ class AdminAuthorization:
         operators: of the node.
         log_limiter: returns addresses whose lines in the log are summed up.
         is_open: whether this machine may read without credentials, although others need some.
+        has_provider: whether operators sign in at an identity provider.
     """
 
     def __init__(
@@ -99,11 +100,14 @@ class AdminAuthorization:
         operators: Operators,
         log_limiter: Callable[[], LogLimiter],
         is_open: Callable[[], bool] = lambda: False,
+        *,
+        has_provider: bool = False,
     ) -> None:
         self._tokens = tokens
         self._operators = operators
         self._log_limiter = log_limiter
         self._is_open = is_open
+        self._has_provider = has_provider
         self.failures = Failures()
 
     def judge(self, request: web.Request, role: str, *, is_socket: bool = False) -> Holder:
@@ -123,7 +127,7 @@ class AdminAuthorization:
     @property
     def needs_credentials(self) -> bool:
         """Whether requests need a token, a key or a login."""
-        return self._tokens.wanted or self._operators.is_used
+        return self._tokens.wanted or self._has_provider or self._operators.is_used
 
     def knows(self, request: web.Request) -> bool:
         """Whether credentials of a holder are in the request."""
@@ -245,6 +249,11 @@ def is_from_page(request: web.Request) -> bool:
     if origin is None:
         return request.headers.get("Sec-Fetch-Site") == "same-origin"
     return origin.partition("://")[2] == request.host
+
+
+def is_https(request: web.Request, url: str) -> bool:
+    """Whether the browser reaches the node by https, perhaps through a proxy; `url`: as `http.url`."""
+    return request.secure or (url or request.headers.get("Origin", "")).startswith("https://")
 
 
 def cookie_of(request: web.Request) -> str | None:

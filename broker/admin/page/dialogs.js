@@ -60,7 +60,7 @@ export async function forOperator(reason, ways) {
     h("form", { method: "dialog", class: "stack" },
       h("h2", { id: "asked" }, "Sign in"), h("p", {}, reason),
       ...(ways.password ? [field("Name", name), field("Password", password), h("details", {}, h("summary", {}, "With a token or a key"), field("Token", token))] : byToken),
-      ways.oidc && h("p", {}, h("a", { href: "api/v1/login/oidc" }, `Sign in with ${ways.oidc}`)),
+      ways.oidc && h("p", {}, h("a", { href: "api/v1/login/oidc" }, "Sign in at the identity provider")),
       h("div", { class: "buttons" }, h("button", { value: "yes" }, "Sign in"))),
   );
   if ((await shown(dialog)) !== "yes") return null;
