@@ -99,7 +99,7 @@ class LoginPage:
             max_age=int(login.until - login.since),
             path="/",
             httponly=True,
-            secure=is_https(request, self._node.config.http.url),
+            secure=is_https(request, self._node.config.http.public_url),
             samesite="Strict",
         )
         return found
@@ -115,7 +115,7 @@ class LoginPage:
                 self._node.audit_log.add("logout", result=DONE, **author(holder, request))
         response = web.Response(status=HTTPStatus.NO_CONTENT, headers={"Cache-Control": "no-store"})
         response.del_cookie(
-            COOKIE, path="/", httponly=True, secure=is_https(request, self._node.config.http.url), samesite="Strict"
+            COOKIE, path="/", httponly=True, secure=is_https(request, self._node.config.http.public_url), samesite="Strict"
         )
         return response
 

@@ -218,7 +218,7 @@ class OidcLogin:
             max_age=int(LIFE),
             path=PATH,
             httponly=True,
-            secure=is_https(request, self._node.config.http.url),
+            secure=is_https(request, self._node.config.http.public_url),
             samesite="Lax",  # the provider sends the browser back
         )
         return response
@@ -258,7 +258,7 @@ class OidcLogin:
             raise Problem(HTTPStatus.BAD_GATEWAY, detail) from None
 
     def _redirect_uri(self, request: web.Request) -> str:
-        own = self._node.config.http.url or f"{'https' if request.secure else 'http'}://{request.host}"
+        own = self._node.config.http.public_url or f"{'https' if request.secure else 'http'}://{request.host}"
         return f"{own}{PATH}/callback"
 
     def _kept(self, request: web.Request) -> tuple[str, str, str, str]:

@@ -481,7 +481,7 @@ class HttpConfig:
         Boolean(),
         reloadable=True,
     )
-    url: str = option(
+    public_url: str = option(
         "",
         "URL of the page as browsers know it, for a reverse proxy; empty = the one that the browser names.",
         Name(r"(https?://[^/\s]+)?", 'a URL without a path, such as "https://broker.example.com"'),

@@ -252,7 +252,7 @@ def is_from_page(request: web.Request) -> bool:
 
 
 def is_https(request: web.Request, url: str) -> bool:
-    """Whether the browser reaches the node by https, perhaps through a proxy; `url`: as `http.url`."""
+    """Whether the browser reaches the node by https, perhaps through a proxy; `url`: as `http.public_url`."""
     return request.secure or (url or request.headers.get("Origin", "")).startswith("https://")
 
 

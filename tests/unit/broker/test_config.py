@@ -313,7 +313,7 @@ def test_what_is_opened_at_start_is_not_reloadable() -> None:
         "http.listen",
         "http.tokens",
         "http.trusted",
-        "http.url",
+        "http.public_url",
         "oidc.",
         "audit.syslog",
     )
