@@ -254,7 +254,7 @@ def test_a_pod_has_time_to_drain() -> None:
 
 def test_settings_count_instead_of_the_charts() -> None:
     settings = {
-        "auth.redis": False,
+        "auth.users": False,
         "log.format": "text",
         "limits.max_queued_bytes": 20_000_000,
         "mqtt.retry_interval": 0,
