@@ -260,7 +260,7 @@ def test_settings_count_instead_of_the_charts() -> None:
         "mqtt.retry_interval": 0,
     }
     found = configuration(render({"settings": settings}))
-    assert found["auth"]["redis"] is False
+    assert found["auth"]["users"] is False
     assert found["log"]["format"] == "text"
     assert found["limits"]["max_queued_bytes"] == 20_000_000
     assert type(found["limits"]["max_queued_bytes"]) is int

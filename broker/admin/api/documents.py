@@ -157,7 +157,7 @@ async def _read(request: Request, kind: Kind, name: str) -> bytes:
         raise missing(f"there is no {kind} {name!r}")
     wanted = request.arguments.get("version")
     if wanted is not None and wanted != version_of(data):
-        raise Problem(HTTPStatus.PRECONDITION_FAILED, f"the {kind} {name!r} has changed since it was read")
+        raise Problem(HTTPStatus.CONFLICT, f"the {kind} {name!r} has changed since it was read")
     return data
 
 

@@ -137,7 +137,6 @@ OPERATIONS = (
         problems=(
             HTTPStatus.NOT_FOUND,
             HTTPStatus.CONFLICT,
-            HTTPStatus.PRECONDITION_FAILED,
             HTTPStatus.UNPROCESSABLE_ENTITY,
             HTTPStatus.SERVICE_UNAVAILABLE,
         ),
@@ -154,7 +153,6 @@ OPERATIONS = (
         problems=(
             HTTPStatus.NOT_FOUND,
             HTTPStatus.CONFLICT,
-            HTTPStatus.PRECONDITION_FAILED,
             HTTPStatus.SERVICE_UNAVAILABLE,
         ),
     ),

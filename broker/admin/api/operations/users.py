@@ -179,7 +179,6 @@ OPERATIONS = (
         problems=(
             HTTPStatus.NOT_FOUND,
             HTTPStatus.CONFLICT,
-            HTTPStatus.PRECONDITION_FAILED,
             HTTPStatus.UNPROCESSABLE_ENTITY,
             HTTPStatus.SERVICE_UNAVAILABLE,
         ),
@@ -196,7 +195,6 @@ OPERATIONS = (
         problems=(
             HTTPStatus.NOT_FOUND,
             HTTPStatus.CONFLICT,
-            HTTPStatus.PRECONDITION_FAILED,
             HTTPStatus.SERVICE_UNAVAILABLE,
         ),
     ),
