@@ -115,7 +115,11 @@ class LoginPage:
                 self._node.audit_log.add("logout", result=DONE, **author(holder, request))
         response = web.Response(status=HTTPStatus.NO_CONTENT, headers={"Cache-Control": "no-store"})
         response.del_cookie(
-            COOKIE, path="/", httponly=True, secure=is_https(request, self._node.config.http.public_url), samesite="Strict"
+            COOKIE,
+            path="/",
+            httponly=True,
+            secure=is_https(request, self._node.config.http.public_url),
+            samesite="Strict",
         )
         return response
 

@@ -28,11 +28,6 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
                 f"{key} ({origins[key]}): there is no listener {name}", f"one of {', '.join(sorted(known))}"
             )
     cluster = config.cluster
-    if not cluster.redis and any(listener.auth.redis for listener in config.listeners):
-        raise ConfigError(
-            f"auth.redis = true ({origins['auth.redis']}): users are in the cluster's Redis, and none is configured",
-            "name one with --redis redis://HOST:PORT, or keep users in a file: `flockmq passwd`",
-        )
     if cluster.workers > 1 and cluster.replicas and not cluster.redis:
         raise ConfigError(
             f"cluster.replicas = {cluster.replicas} ({origins['cluster.replicas']}): "

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from ..auth.access_control import AccessControl
 from ..broker import Broker
 from ..config.schema import Config
 from ..core.audit_log import AuditLog
@@ -31,6 +32,10 @@ class NodeView(Protocol):
     @property
     def audit_log(self) -> AuditLog:
         """Audit log; another object after a rejoin."""
+
+    @property
+    def access(self) -> AccessControl:
+        """Users and rules of the node."""
 
     @property
     def listeners(self) -> Listeners:

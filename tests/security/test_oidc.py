@@ -1,7 +1,6 @@
 """Operators sign in at an identity provider; whoever forges a part of that stays outside."""
 
 import http.client
-import time
 from collections.abc import Iterator
 from http.cookies import SimpleCookie
 from pathlib import Path
@@ -115,7 +114,7 @@ def test_somebody_without_a_group_is_refused_and_on_record(api: HttpClient, prov
         {"aud": "another"},
         {"aud": ["another"]},
         {"iss": "https://evil.example"},
-        {"exp": int(time.time()) - 3600},
+        {"exp": 1_000_000_000},
         {"exp": None},
         {"nonce": None},
         {"azp": "another"},

@@ -41,10 +41,12 @@ from .operations import (
     operators,
     requests,
     retained,
+    roles,
     settings,
     subscriptions,
     tenants,
     transactions,
+    users,
     wills,
 )
 from .schema import BODY, Schema, check
@@ -66,6 +68,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *messages.OPERATIONS,
     *message_log.OPERATIONS,
     *bans.OPERATIONS,
+    *users.OPERATIONS,
+    *roles.OPERATIONS,
     *settings.OPERATIONS,
     *operators.OPERATIONS,
     *audit_log.OPERATIONS,
