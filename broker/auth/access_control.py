@@ -27,6 +27,7 @@ from .chain import Chain, Method
 from .chain_builder import ChainBuilder
 from .cluster_users import ClusterUsers, Source
 from .penalties import Penalties
+from .roles import Roles
 from .stored_user import StoredUser
 from .tenants import Tenants
 from .verifier import Proofs
@@ -89,6 +90,7 @@ class AccessControl:
         self._users = users
         self._builder = ChainBuilder(users, proofs, self._secret)
         self._penalties = Penalties()
+        self.roles = Roles()
         self._first = tuple(first)
         self._chains: dict[str, Chain] = {}
         self._files: dict[str, object] = {}  # path -> stamp of the file
@@ -128,6 +130,7 @@ class AccessControl:
             allowed=auth.methods,
             close_on_password_change=auth.close_on_password_change,
             tenants=assigned,
+            roles=self.roles,
         )
 
     def changed(self) -> bool:

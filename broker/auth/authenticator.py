@@ -48,6 +48,7 @@ class Identity:
     rights: Rights | None = None  # None = may publish and read everything
     expires: float | None = None  # seconds since 1970 at which the connection ends
     rules: Rules | None = None  # access rules of the user; None = it has none
+    roles: tuple[str, ...] = ()  # names of its roles, whose rules are added; with one it may do nothing else
     granted: Rights | None = None  # rights that an authenticator set, instead of rules
     method: str = ""  # name of the authentication method; empty = not verified
     listener: str = "default"  # name of the listener

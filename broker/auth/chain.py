@@ -31,6 +31,7 @@ from .authenticator import (
 )
 from .methods import PASSWORD
 from .passwords import SCRAM_ROUNDS, StoredHash
+from .roles import Roles
 from .rules import is_text, rights_of
 from .scram import NAME as SCRAM
 from .scram import Find, ScramSha256
@@ -83,6 +84,7 @@ class Chain:
         allowed: names of the built-in ways to authenticate, as in `auth.methods`.
         close_on_password_change: whether a client whose stored credentials have changed since may not stay connected.
         tenants: assigns clients to tenants.
+        roles: of the node.
     """
 
     def __init__(
@@ -95,8 +97,10 @@ class Chain:
         allowed: Sequence[str] = (PASSWORD, SCRAM),
         close_on_password_change: bool = True,
         tenants: Tenants = NO_TENANTS,
+        roles: Roles | None = None,
     ) -> None:
         self._tenants = tenants
+        self._roles = roles or Roles()
         self.methods = tuple(methods)
         self.acl = acl
         self.anonymous = anonymous
@@ -204,10 +208,13 @@ class Chain:
     def _rights(self, identity: Identity, client_id: str) -> Rights | None:
         if identity.granted is not None:
             return identity.granted
+        own = identity.rules or ()
+        if identity.roles:
+            own = (*own, *self._roles.rules(identity.roles))
         if self.acl is not None:
-            return self.acl.rights(identity.username, client_id, identity.rules or ())
-        if identity.rules is not None:
-            return rights_of(identity.rules, identity.username, client_id)
+            return self.acl.rights(identity.username, client_id, own)
+        if identity.rules is not None or identity.roles:
+            return rights_of(own, identity.username, client_id)
         return None
 
     def renewed(self, identity: Identity, client_id: str) -> Identity | CloseReason:
