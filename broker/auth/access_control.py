@@ -113,6 +113,7 @@ class AccessControl:
         chains = {listener.name: self._chain(listener, assigned, claims) for listener in listeners}
         changed = [path for path, stamp in files.items() if self._files.get(path) != stamp]
         self._config, self._chains, self._files = config, chains, files
+        self._builder.drop_unused()
         self._builder.verifier.configure(config.auth.remember, config.auth.remember_stored)
         self._penalties.configure(config.auth.failure_delay)
         return changed

@@ -71,7 +71,7 @@ class ClusterUsers:
     def __init__(self, source: Callable[[], Source | None], verifier: Verifier) -> None:
         self._source = source
         self._verifier = verifier
-        self.dummy_hash: StoredHash | None = _dummy_hash()
+        self.dummy_hash: StoredHash | None = usual_hash()
 
     def authenticate(self, credentials: Credentials) -> Awaitable[Verdict | None] | None:
         """None: the user is unknown."""
@@ -135,5 +135,6 @@ class ClusterUsers:
 
 
 @cache
-def _dummy_hash() -> StoredHash:
+def usual_hash() -> StoredHash:
+    """A hash that no password matches, to verify for users that are unknown."""
     return hash_password(b"").dummy()
