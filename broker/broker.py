@@ -56,6 +56,7 @@ class Broker:
         self.connected_users = ConnectedUsers(self.data_plane, self._quotas_of)
         self.rpc_methods: RpcMethods = {}
         self.store = foundation.store
+        self.access = foundation.access
         self.coordinator = foundation.build(self.data_plane, self.rpc_methods)
         self.bans = Bans(self.data_plane, self.coordinator.nodes.call_all, self.connected_users.claims)
         self.traces = Traces(self.data_plane.turn)

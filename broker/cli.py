@@ -22,7 +22,8 @@ COMMANDS = {
     "sub": "subscribe and print messages, like mosquitto_sub",
     "cluster": "`cluster status`: the nodes of a cluster and their state in Redis",
     "session": "`session show|kick|purge CLIENT_ID`: one session of a cluster",
-    "users": "`users add|remove|list|...`: users of a cluster and their rules of access, in Redis",
+    "users": "users in the store, changed while nodes run: passwords, rules, roles",
+    "roles": "roles in the store: named rules of access, and general rules",
     "import": "take over a configuration of Mosquitto, and its state",
     "migrate": "move all state of a stopped broker from SQLite to Redis, or back",
     "backup": "all state of a running node or cluster in one file",
@@ -47,7 +48,6 @@ COMMANDS = {
 ELSEWHERE = {
     "cluster": "cluster",
     "session": "cluster",
-    "users": "cluster",
     "import": "cluster",
     "migrate": "cluster",
     "backup": "cluster",

@@ -9,7 +9,7 @@ import contextlib
 import random
 import resource
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -20,8 +20,10 @@ from .admin.exporters import shared_address
 from .admin.exporters.otel import Exporter
 from .admin.exporters.sys_topics import SysTopics
 from .auth.access_control import AccessControl
+from .auth.access_store import Documents, Kind
 from .auth.chain import Method
-from .auth.cluster_users import ClusterUsers
+from .auth.roles import having
+from .auth.users import METHOD, Users
 from .broker import Broker
 from .clock import EVERY_TICK, Clock, Job
 from .config.reload import diff, follow
@@ -105,9 +107,9 @@ class Node:
         self.version = version()
         self.http: HttpServer | None = None
         self._exporter: Exporter | None = None
-        self._access = AccessControl(
+        self.access = AccessControl(
             config,
-            users=lambda: self._foundation.users,
+            users=lambda: self.users,
             first=self._first_methods(),
             secret=lambda: self.broker.secret(),
             proofs=lambda: self.broker.login_proofs,
@@ -126,15 +128,15 @@ class Node:
 
     def _build(self) -> None:
         self._foundation = make_foundation(self.config, self._loop, self._rejoin, self._lifecycle.fail, self._former_id)
-        self.broker = Broker(self.config, self._foundation, self._access, self._driver, self._http_failures)
+        self.broker = Broker(self.config, self._foundation, self.access, self._driver, self._http_failures)
         self.coordinator = self.broker.coordinator
-        self.broker.data_plane.will_rights = self._access
+        self.broker.data_plane.will_rights = self.access
         self.broker.use(self._hooks, self.config.hooks.timeout)
         self.broker.schemas.use(self._schemas)
         self.broker.add_methods(methods(self) | shared_address.methods(self))
         self.broker.data_plane.reactor.attach(Dispatcher(self.broker))
-        if self._foundation.users is not None:
-            self._foundation.users.attach(self._users_changed, self.broker.connected_users.names)
+        self.users = Users(self._foundation.access, self._users_changed, self.broker.connected_users.names)
+        self._foundation.access.attach(self)
         self._sys_topics = SysTopics(self.broker, self.version)
         self._ticket_keys = TicketKeys(self.broker.data_plane, self.listeners.ticket_keys)
         self._clock.jobs = self._jobs()
@@ -320,14 +322,31 @@ class Node:
 
     def _check_files(self) -> None:
         """Apply files of users and rules that have changed."""
-        if self._access.changed():
-            self.broker.connected_users.renew(self._access.renewed)
+        if self.access.changed():
+            self.broker.connected_users.renew(self.access.renewed)
+
+    # ---- Watcher of the stored users and roles ----
+
+    def changed(self, kind: Kind, documents: Documents) -> None:
+        if kind == Kind.USER:
+            self.users.changed(documents)
+        else:
+            self._roles_changed(self.access.roles.change(documents))
+
+    def roles_read(self, documents: Mapping[str, bytes]) -> None:
+        self._roles_changed(self.access.roles.read(documents))
+
+    def reports_lost(self) -> None:
+        self.users.read_again()
 
     def _users_changed(self, names: set[str]) -> None:
-        """Users that the cluster stores have changed."""
         self.broker.connected_users.renew(
-            self._access.renewed, lambda identity: identity.method == ClusterUsers.name and identity.username in names
+            self.access.renewed, lambda identity: identity.method == METHOD and identity.username in names
         )
+
+    def _roles_changed(self, names: set[str]) -> None:
+        if names:
+            self.broker.connected_users.renew(self.access.renewed, having(names))
 
     def _refresh_ticket_keys(self) -> None:
         if self._lifecycle.has_state:
@@ -349,7 +368,7 @@ class Node:
             certificates = self.listeners.prepare(config)
             schemas = open_schemas(config.schemas)
             changed = [*map(str, changes.reloadable), *schema_changes(self._schemas, schemas)]
-            changed += self._access.configure(config)
+            changed += self.access.configure(config)
         except ConfigError as error:
             log.error("configuration not changed", error=error)
             return
@@ -362,7 +381,7 @@ class Node:
         self._schemas = schemas
         self.broker.schemas.use(schemas)
         self.coordinator.life.configure(self.config)
-        self.broker.connected_users.renew(self._access.renewed)
+        self.broker.connected_users.renew(self.access.renewed)
         self.links.configure(self.config.links)
         self._loop.create_task(self._report_read(changed))
 
@@ -417,7 +436,7 @@ class Node:
         self.broker.data_plane.dead_letters.close()
         if self.http is not None:
             await self.http.close()
-        self._access.close()
+        self.access.close()
         if self._exporter is not None:
             await asyncio.to_thread(self._exporter.stop)
         if self.serving:

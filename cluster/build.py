@@ -17,8 +17,8 @@ from .peers.rpc import Rpc
 from .primary import Primary
 from .redis.clients import RedisAddress
 from .replication.analytics_results import AnalyticsResults
+from .replication.redis_access import RedisAccess
 from .replication.routes import Routes
-from .replication.users import Users
 from .shard import Shard
 from .state import State
 
@@ -48,7 +48,7 @@ class ClusterFoundation(Foundation):
         node_id = f"{self._name}-{secrets.token_hex(4)}".encode()
         self._primary = Primary(address, config.cluster, node_id, self._fenced)
         self.journal, self.store = self._primary.journal, self._primary.store
-        self.users = self._users = Users(self._primary.link)
+        self.access = self._access = RedisAccess(self._primary.link, config.cluster.replicas)
 
     def build(self, data_plane: DataPlane, methods: RpcMethods) -> Coordinator:
         primary, cluster = self._primary, data_plane.config.cluster
@@ -61,7 +61,7 @@ class ClusterFoundation(Foundation):
             data_plane,
             name=self._name,
             routes=Routes(primary.journal),
-            users=self._users,
+            access=self._access,
             results=AnalyticsResults(data_plane.router),
             logged=logged,
             loop=self._loop,

@@ -35,10 +35,10 @@ from .replication.applied_changes import AppliedChanges
 from .replication.barrier import Barrier
 from .replication.changes import Changes
 from .replication.declared_groups import DeclaredGroups
+from .replication.redis_access import RedisAccess
 from .replication.replica import Replica
 from .replication.routes import Routes
 from .replication.snapshot import SnapshotReader
-from .replication.users import Users
 from .sessions.assignments import Assignments
 from .sessions.claim import Claims
 from .sessions.claim_reconciliation import ClaimReconciliation
@@ -69,7 +69,7 @@ class Shard:
         plane: of the node.
         name: of the node in its cluster.
         routes: of the node.
-        users: the users of the cluster that the node has read.
+        access: users and roles.
         results: the results of analytics jobs that the node has published.
         logged: the log of messages of the node.
         loop: of the node.
@@ -82,7 +82,7 @@ class Shard:
         *,
         name: str,
         routes: Routes,
-        users: Users,
+        access: RedisAccess,
         results: AnalyticsResults,
         logged: LoggedMessages,
         loop: asyncio.AbstractEventLoop,
@@ -107,7 +107,7 @@ class Shard:
             applied=AppliedChanges(link, changes, barrier, loop),
             reader=SnapshotReader(plane, changes, link),
             results=results,
-            users=users,
+            access=access,
         )
 
         # The sessions of this node's clients.
@@ -199,7 +199,7 @@ class Shard:
                 self.set_clock,  # before deadlines that clients have asked for
                 lambda: store.flow(link.connection, link.applied),  # send the blocks that Redis lacks
                 reconciliation.start,  # after commits that release claims
-                self.replica.users.refresh_all,
+                self.replica.access.link_back,
                 self.replica.members.confirm_all,
             ),
             caught_up=(

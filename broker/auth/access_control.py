@@ -25,11 +25,11 @@ from .authenticator import NO_RIGHTS, Challenge, Credentials, Exchange, Identity
 from .author import pack_author, parse_author
 from .chain import Chain, Method
 from .chain_builder import ChainBuilder
-from .cluster_users import ClusterUsers, Source
 from .penalties import Penalties
 from .roles import Roles
 from .stored_user import StoredUser
 from .tenants import Tenants
+from .users import METHOD, Users
 from .verifier import Proofs
 from .work_pool import Busy
 
@@ -69,7 +69,7 @@ class AccessControl:
 
     Args:
         config: of the node.
-        users: returns the users of the cluster; None: there are none.
+        users: returns the users that the node has read.
         first: authentication methods before the configured methods, on all listeners.
         secret: returns a secret of the node; by default one that a restart changes.
         proofs: returns where proofs of logins are kept; None: nowhere.
@@ -81,7 +81,7 @@ class AccessControl:
     def __init__(
         self,
         config: Config,
-        users: Callable[[], Source | None] = lambda: None,
+        users: Callable[[], Users],
         first: Sequence[Method] = (),
         secret: Callable[[], bytes] | None = None,
         proofs: Callable[[], Proofs | None] = lambda: None,
@@ -237,15 +237,15 @@ class AccessControl:
         return pack_author(identity)
 
     def look_up_author(self, author: bytes) -> Awaitable[object] | None:
-        """Look up the user of a will if it is one of the cluster that this node has not read; raises Away."""
-        source = self._users()
+        """Look up the user of a will if it is one of the store that this node has not read; raises Away."""
+        users = self._users()
         try:
             identity = parse_author(author, "")
         except ValueError:
             return None
-        if source is None or identity.method != ClusterUsers.name or source.known(identity.username or "") is not None:
+        if identity.method != METHOD or users.known(identity.username or "") is not None:
             return None
-        return source.find(identity.username or "")
+        return users.find(identity.username or "")
 
     def may_publish_will(self, author: bytes, client_id: bytes, topic: bytes) -> bool:
         """Whether a client without a connection may publish its will, by the rules of now.

@@ -212,12 +212,13 @@ class Chain:
     def _rights(self, identity: Identity, client_id: str) -> Rights | None:
         if identity.granted is not None:
             return identity.granted
+        roles = self._roles.of(identity)
         own = identity.rules or ()
-        if identity.roles:
-            own = (*own, *self._roles.rules(identity.roles))
+        if roles:
+            own = (*own, *self._roles.rules(roles))
         if self.acl is not None:
             return self.acl.rights(identity.username, client_id, own)
-        if identity.rules is not None or identity.roles:
+        if identity.rules is not None or roles:
             return rights_of(own, identity.username, client_id)
         return None
 

@@ -12,9 +12,9 @@ from ..errors import ConfigError
 from .acl_file import read_text
 from .certificate import CertificateUsers
 from .chain import Method
-from .cluster_users import ClusterUsers, Source
 from .methods import METHODS
 from .password_file import PasswordFile
+from .users import StoredUsers, Users
 from .verifier import Proofs, Verifier
 from .work_pool import WorkPool
 
@@ -35,12 +35,12 @@ class ChainBuilder:
     """Builds authentication methods.
 
     Args:
-        users: returns the users of the cluster; None: there are none.
+        users: returns the users that the node has read.
         proofs, secret: as for Verifier.
     """
 
     def __init__(
-        self, users: Callable[[], Source | None], proofs: Callable[[], Proofs | None], secret: Callable[[], bytes]
+        self, users: Callable[[], Users], proofs: Callable[[], Proofs | None], secret: Callable[[], bytes]
     ) -> None:
         self.verifier = Verifier(proofs, secret)
         self._tokens = WorkPool("tokens", threads=2, max_waiting=MAX_WAITING)
@@ -53,7 +53,7 @@ class ChainBuilder:
             "certificate": self._certificate_users,
             "token": self._token_users,
             "password file": self._password_file,
-            "users in Redis": self._cluster_users,
+            "users": self._stored_users,
             "SQL": self._sql_users,
             "LDAP": self._ldap_users,
             "HTTP": self._http_users,
@@ -74,8 +74,8 @@ class ChainBuilder:
     def _password_file(self, listener: ListenerConfig) -> Method:
         return PasswordFile(listener.auth.password_file, self.verifier)
 
-    def _cluster_users(self, listener: ListenerConfig) -> Method:
-        return ClusterUsers(self._users, self.verifier)
+    def _stored_users(self, listener: ListenerConfig) -> Method:
+        return StoredUsers(self._users, self.verifier)
 
     def _http_users(self, listener: ListenerConfig) -> Method:
         auth = listener.auth

@@ -24,10 +24,10 @@ from ..core.networks import network_of
 from ..errors import ConfigError
 from .authenticator import Credentials, Identity, ReasonCode, Verdict
 from .back_end import AWAY, BackEnd, Remembered, log
-from .cluster_users import DISABLED, WRONG
 from .connections import Connections, Lost, Refused
 from .rules import is_text
 from .stored_user import Away
+from .users import DISABLED, WRONG
 from .work_pool import WorkPool
 
 NO_ATTRIBUTES = ["1.1"]

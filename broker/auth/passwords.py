@@ -18,6 +18,7 @@ import hmac
 import re
 import secrets
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -96,6 +97,12 @@ class StoredHash:
 def hash_password(password: bytes) -> StoredHash:
     """The hash of a password, to be stored."""
     return parse_hash(HASHER.hash(password))
+
+
+@cache
+def usual_dummy() -> StoredHash:
+    """A hash that no password matches, as `hash_password` makes them: for users that are unknown."""
+    return hash_password(b"").dummy()
 
 
 def scram_credentials(password: bytes, rounds: int = SCRAM_ROUNDS, salt: bytes = b"") -> StoredHash:

@@ -25,12 +25,12 @@ from ..config.placeholders import ACCESS, Template
 from ..core.networks import network_of
 from .authenticator import Credentials, Identity, ReasonCode, Verdict
 from .back_end import AWAY, BackEnd, Remembered, log
-from .cluster_users import DISABLED, WRONG, usual_hash
 from .connections import Lost, Refused
-from .passwords import StoredHash, parse_hash
+from .passwords import StoredHash, parse_hash, usual_dummy
 from .rules import Rules, is_text, parse_rule, parse_rules, read_json
 from .sql_database import Database, Rows, Value
 from .stored_user import Away, StoredUser
+from .users import DISABLED, WRONG
 from .verifier import Verifier
 from .work_pool import WorkPool
 
@@ -80,7 +80,7 @@ class SqlUsers:
         self._names = tuple(dict.fromkeys((*self._query.names, *self._rules_query.names)))
         self._back_end = BackEnd(database.place)
         self._known: Remembered[User] = Remembered(settings.remember)
-        self.dummy_hash: StoredHash | None = usual_hash()
+        self.dummy_hash: StoredHash | None = usual_dummy()
 
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict | None] | None:
         """None: the user is unknown."""
@@ -106,7 +106,7 @@ class SqlUsers:
         if user is None:
             return None
         if user.stored is None:
-            await self._verifier.matches(self.dummy_hash or usual_hash(), password)
+            await self._verifier.matches(self.dummy_hash or usual_dummy(), password)
             return WRONG
         if user.stored != before and await self._verifier.matches(user.stored, password):
             return _admitted(user)

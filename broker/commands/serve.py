@@ -12,7 +12,7 @@ EXAMPLES = """\
   flockmq serve --listen 127.0.0.1:0 --store memory --log-format json
   flockmq serve --config /etc/flockmq.toml --set limits.max_packet_size=64KiB
   flockmq serve --workers auto
-  flockmq serve --listen :1883 --redis redis://10.0.0.5:6379 --workers 4 --set auth.redis=true
+  flockmq serve --listen :1883 --redis redis://10.0.0.5:6379 --workers 4 --set auth.users=true
 
 signals: INT and TERM stop the node, HUP reads the configuration again."""
 

@@ -31,11 +31,6 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
     for listener in config.listeners:
         _check_back_ends(listener)
     cluster = config.cluster
-    if not cluster.redis and any(listener.auth.redis for listener in config.listeners):
-        raise ConfigError(
-            f"auth.redis = true ({origins['auth.redis']}): users are in the cluster's Redis, and none is configured",
-            "name one with --redis redis://HOST:PORT, or keep users in a file: `flockmq passwd`",
-        )
     if cluster.workers > 1 and cluster.replicas and not cluster.redis:
         raise ConfigError(
             f"cluster.replicas = {cluster.replicas} ({origins['cluster.replicas']}): "

@@ -641,14 +641,14 @@ class AuthConfig:
     jwt_username_claim: str = option("sub", "The claim of a token that names the user.", Text(), reloadable=True)
     close_on_password_change: bool = option(
         True,
-        "When a password changes in the file or in Redis, close the connections that were opened with the one before. "
-        "Otherwise they last until their clients reconnect.",
+        "When a password changes in the file or in the store, close the connections that were opened with the one "
+        "before. Otherwise they last until their clients reconnect.",
         Boolean(),
         reloadable=True,
     )
-    redis: bool = option(
+    users: bool = option(
         False,
-        "Accept users that are stored in the cluster's Redis: `flockmq users` makes them.",
+        "Accept the users of the store, which are changed while nodes run: `flockmq users`, or the page.",
         Boolean(),
         reloadable=True,
     )

@@ -13,7 +13,7 @@ from ..._speedups.codec.packets import Connect
 from ..._speedups.net.connection import Connection
 from ..._speedups.session.journal import Journal
 from ..._speedups.session.session import Session
-from ..auth.cluster_users import Source
+from ..auth.access_store import AccessStore
 from ..config.declared_group import DeclaredGroup
 from ..config.schema import Config
 from ..core.calls import SECONDS, Arguments, RpcMethods, RpcReply
@@ -374,7 +374,7 @@ class Foundation(ABC):
 
     journal: Journal
     store: Store
-    users: Source | None = None  # users of clients that the cluster stores
+    access: AccessStore  # users and roles
 
     @abstractmethod
     def build(self, data_plane: DataPlane, methods: RpcMethods) -> Coordinator:

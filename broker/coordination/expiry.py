@@ -4,8 +4,10 @@ Deadlines in memory are times of the turn's clock, which no step of the wall clo
 the store's clock: it goes on while the node is off, by the wall clock, and else with the turn's clock.
 """
 
+import asyncio
 import itertools
 import time
+from collections.abc import Awaitable
 
 from ..._speedups.base.tick import MS_PER_TICK, TICKS_PER_SECOND
 from ..._speedups.session import session_store
@@ -45,6 +47,8 @@ class Expiry:
         self._wills: dict[bytes, Will] = {}  # of ended connections
         self._due_wills = Deadlines()
         self._redispatch = Deadlines()  # of sessions with messages of shared subscriptions
+        self._looked_up: dict[bytes, Will] = {}  # wills whose authors are looked up
+        self._settled = asyncio.Event()
         self._default = data_plane.config.mqtt.session_expiry
         self._recorded = 0  # time of the last record of the store's clock
 
@@ -98,6 +102,8 @@ class Expiry:
         for client_id, found in self._wills.items():
             self._journal.record_will(client_id, *found)
             self._journal.record_will_due(client_id, self._due_wills.get(client_id) or 0)
+        for client_id, found in self._looked_up.items():
+            self._journal.record_will(client_id, *found)
 
     # ---- connections ----
 
@@ -134,13 +140,14 @@ class Expiry:
             self._journal.record_will_due(client_id, due)
             return
         if found is not None:
-            will.publish_later(self._data_plane.router, self._data_plane.will_rights, client_id, found)
-        self._journal.record_will_gone(client_id)
+            self._publish(client_id, found)
+        else:
+            self._journal.record_will_gone(client_id)
 
     def cancel_will(self, client_id: bytes) -> None:
         """The client is back, and goes on with its session: its will is not published [5: 3.1.3.2.2]."""
         self._due_wills.remove(client_id)
-        if self._wills.pop(client_id, None) is not None:
+        if self._wills.pop(client_id, None) is not None or self._looked_up.pop(client_id, None) is not None:
             self._journal.record_will_gone(client_id)
 
     def publish_will(self, client_id: bytes) -> None:
@@ -148,8 +155,37 @@ class Expiry:
         self._due_wills.remove(client_id)
         found = self._wills.pop(client_id, None)
         if found is not None:
-            will.publish_later(self._data_plane.router, self._data_plane.will_rights, client_id, found)
+            self._publish(client_id, found)
+
+    def _publish(self, client_id: bytes, found: Will) -> None:
+        """Publish a will, at once unless its author has to be looked up; record that it is settled."""
+        rights = self._data_plane.will_rights
+        answer = rights.look_up_author(found.author) if found.author else None
+        if answer is None:
+            will.publish_later(self._data_plane.router, rights, client_id, found)
             self._journal.record_will_gone(client_id)
+        else:
+            self._looked_up[client_id] = found
+            self._data_plane.run(self._publish_after(answer, client_id, found))
+
+    async def _publish_after(self, answer: Awaitable[object], client_id: bytes, found: Will) -> None:
+        try:
+            await answer
+        except Exception as error:  # the store fails, or the user is unreadable: then it may not publish
+            log.error("the user of a will can't be looked up", client_id=client_id.decode(), error=error)
+        will.publish_later(self._data_plane.router, self._data_plane.will_rights, client_id, found)
+        if self._looked_up.get(client_id) is found:  # else its client is back, perhaps with another will
+            del self._looked_up[client_id]
+            self._journal.record_will_gone(client_id)
+        self._data_plane.end_turn()
+        if not self._looked_up:
+            self._settled.set()
+
+    async def settled(self) -> None:
+        """Wait until the authors of the wills of a start are looked up."""
+        if self._looked_up:
+            self._settled.clear()
+            await self._settled.wait()
 
     def end_if_due(self, session: Session) -> bool:
         """End a session whose time is over, but that no tick has ended yet; whether it was one [5: MQTT-4.1.0-2]."""

@@ -21,6 +21,7 @@ from ..streams.message_log import MessageLog
 from .coordinator import Coordinator, Foundation, NodeLife
 from .delayed import CallLater, LocalDelayed
 from .expiry import Expiry
+from .local_access import LocalAccess
 from .local_groups import LocalGroups
 from .local_sessions import LocalOwner, LocalSessions, LocalSubscribing, LocalWills
 from .local_transactions import LocalTransactions
@@ -54,6 +55,7 @@ class StandaloneFoundation(Foundation):
     ) -> None:
         self.store = store
         self.journal = LoggedJournal()
+        self.access = self._access = LocalAccess(store)
         self._call = call
         self._call_later = call_later
         self._fail = fail
@@ -73,6 +75,7 @@ class StandaloneFoundation(Foundation):
                 delayed=delayed,
                 transactions=transactions,
                 groups=groups,
+                access=self._access,
                 fail=self._fail,
             ),
             nodes=OneNode(methods),
@@ -98,6 +101,7 @@ class StandaloneLife(NodeLife):
         delayed: the delayed messages of the node.
         transactions: of the node.
         groups: of the node.
+        access: of the node.
         fail: called with the reason when the store has failed.
     """
 
@@ -112,6 +116,7 @@ class StandaloneLife(NodeLife):
         delayed: LocalDelayed,
         transactions: LocalTransactions,
         groups: LocalGroups,
+        access: LocalAccess,
         fail: Callable[[Exception], object],
     ) -> None:
         self._data_plane = data_plane
@@ -122,12 +127,14 @@ class StandaloneLife(NodeLife):
         self._delayed = delayed
         self._transactions = transactions
         self._groups = groups
+        self._access = access
         self._fail = fail
         self._logged: LoggedMessages | None = None
         self._message_log: FileLog | None = None
 
     async def start(self) -> None:
         self.restore()
+        await self._expiry.settled()
 
     def restore(self, *, smallest: int = MIN_BYTES) -> None:
         """Read the store, and publish the wills of clients that were connected when the node died.
@@ -147,6 +154,7 @@ class StandaloneLife(NodeLife):
         restorer = Restorer(plane.router, plane.sessions)
         began = time.monotonic()
         restorer.read(self._store.open())
+        self._access.load()  # wills need the roles
         self._open_log()
         self._store.start(self._confirm, self._call)
         self._expiry.start_clock(restorer.clock)

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from ..auth.access_control import AccessControl
 from ..broker import Broker
 from ..config.schema import Config
 from ..links.links import Links
@@ -26,6 +27,10 @@ class NodeView(Protocol):
     @property
     def broker(self) -> Broker:
         """Protocol side of the node."""
+
+    @property
+    def access(self) -> AccessControl:
+        """Users and rules of the node."""
 
     @property
     def listeners(self) -> Listeners:

@@ -9,7 +9,8 @@ the log. So an entry of the log and the records of its turn are kept both, or no
 
 `broker/storage/sqlite_file.py` has the file: its layout, and the reasons to refuse one. `log_files.py` has the log.
 
-The same thread copies the database (`copy`), in parts between transactions.
+The same thread copies the database (`copy`), in parts between transactions, and reads and changes users and roles
+(`ask`), each change in a transaction.
 
 An error that may pass, such as a full disk, is retried. Any other exception ends the thread: `failure` has the reason,
 and the node ends.
@@ -24,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..._speedups.log.journal import Block
 from ..._speedups.log.message_log import MessageLog
@@ -33,7 +35,7 @@ from . import sqlite_file
 from .confirmed_note import ConfirmedNote
 from .log_files import LogEntry, LogFiles
 from .log_segments import folder_of
-from .store import LogStore
+from .store import LogStore, T
 
 RETRY_SECONDS = 1.0  # between attempts when the disk is full or broken
 LOG_SECONDS = 60.0  # between lines in the log about it
@@ -61,9 +63,24 @@ class Copy:
     done: Callable[[Exception | None], object]  # called on the loop's thread with the error, if there was one
 
 
+@dataclass(frozen=True)
+class Question:
+    """A function on the table of users and roles."""
+
+    work: Callable[[sqlite3.Connection], Any]
+    then: Callable[[Any], object]  # called on the loop's thread with its result or its exception
+
+    def result(self, database: sqlite3.Connection) -> Any:
+        """The result or the exception of the function."""
+        try:
+            return self.work(database)
+        except Exception as error:
+            return error
+
+
 # A block of a turn, perhaps with an entry of the log of messages; such an entry alone; a position, before which blocks
-# are dropped; a copy; None: the end.
-Work = bytes | Block | tuple[bytes, bytes] | int | Copy | None
+# are dropped; a copy; a question; None: the end.
+Work = bytes | Block | tuple[bytes, bytes] | int | Copy | Question | None
 
 
 class CopyEnded(Exception):
@@ -188,6 +205,13 @@ class SqliteStore(LogStore):
     def copy(self, path: Path, done: Callable[[Exception | None], object]) -> None:
         self._work.put(Copy(path, done))
 
+    def ask(self, work: Callable[[sqlite3.Connection], T], then: Callable[[T | Exception], object]) -> None:
+        self._work.put(Question(work, then))
+
+    def ask_at_start(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with sqlite_file.reported(self.path):
+            return work(self._database)
+
     def close(self) -> None:
         if self._thread is not None:
             self._closing.set()
@@ -256,6 +280,7 @@ class SqliteStore(LogStore):
 
     def _store(self, items: list[Work]) -> None:
         """Store all blocks among the items, in one transaction."""
+        self._answer([item for item in items if isinstance(item, Question)])
         self._ended |= None in items
         self._copies += [item for item in items if isinstance(item, Copy)]
         entries = [_entry(item) for item in items if isinstance(item, tuple | Block)]
@@ -286,6 +311,13 @@ class SqliteStore(LogStore):
                 self._call(self._confirm, len(blocks))
         if stored and not is_emptied:
             self._note.write(self._written - 1)
+
+    def _answer(self, questions: list[Question]) -> None:
+        """Answer questions about users and roles before the blocks, which wait while the disk is full."""
+        for question in questions:
+            result = question.result(self._database)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._call(question.then, result)
 
     def _until_done(self, step: Callable[..., None], *arguments: object) -> bool:
         """Repeat a step until it succeeds; False: the store is closed instead."""

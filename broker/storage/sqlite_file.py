@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import StoreError
+from . import access_table
 
 APPLICATION_ID = 0x464C4D51  # "FLMQ"
 LAYOUT = 1  # of the tables; each block has its own
@@ -78,6 +79,7 @@ def create(path: Path) -> None:
         database.execute(
             "CREATE TABLE block (position INTEGER PRIMARY KEY, checksum INTEGER NOT NULL, records BLOB NOT NULL)"
         )
+        access_table.create(database)
         database.execute("PRAGMA journal_mode = WAL")
         database.close()
         try:

@@ -5,12 +5,18 @@ read them. `commit` never waits: it takes a block, and `confirm` is called on th
 durable as the store promises. Acknowledgements are sent after that and not before (guarantee G1).
 """
 
+import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from ..._speedups.log.message_log import MessageLog
 from ..errors import StoreFailure
+from . import access_table
+
+T = TypeVar("T")
 
 
 class Store(ABC):
@@ -68,6 +74,32 @@ class Store(ABC):
             done: called on the loop's thread with the error, if there was one.
         """
         raise NotImplementedError
+
+    def ask(self, work: Callable[[sqlite3.Connection], T], then: Callable[[T | Exception], object]) -> None:
+        """Run a function of `access_table.py` on the database with users and roles, after all earlier ones.
+
+        A change that it makes is as durable as a block when `then` is called; without a file it ends with the process.
+
+        Args:
+            work: gets the database.
+            then: called on the loop's thread with the result or the exception of `work`, in the order of the calls.
+        """
+        try:
+            result: T | Exception = work(self._access)
+        except Exception as error:
+            result = error
+        then(result)
+
+    def ask_at_start(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """The result of such a function, between `open` and `start`."""
+        return work(self._access)
+
+    @cached_property
+    def _access(self) -> sqlite3.Connection:
+        """A database without a file."""
+        database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        access_table.create(database)
+        return database
 
     @abstractmethod
     def close(self) -> None:

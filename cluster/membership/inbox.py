@@ -41,7 +41,7 @@ class Inbox:
             b"all_applied": replica.barrier.all_applied,
             b"back": self._handle_back,
             b"credit": self._members.receive_credit,
-            b"user": replica.users.refresh,
+            b"access": replica.access.receive,
             b"result": replica.results.publish,
             **handlers,
         }

@@ -69,6 +69,7 @@ class Joining:
         _, replica.changes.last, clock, off = reply
         wills = await self._bury(former_id)
         self._clock.begin(clock, off, await link.ask_function("clock", 0))
+        await replica.access.load()  # wills need the roles
         await replica.reader.read_groups()
         await replica.reader.read_sessions()
         await replica.reader.read_retained()

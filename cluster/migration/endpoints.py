@@ -11,14 +11,15 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+from ...broker.auth.access_store import Kind
 from ...broker.config.schema import Config
 from ...broker.errors import FlockError
-from ...broker.storage import sqlite_file
+from ...broker.storage import access_table, sqlite_file
 from ...broker.storage.confirmed_note import ConfirmedNote
 from .mosquitto_file import CutFile, DamagedFile, chunks
 from .mosquitto_state import MosquittoState
 from .sqlite_state import RecordWriter, SqliteState
-from .state import Moved, State
+from .state import Access, Moved, State
 
 SQLITE, MOSQUITTO = "sqlite:", "mosquitto:"  # before the path of a file
 
@@ -59,6 +60,10 @@ class Source(ABC):
     def read(self) -> State:
         """Its state. Raises FlockError."""
 
+    def access(self) -> Access:
+        """Its users and roles."""
+        return {}
+
     @abstractmethod
     def set_mark(self, mark: Mark) -> None:
         """Note what a migration has done, if nothing has changed here since the place was opened."""
@@ -77,8 +82,11 @@ class Place(Source):
         """Whether a node would find state here."""
 
     @abstractmethod
-    def write(self, state: State, mark: Mark) -> Moved:
-        """Replace all by the state of another place, and set the mark; returns when all of it is durable."""
+    def write(self, state: State, access: Access, mark: Mark) -> Moved:
+        """Replace all by the state of another place, and set the mark; returns when all of it is durable.
+
+        Users or roles that are here stay if the other place has none.
+        """
 
 
 class SqlitePlace(Place):
@@ -121,13 +129,19 @@ class SqlitePlace(Place):
     def has_state(self) -> bool:
         return not self.read().is_empty
 
-    def write(self, state: State, mark: Mark) -> Moved:
+    def access(self) -> Access:
+        found = {kind: list(access_table.all_of(self._database, kind).items()) for kind in Kind}
+        return {kind: documents for kind, documents in found.items() if documents}
+
+    def write(self, state: State, access: Access, mark: Mark) -> Moved:
         writer = RecordWriter(state)
         ConfirmedNote(self._path, self._config.store.sync).remove()
         with self._transaction() as database:
             database.execute("DELETE FROM block")
             for position, block in enumerate(writer.blocks(), 1):
                 sqlite_file.insert(database, position, block)
+            for kind, documents in access.items():
+                access_table.replace_all(database, kind, documents)
             self._mark(mark)
         return writer.moved
 

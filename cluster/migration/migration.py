@@ -38,7 +38,7 @@ def migrate(source: Source, target: Place, warn: Callable[[str], object]) -> str
         state = None
         if source.mark.stage == Stage.OWN:
             state = source.read()
-            if state.is_empty:
+            if state.is_empty and not source.access():
                 return f"{NOTHING}: {source.name} is empty"
         with target.opened(create=state is not None) as found:
             if state is None:
@@ -47,7 +47,7 @@ def migrate(source: Source, target: Place, warn: Callable[[str], object]) -> str
             for sentence in source.losses():
                 warn(sentence)
             number, options = secrets.token_hex(8), source.options + target.options  # one has some
-            moved = target.write(state, Mark(Stage.ARRIVING, number, source.name, options))
+            moved = target.write(state, source.access(), Mark(Stage.ARRIVING, number, source.name, options))
             source.set_mark(Mark(Stage.MOVED, number, target.name, options))
             target.set_mark(Mark(Stage.OWN, number, source.name, options))
             return f"moved from {source.name} to {target.name}{target.options}: {moved}"

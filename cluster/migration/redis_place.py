@@ -7,6 +7,7 @@ from typing import Any
 
 import redis
 
+from ...broker.auth.access_store import Kind
 from ...broker.config.schema import Config
 from ...broker.errors import FlockError
 from ..peers.liveness import is_gone
@@ -15,7 +16,7 @@ from ..redis.keys import ARRIVING, LAYOUT, MOVED
 from .durable import make_durable
 from .endpoints import Mark, Place, Stage
 from .redis_state import AT_ONCE, ENTRIES, KeyWriter, RedisState
-from .state import Moved, State
+from .state import Access, Moved, State
 
 TIMEOUT = 60.0  # seconds for a reply: a pipeline of large messages takes a while
 PAUSE = 0.1  # seconds between two looks at heartbeats
@@ -95,10 +96,31 @@ class RedisPlace(Place):
     def has_state(self) -> bool:
         return not self.read().is_empty or bool(self.client.exists(self.keys.nodes))
 
-    def write(self, state: State, mark: Mark) -> Moved:
+    def access(self) -> Access:
+        found: Access = {
+            kind: [(name.decode(), document) for name, document in self.client.hscan_iter(key, count=ENTRIES)]
+            for kind in Kind
+            if self.client.exists(key := self.keys.access(kind))
+        }
+        return found
+
+    def write(self, state: State, access: Access, mark: Mark) -> Moved:
         writer = KeyWriter(self.client, self.keys, self._config, state)
-        self.fill(mark, writer.write)
+
+        def write_all() -> None:
+            writer.write()
+            for kind, documents in access.items():
+                self._write_access(self.keys.access(kind), documents)
+
+        self.fill(mark, write_all)
         return writer.moved
+
+    def _write_access(self, key: bytes, documents: list[tuple[str, bytes]]) -> None:
+        self.client.unlink(key, key + b":names")
+        for start in range(0, len(documents), ENTRIES):
+            some: dict[Any, Any] = dict(documents[start : start + ENTRIES])
+            self.client.hset(key, mapping=some)
+            self.client.zadd(key + b":names", dict.fromkeys(some, 0))
 
     def fill(self, mark: Mark, write: Callable[[], object]) -> None:
         """Set the mark, then replace all state; returns when it is durable.
@@ -164,13 +186,7 @@ class RedisPlace(Place):
         return [(keys.nodes, aside + b"nodes"), *((keys.node(node), aside + b"node:" + node) for node in sorted(nodes))]
 
     def losses(self) -> list[str]:
-        users = self.client.hlen(self.keys.users)
         found = []
-        if users:
-            found.append(
-                f"the users of auth.redis stay in Redis ({users}), a node alone has none: write those that it needs "
-                "into a password file with `flockmq passwd`, and their rules into an ACL file"
-            )
         if self.client.exists(self.keys.analytics_logs):
             found.append("the log of messages for analytics stays in Redis")
         return found

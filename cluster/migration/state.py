@@ -95,6 +95,10 @@ class StoredDelayed(NamedTuple):
     due: int | None  # deadline; None: a staged chunk
 
 
+# The documents of users and roles, by kind: names and documents. Kinds without any are left out.
+Access = dict[str, list[tuple[str, bytes]]]
+
+
 class State(ABC):
     """All that a place has. Each method is called once, in the order that they have here."""
 

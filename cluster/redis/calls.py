@@ -202,7 +202,7 @@ NOTIFICATIONS: Mapping[str, Mapping[str, Kind]] = {
     "later": {"wait": SIGNED},
     "clock": {"time": NUMBER},
     "result": {"topic": TEXT, "payload": TEXT},
-    "user": {"name": TEXT},
+    "access": {"kind": TEXT, "documents": Turns({"name": TEXT, "document": TEXT})},
     "applied": {"node": TEXT, "change": NUMBER},
     "all_applied": {"change": NUMBER},
     "back": {"node": TEXT, "change": NUMBER},
@@ -652,6 +652,18 @@ CALLS: Mapping[str, Call] = {
         {"group": TEXT},
         NUMBER,
         of_node=False,
+    ),
+    "change_access": Call(
+        "Changes users or roles, each for itself, unless another document than `before` is there; empty = none. "
+        "`made`: 1 for each change that was made, else 0.",
+        {"kind": OneOf(("user", "role")), "changes": Packed(Turns({"name": TEXT, "before": TEXT, "after": TEXT}))},
+        Outcomes({"ok": {"made": ListOf(NUMBER)}, "gone": GONE}),
+        flags=(FREES,),
+    ),
+    "page_access": _reading(
+        "The first users or roles behind a name whose names begin so, in the order of their names.",
+        {"kind": OneOf(("user", "role")), "after": TEXT, "beginning": TEXT, "most": NUMBER},
+        Fields({"names": ListOf(TEXT), "documents": ListOf(TEXT)}),
     ),
     "waiting": _reading(
         "The messages that wait in each of these groups, and their bytes.",

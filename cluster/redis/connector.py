@@ -45,6 +45,7 @@ MODULES = (
     "groups",
     "delayed",
     "transactions",
+    "access",
     "log",
     "queue_appends",
     "records",

@@ -8,12 +8,13 @@ ARRIVING = 1_000_001  # a migration to these keys has not ended
 MOVED = 1_000_002  # the state was moved to another place
 LIBRARY = "flockmq1"
 SLOTS = 16384  # of a Redis Cluster
-# The keys that are the state of a cluster, without their prefix: whole names, and beginnings. Users, the log of
-# messages and its jobs are not listed: they outlive the state.
+# The keys that are the state of a cluster, without their prefix: whole names, and beginnings. Users and roles,
+# the log of messages and its jobs are not listed: they outlive the state.
 STATE_NAMES = (
     b"clock epoch starts change changes nodes applied dead retained sessions off ends delayed groups shared grace "
     b"later transactions".split()
 )
+ACCESS_NAMES = b"users users:names roles roles:names".split()
 STATE_KINDS = tuple(
     b"delayed: later: transactions: queued: applied: node: routes: wills: owned: log: s: q: st: in: subs: rare: off: "
     b"ends: g: gw: gq: gm: gr: go: gk: gs: gv: gl: gn: moved:".split()
@@ -61,7 +62,6 @@ class Keys:
         self.grace = self.prefix + b"grace"
         self.shared = self.prefix + b"shared"
         self.declared_groups = self.prefix + b"groups"
-        self.users = self.prefix + b"users"
         self.all = self.prefix + b"all"
         self.analytics_logs = self.prefix + b"analytics:logs"
         self.analytics_jobs = self.prefix + b"analytics:jobs"
@@ -93,7 +93,7 @@ class Keys:
     def is_kept(self, key: bytes) -> bool:
         """Whether a key that begins with the prefix is in a backup: state, users, logs of messages and their jobs."""
         name = key[len(self.prefix) :]
-        return self.is_state(key) or name in (b"users", b"left") or name.startswith(b"analytics:")
+        return self.is_state(key) or name in (*ACCESS_NAMES, b"left") or name.startswith(b"analytics:")
 
     @property
     def slot(self) -> int:
@@ -123,6 +123,10 @@ class Keys:
     def message_log(self, node: bytes) -> bytes:
         """The message log of a node."""
         return self.prefix + b"analytics:log:" + node
+
+    def access(self, kind: str) -> bytes:
+        """The documents of users, or of roles; their names are in `:names` behind it."""
+        return self.prefix + kind.encode() + b"s"
 
     def analytics_lock(self, job: bytes) -> bytes:
         """The lock of the checkpoint of a job."""

@@ -7,8 +7,8 @@ from .analytics_results import AnalyticsResults
 from .applied_changes import AppliedChanges
 from .barrier import Barrier
 from .changes import Changes
+from .redis_access import RedisAccess
 from .snapshot import SnapshotReader
-from .users import Users
 
 
 class Replica(NamedTuple):
@@ -20,4 +20,4 @@ class Replica(NamedTuple):
     applied: AppliedChanges
     reader: SnapshotReader
     results: AnalyticsResults
-    users: Users
+    access: RedisAccess

@@ -7,7 +7,7 @@ from functools import partial
 from ..._speedups.cluster.journal import ClusterJournal
 from ..._speedups.cluster.message_codec import decode_message, encode_message
 from ..._speedups.session.counters import DELAYED_PUBLISHED
-from ...broker.auth.cluster_users import Away
+from ...broker.auth.stored_user import Away
 from ...broker.core import will
 from ...broker.core.data_plane import DataPlane
 from ...broker.core.transactions import is_chunk

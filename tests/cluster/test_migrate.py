@@ -20,7 +20,7 @@ from flockmq.broker.config.load import load
 from flockmq.broker.core.session_expiry import NEVER
 from flockmq.broker.core.will import Will
 from flockmq.broker.errors import FlockError
-from flockmq.broker.storage import sqlite_file
+from flockmq.broker.storage import access_table, sqlite_file
 from flockmq.cluster.migration.endpoints import Mark, Stage
 from flockmq.cluster.migration.redis_place import RedisPlace
 from flockmq.cluster.migration.redis_state import RedisState
@@ -549,12 +549,31 @@ def test_an_unfinished_target_belongs_to_its_source(old: Path, redis_server: Red
     migrate(f"sqlite:{old}", redis_server.url, fails="has not ended")
 
 
-def test_users_stay_in_redis(old: Path, redis_server: RedisProcess, migrate: Run) -> None:
+def test_users_and_roles_move(old: Path, redis_server: RedisProcess, migrate: Run) -> None:
+    """They replace those that an earlier migration has left at the target."""
+    ada = b'{"hash":"$6$YQ==$' + b"A" * 86 + b'=="}'
     with redis_server.client() as client:
-        client.hset("mq:users", "ada", "{}")
         migrate(f"sqlite:{old}", redis_server.url)
-        assert "stay in Redis (1)" in migrate(redis_server.url, f"sqlite:{old}").stderr
-        assert client.hgetall("mq:users") == {"ada": "{}"}
+        client.hset("mq:users", mapping={"ada": ada, "a/b": ada})
+        client.zadd("mq:users:names", {"ada": 0, "a/b": 0})
+        client.hset("mq:roles", "pump", b'{"rules":[]}')
+        migrate(redis_server.url, f"sqlite:{old}")
+        with contextlib.closing(sqlite3.connect(old)) as database:
+            assert access_table.all_of(database, "user") == {"ada": ada, "a/b": ada}
+            assert access_table.change(database, "user", [access_table.Change("ada", ada, None)]) == [True]
+        migrate(f"sqlite:{old}", redis_server.url)
+        assert client.hgetall("mq:users") == {"a/b": ada.decode()}
+        assert client.zrange("mq:users:names", 0, -1) == ["a/b"]
+        assert client.hgetall("mq:roles") == {"pump": '{"rules":[]}'}
+
+
+def test_a_store_with_users_alone_is_moved(tmp_path: Path, redis_server: RedisProcess, migrate: Run) -> None:
+    sqlite_file.create(tmp_path / "new.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "new.db", isolation_level=None)) as database:
+        access_table.change(database, "role", [access_table.Change("pump", None, b'{"rules":[]}')])
+    migrate(f"sqlite:{tmp_path / 'new.db'}", redis_server.url)
+    with redis_server.client() as client:
+        assert client.hgetall("mq:roles") == {"pump": '{"rules":[]}'}
 
 
 def test_a_unix_socket_and_a_prefix(old: Path, start_redis: StartRedis, migrate: Run, tmp_path: Path) -> None:

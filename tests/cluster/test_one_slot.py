@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import redis
@@ -21,6 +20,7 @@ from tests.harness.ports import free_port
 from tests.harness.redis_cluster import RedisCluster
 from tests.harness.redis_process import RedisProcess
 from tests.harness.socket_client import SocketClient
+from tests.web.http_client import HttpClient
 
 # The rights that CLUSTER.md lists for a Redis Cluster, without the commands that a rented service refuses: CONFIG, INFO
 # and CLIENT.
@@ -66,12 +66,14 @@ def start(start_cluster: StartCluster, servers: RedisCluster, url: str = "", **m
     return start_cluster(more, nodes="ab", redis=GivenRedis(servers.owner, url or servers.url))
 
 
-def test_commands(start_cluster: StartCluster, servers: RedisCluster, tell: Callable[..., str], tmp_path: Path) -> None:
-    cluster = start(start_cluster, servers, **{"analytics.topics": "#", "auth.redis": True})
-    (tmp_path / "users").write_text("ada:$7$101$AAAAAAAAAAAAAAAA$" + "A" * 86 + "==\n")
-    tell("users", "import", str(tmp_path / "users"))
-    assert list(json.loads(tell("users", "list", "--json"))) == ["ada"]
-    tell("users", "disable", "ada")
+def test_commands(start_cluster: StartCluster, servers: RedisCluster, tell: Callable[..., str]) -> None:
+    cluster = start(
+        start_cluster, servers, **{"analytics.topics": "#", "auth.users": True, "http.listen": "127.0.0.1:0"}
+    )
+    apis = [HttpClient(cluster[name]) for name in "ab"]
+    assert apis[0].ask("POST", "/users", {"name": "ada", "password": "x"}).status == 200
+    assert apis[1].ask("PATCH", "/user", {"disabled": True}, name="ada").status == 200
+    assert [(item["name"], item["disabled"]) for item in apis[0].get("/users")["items"]] == [("ada", True)]
     status = json.loads(tell("cluster", "status", "--json"))
     assert [node["heartbeat"] for node in status["nodes"]] == [True, True]
     assert status["prefix"] == "{mq}:"

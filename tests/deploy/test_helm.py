@@ -254,13 +254,13 @@ def test_a_pod_has_time_to_drain() -> None:
 
 def test_settings_count_instead_of_the_charts() -> None:
     settings = {
-        "auth.redis": False,
+        "auth.users": False,
         "log.format": "text",
         "limits.max_queued_bytes": 20_000_000,
         "mqtt.retry_interval": 0,
     }
     found = configuration(render({"settings": settings}))
-    assert found["auth"]["redis"] is False
+    assert found["auth"]["users"] is False
     assert found["log"]["format"] == "text"
     assert found["limits"]["max_queued_bytes"] == 20_000_000
     assert type(found["limits"]["max_queued_bytes"]) is int

@@ -147,7 +147,7 @@ def test_clients_need_a_user(components: tuple[str, ...], tmp_path: Path) -> Non
     """Whom the operator has put into the Secret; it stands where the configuration looks for it."""
     objects = build(*components)
     node = config(objects, tmp_path)
-    assert list(listener_exposure.reachable(node)) and not node.auth.allow_anonymous and node.auth.redis
+    assert list(listener_exposure.reachable(node)) and not node.auth.allow_anonymous and node.auth.users
     listener_exposure.check(node)
     spec, container = pod(objects)
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}

@@ -8,6 +8,7 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -58,7 +59,7 @@ def access(tmp_path: Path) -> AccessControl:
     """With one user, ada, and a hash as `flockmq passwd` makes it."""
     (tmp_path / "argon").write_text("ada:" + hash_password(b"secret").text + "\n")
     settings = {"auth.password_file": str(tmp_path / "argon"), "auth.failure_delay": "0"}
-    return AccessControl(load(settings, env={}))
+    return AccessControl(load(settings, env={}), cast(Any, None))
 
 
 def test_timing_an_unknown_user_costs_what_a_wrong_password_costs(access: AccessControl) -> None:

@@ -1,5 +1,6 @@
 """A will that is published later than the end of its connection is judged by the rules of then."""
 
+import json
 import signal
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tests.harness.cluster_process import Broker
 from tests.protocol.wire import Wire
 from tests.security.access_files import AccessFiles, counted, login
 from tests.security.test_access import reread
-from tests.security.test_redis_users import SETTINGS, client, users
+from tests.security.test_stored_users import SETTINGS, client, users
 
 RULES = ("user ada", "topic readwrite #", "user bob", "topic write bob/#", "user carl", "topic write carl/#")
 
@@ -82,24 +83,24 @@ def test_rules_that_change_while_a_will_waits(files: AccessFiles, start_broker: 
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_wills_of_a_dead_node_are_judged_by_the_users_of_the_cluster(
-    start_cluster: StartCluster, restarts: bool
-) -> None:
+def test_wills_of_a_dead_node_are_judged_by_the_users_of_the_store(start_cluster: StartCluster, restarts: bool) -> None:
     """The node that publishes them has not read these users before."""
     cluster = start_cluster({**SETTINGS, "cluster.lease": 1.5, "cluster.timeout": 0.7}, nodes="ab")
-    users(cluster, "add", "ada", stdin="ada\n")
+    a, b = cluster["a"], cluster["b"]
+    users(a, "add", "ada", stdin="ada")
     clients = []
     for name in ("bob", "carl", "dan"):
-        users(cluster, "add", name, f"topic write {name}/#", stdin=f"{name}\n")
-        clients.append(client(cluster["a"], name, line=f"will={name}/will message=x q1 retain"))
-    b = cluster["b"]
+        users(b, "add", name, f"topic write {name}/#", stdin=name)
+        clients.append(client(a, name, line=f"will={name}/will message=x q1 retain"))
     if restarts:
         b.stop()
     else:
         b.signal(signal.SIGSTOP)
-    cluster["a"].kill()
-    users(cluster, "remove", "bob")
-    users(cluster, "set-rules", "dan", "topic write other")
+    a.kill()
+    redis = cluster.redis.client()  # no node is there to ask
+    redis.hdel("mq:users", "bob")
+    dan = json.loads(redis.hget("mq:users", "dan"))
+    redis.hset("mq:users", "dan", json.dumps({**dan, "rules": ["topic write other"]}))
     if restarts:
         b.start()
     else:
@@ -112,3 +113,25 @@ def test_wills_of_a_dead_node_are_judged_by_the_users_of_the_cluster(
         ada.expect_nothing()
     for one in clients:
         one.drop()
+
+
+def test_wills_of_stored_users_after_a_crash_and_after_a_delay(start_broker: StartBroker, store: str) -> None:
+    """A node alone reads the users of these wills again, too: it has not cached them since its start."""
+    broker = start_broker(SETTINGS)
+    for name in ("ada", "bob", "carl", "dan"):
+        users(broker, "add", name, f"topic write {name}/#", stdin=name)
+    users(broker, "set-rules", "ada", "topic readwrite #")
+    waits = "session_expiry_interval=1000 will.will_delay_interval=1000"
+    for name in ("bob", "carl"):
+        with Wire(broker.port, 5, name) as one:
+            one.connect(f"user={name} pass={name} will={name}/will message=x retain {waits}")
+            one.reset()
+    until(lambda: counted(broker, "clients_connected") == 0, "both are gone")
+    if store == "sqlite":
+        with client(broker, "dan", line="will=dan/will message=x q1 retain"):
+            broker.kill()
+        broker.start()
+    users(broker, "set-rules", "bob", "topic write other")
+    for name in ("bob", "carl"):
+        login(broker, name).close()  # a clean start ends the session, and its will is due
+    assert sorted(retained(broker)) == ["carl/will", *(["dan/will"] if store == "sqlite" else [])]

@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Awaitable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -198,7 +198,7 @@ def test_a_node_that_could_find_nobody_does_not_start(more: dict[str, str], faul
     found = {"ldap_url": "ldap://127.0.0.1:1", "ldap_base": PEOPLE, "ldap_bind_dn": ADMIN, **more}
     found.setdefault("ldap_password_file", str(path))
     with pytest.raises(ConfigError, match=fault):
-        AccessControl(load({f"auth.{name}": value for name, value in found.items()}, {})).close()
+        AccessControl(load({f"auth.{name}": value for name, value in found.items()}, {}), cast(Any, None)).close()
 
 
 # ---- attackers ----

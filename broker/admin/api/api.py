@@ -36,10 +36,12 @@ from .operations import (
     messages,
     nodes,
     retained,
+    roles,
     settings,
     subscriptions,
     tenants,
     transactions,
+    users,
     wills,
 )
 from .schema import BODY, Schema, check
@@ -60,6 +62,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *messages.OPERATIONS,
     *message_log.OPERATIONS,
     *bans.OPERATIONS,
+    *users.OPERATIONS,
+    *roles.OPERATIONS,
     *settings.OPERATIONS,
     *events.OPERATIONS,
     *doctor.OPERATIONS,
@@ -67,7 +71,7 @@ OPERATIONS: tuple[Operation, ...] = (
 )
 ANSWER_SECONDS = 20.0  # timeout of an operation: requests that wait for a disk must not use up all connections
 MAX_SHOWN = 200  # characters of a path in an error
-CONTENT = ("payload", "properties")  # arguments that are not logged
+CONTENT = ("payload", "properties", "password", "hash", "users")  # arguments that are not logged
 NO_STORE = {"Cache-Control": "no-store"}
 
 log = logs.get("flockmq.http")

@@ -83,7 +83,11 @@ def check(schema: Schema, value: Any, where: str) -> None:
 
 def faults(schema: Schema, value: Any, where: str) -> Iterator[str]:
     """The faults, as sentences."""
-    kind: str = schema["type"]
+    kind: Any = schema["type"]
+    if isinstance(kind, list):  # of `nullable`
+        kind = kind[0]
+        if value is None:
+            return
     if not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
         yield f"{where} must be of type {kind}"
     elif kind == "string":

@@ -1,6 +1,7 @@
 """Certificates that can't be used, and the errors; changes of files that are noticed; the names in certificates."""
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
@@ -130,7 +131,9 @@ def test_a_client_certificate_names_the_user_whatever_connect_says(
     users = tmp_path / "users"
     users.write_text(f"admin:{quick_hash('admin')}\n")
     strict = {"client_ca": authority.ca, "client_certificate": "optional", "username_from": "cn"}
-    access = AccessControl(load({**settings(authority, **strict), "auth.password_file": str(users)}, {}))
+    access = AccessControl(
+        load({**settings(authority, **strict), "auth.password_file": str(users)}, {}), cast(Any, None)
+    )
     sent = Credentials("id", username, password, "127.0.0.1:1", 4, certificate="lamp")
     verdict = access.authenticate(sent)
     access.close()

@@ -1,11 +1,14 @@
 """Roles: rules that identities refer to by name."""
 
+import json
 from typing import Any, cast
+
+import pytest
 
 from flockmq.broker.auth.authenticator import Identity
 from flockmq.broker.auth.author import pack_author, parse_author
 from flockmq.broker.auth.chain import Chain
-from flockmq.broker.auth.roles import Roles
+from flockmq.broker.auth.roles import Roles, having
 from flockmq.broker.auth.rules import parse_rules
 
 
@@ -22,9 +25,13 @@ class Backend:
         return identity
 
 
+def document(rules: list[str]) -> bytes:
+    return json.dumps({"rules": rules}).encode()
+
+
 def roles(**rules: list[str]) -> Roles:
     found = Roles()
-    found.replace({name: parse_rules(lines) or () for name, lines in rules.items()})
+    found.read({name: document(lines) for name, lines in rules.items()})
     return found
 
 
@@ -49,7 +56,7 @@ def test_a_changed_role_changes_present_rights() -> None:
     known = roles(reader=["topic read a"])
     identity = Identity("ada", roles=("reader",), method="backend")
     found = chain(known)
-    known.replace({"reader": parse_rules(["topic read b"]) or ()})
+    assert known.change({"reader": document(["topic read b"])}) == {"reader"}
     rights = found.rights_of_absent(identity, "c")
     assert rights is not None
     assert rights.may_read(b"b")
@@ -73,3 +80,31 @@ def test_the_author_of_a_will_has_roles() -> None:
     assert parse_author(pack_author(identity), "") == identity
     plain = Identity("ada", method="backend")
     assert b"null" not in pack_author(plain)
+
+
+def test_general_roles_are_roles_of_clients_that_do_not_name_them() -> None:
+    known = roles(everyone=["topic read public/#"], anonymous=["topic write guests"])
+    found = Chain([Backend()], cast(Any, None), anonymous=True, roles=known)
+    anonymous, ada = (
+        found.rights_of_absent(identity, "c") for identity in (Identity(), Identity("ada", method="backend"))
+    )
+    assert anonymous is not None and anonymous.may_publish(b"guests") and anonymous.may_read(b"public/1")
+    assert ada is not None and ada.may_read(b"public/1") and not ada.may_publish(b"guests")
+    assert known.read({}) == {"everyone", "anonymous"}
+    assert found.rights_of_absent(Identity(), "c") is None
+
+
+def test_a_role_that_is_unreadable_gives_nothing_and_restricts() -> None:
+    known = roles()
+    known.change({"odd": b"{"})
+    rights = chain(known).rights_of_absent(Identity("ada", roles=("odd",), method="backend"), "c")
+    assert rights is not None and not rights.may_read(b"a")
+
+
+@pytest.mark.parametrize(
+    ("changed", "anonymous", "ada", "bob"),
+    [({"everyone"}, 1, 1, 1), ({"anonymous"}, 1, 0, 0), ({"reader"}, 0, 1, 0), ({"reader", "anonymous"}, 1, 1, 0)],
+)
+def test_the_clients_that_a_change_concerns(changed: set[str], anonymous: bool, ada: bool, bob: bool) -> None:
+    concerned = [having(changed)(one) for one in (Identity(), Identity("ada", roles=("reader",)), Identity("bob"))]
+    assert concerned == [bool(anonymous), bool(ada), bool(bob)]

@@ -3,18 +3,20 @@
 import asyncio
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import pytest
 
 from flockmq.broker.auth import saslprep as saslprep_module
+from flockmq.broker.auth.access_store import Kind
 from flockmq.broker.auth.authenticator import Challenge, Credentials, Identity, ReasonCode, Step, Verdict
-from flockmq.broker.auth.cluster_users import ClusterUsers
 from flockmq.broker.auth.passwords import SCRAM_SCHEME, hash_password, parse_hash, scram_credentials
 from flockmq.broker.auth.rules import parse_rules
 from flockmq.broker.auth.saslprep import saslprep
 from flockmq.broker.auth.scram import ScramSha256
 from flockmq.broker.auth.stored_user import Away, StoredUser
+from flockmq.broker.auth.users import StoredUsers, Users
 from flockmq.broker.auth.verifier import Verifier
 from tests.harness.scram_client import ScramClient
 
@@ -258,32 +260,25 @@ def test_saslprep_of_ascii_needs_no_tables(monkeypatch: pytest.MonkeyPatch) -> N
                 saslprep(f"a{wrong}", stored=stored)
 
 
-# ---- users of a cluster ----
+# ---- users of the store ----
 
 
-class Stored:
-    """Users as Redis has them."""
+class Store:
+    """A store with these users."""
 
     def __init__(self, **users: object) -> None:
         self.users = {name: json.dumps(user).encode() for name, user in users.items()}
-        self.is_away = False
+        self.connected = True
 
-    def attach(self, changed: Callable[[set[str]], object]) -> None:
-        """Nothing changes."""
-
-    async def find(self, username: str) -> bytes | None:
-        if self.is_away:
-            raise Away
-        return self.users.get(username)
-
-    def known(self, username: str) -> bytes | None:
-        return self.users.get(username)
+    def read(self, kind: Kind, names: Sequence[str], then: Callable[[list[bytes | None] | None], object]) -> None:
+        then([self.users.get(name) for name in names])
 
 
-def test_users_of_a_cluster() -> None:
+def test_users_of_the_store() -> None:
     rules = ["topic read a/#"]
-    source = Stored(ada={"hash": ADA.text, "rules": rules}, eve={"hash": ADA.text, "disabled": True}, odd={"hash": ""})
-    users = ClusterUsers(lambda: source, Verifier())
+    store = Store(ada={"hash": ADA.text, "rules": rules}, eve={"hash": ADA.text, "disabled": True}, odd={"hash": ""})
+    cache = Users(cast(Any, store), lambda names: None, set)
+    users = StoredUsers(lambda: cache, Verifier())
 
     def play(user: str, password: str = "engine") -> Verdict:
         scram, one = ScramSha256(users.find_user, ROUNDS, lambda: SECRET), ScramClient(user, password)
@@ -292,13 +287,14 @@ def test_users_of_a_cluster() -> None:
 
     found = play("ada")
     assert (found.code, found.identity.rules) == (ReasonCode.ACCEPTED, parse_rules(rules))
-    assert found.identity.method == ClusterUsers.name
+    assert found.identity.method == StoredUsers.name
     assert play("ada", "wrong").code == ReasonCode.BAD_USERNAME_OR_PASSWORD
     assert play("eve").code == ReasonCode.NOT_AUTHORIZED
     assert play("eve", "wrong").code == ReasonCode.BAD_USERNAME_OR_PASSWORD
     assert play("bob").code == ReasonCode.BAD_USERNAME_OR_PASSWORD
     assert play("odd").code == ReasonCode.SERVER_UNAVAILABLE
-    source.is_away = True
+    store.connected = False
+    cache = Users(cast(Any, store), lambda names: None, set)
     assert play("ada").code == ReasonCode.SERVER_UNAVAILABLE
 
 

@@ -1,33 +1,43 @@
-"""The users of the cluster that a node has read: those with a connection are never forgotten."""
+"""The users that a node has read: those with a connection are never forgotten, and no change is missed."""
 
 import asyncio
+import json
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
 
-from flockmq.cluster.replication import users
-from flockmq.cluster.replication.users import Users
+from flockmq.broker.auth import users
+from flockmq.broker.auth.access_store import Kind
+from flockmq.broker.auth.stored_user import Away
+from flockmq.broker.auth.users import Users
+from tests.security.access_files import quick_hash
+
+HASH = quick_hash("x")
 
 
-class Link:
-    """A link to a Redis with these users, which replies at once."""
+class Store:
+    """A store with these users, which replies at once."""
+
+    connected = True
 
     def __init__(self) -> None:
-        self.connected = True
-        self.keys = self
         self.users: dict[str, bytes] = {}
 
-    def call(self, reply: Any, command: str, key: object, *names: str) -> None:
-        found = [self.users.get(name) for name in names]
-        reply(found[0] if command == "HGET" else found)
+    def read(self, kind: Kind, names: Sequence[str], then: Callable[[list[bytes | None] | None], object]) -> None:
+        then([self.users.get(name) for name in names])
 
 
-def log_in(cache: Users, link: Link) -> None:
+def user(**properties: object) -> bytes:
+    return json.dumps({"hash": HASH, **properties}).encode()
+
+
+def log_in(cache: Users, store: Store) -> None:
     """All users log in, in order."""
 
     async def find() -> None:
-        for name in link.users:
-            assert await cache.find(name) == link.users[name]
+        for name in store.users:
+            assert await cache.find(name) is not None
 
     asyncio.run(find())
 
@@ -35,30 +45,56 @@ def log_in(cache: Users, link: Link) -> None:
 def test_a_change_of_a_connected_user_is_noticed_after_any_number_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was forgotten in the end, and a client whose user had been disabled kept its rights."""
     monkeypatch.setattr(users, "MAX_CACHED", 20)
-    link, changed = Link(), list[set[str]]()
-    cache = Users(cast(Any, link))
-    cache.attach(changed.append, lambda: {"pump"})
-    link.users = {"pump": b"1"} | {f"other{number}": b"1" for number in range(200)}
-    log_in(cache, link)
-    link.users["pump"] = b"2"
-    cache.refresh(b"pump")
-    assert (changed, cache.known("pump")) == ([{"pump"}], b"2")
-    known = [name for name in link.users if cache.known(name)]
-    assert known[:1] == ["pump"] and 20 <= len(known) - 1 <= 23 and known[-1] == "other199"
+    store, changed = Store(), list[set[str]]()
+    cache = Users(cast(Any, store), changed.append, lambda: {"pump"})
+    store.users = {"pump": user()} | {f"other{number}": user() for number in range(200)}
+    log_in(cache, store)
+    cache.changed({"pump": user(disabled=True), "stranger": user()})
+    known = cache.known("pump")
+    assert changed == [{"pump"}] and known is not None and known.disabled
+    names = [name for name in store.users if cache.known(name)]
+    assert names[:1] == ["pump"] and 20 <= len(names) - 1 <= 23 and names[-1] == "other199"
+    assert cache.known("stranger") is None
 
 
 def test_many_connected_users_do_not_cost_a_search_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users, "MAX_CACHED", 20)
-    link, searches = Link(), 0
-    cache = Users(cast(Any, link))
+    store, searches = Store(), 0
 
     def connected() -> set[str]:
         nonlocal searches
         searches += 1
-        return set(link.users)
+        return set(store.users)
 
-    cache.attach(lambda names: None, connected)
-    link.users = {f"pump{number}": b"1" for number in range(200)}
-    log_in(cache, link)
-    assert all(map(cache.known, link.users))
+    cache = Users(cast(Any, store), lambda names: None, connected)
+    store.users = {f"pump{number}": user() for number in range(200)}
+    log_in(cache, store)
+    assert all(map(cache.known, store.users))
     assert searches < 100
+
+
+def test_changes_that_were_missed_are_found_when_the_store_is_back() -> None:
+    store, changed = Store(), list[set[str]]()
+    cache = Users(cast(Any, store), changed.append, set)
+    store.users = {"ada": user(), "bob": user(), "eve": user()}
+    log_in(cache, store)
+    store.users = {"ada": user(), "bob": user(rules=[])}
+    cache.read_again()
+    bob = cache.known("bob")
+    assert changed == [{"bob", "eve"}] and bob is not None and bob.rules == () and cache.known("eve") is None
+
+
+def test_a_user_that_becomes_unreadable_lets_nobody_in() -> None:
+    store, changed = Store(), list[set[str]]()
+    cache = Users(cast(Any, store), changed.append, set)
+    store.users = {"ada": user()}
+    log_in(cache, store)
+    cache.changed({"ada": b"{"})
+    assert changed == [{"ada"}] and cache.known("ada") is None
+    with pytest.raises(Away):
+        asyncio.run(cache.find("ada"))
+
+
+def test_equal_rules_of_many_users_are_one_object() -> None:
+    one, two = (users.User.parse(user(rules=["topic read a/#"])) for _ in range(2))
+    assert one.rules is two.rules and one.rules

@@ -105,7 +105,7 @@ app.kubernetes.io/part-of: flockmq
       "http.listen" (list "0.0.0.0:8080")
       "http.drain" (printf "%d s" (int .Values.drainSeconds))
       "auth.password_file" "/etc/flockmq-users/passwords"
-      "auth.redis" true
+      "auth.users" true
       "log.format" "json" -}}
 {{- if .Values.acl }}{{ $_ := set $keys "auth.acl_file" "/etc/flockmq/acl" }}{{ end -}}
 {{- if .Values.tls.enabled -}}

@@ -1,45 +1,62 @@
-"""Users of a cluster, in Redis: `flockmq users` makes them, and changes act on all nodes at once."""
+"""Users and roles in the store: changes act on all nodes at once, at one node and in a cluster."""
 
-import json
-import os
-import sys
+from typing import Any
 
 import pytest
 
 from flockmq._speedups.codec.packets import Auth, Connack, Connect, Disconnect, Suback
-from tests.conftest import StartCluster
-from tests.harness import nursery
-from tests.harness.broker_process import environment, until
-from tests.harness.cluster_process import ClusterNode, ClusterProcess
-from tests.harness.deadline import DEADLINE
-from tests.harness.redis_process import RedisProcess
+from tests.conftest import StartBroker, StartCluster
+from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.scram_client import ScramClient
 from tests.harness.socket_client import SocketClient
 from tests.protocol.wire import Wire
 from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, WRONG, refused
+from tests.web.http_client import HttpClient
 
-SETTINGS = {"auth.redis": True, "auth.failure_delay": 0}
-
-
-def users(cluster: ClusterProcess, *arguments: str, stdin: str = "", status: int = 0) -> str:
-    command = [sys.executable, "-m", "flockmq.broker.cli", "users", *arguments]
-    env = {**environment(), "FLOCKMQ_CLUSTER_REDIS": cluster.url()}
-    done = nursery.run(command, input=stdin, env=env, capture_output=True, text=True, timeout=DEADLINE)
-    assert done.returncode == status, done.stderr
-    return done.stdout + done.stderr
+SETTINGS = {"auth.users": True, "auth.failure_delay": 0, "http.listen": "127.0.0.1:0"}
 
 
-def client(node: ClusterNode, user: str, password: str = "", line: str = "") -> Wire:
+def users(broker: BrokerProcess, action: str, name: str = "", *rules: str, stdin: str = "", **more: object) -> Any:
+    """Change a user over the API, as `flockmq users` does."""
+    api = HttpClient(broker)
+    if action == "add":
+        body = {"name": name, "password": stdin, "rules": list(rules) or None, **more}
+        reply = api.ask("POST", "/users", body)
+    elif action == "remove":
+        reply = api.ask("DELETE", "/user", name=name)
+    else:
+        body = {
+            "set-rules": {"rules": list(rules)},
+            "set-password": {"password": stdin, **more},
+            "disable": {"disabled": True},
+            "enable": {"disabled": False},
+            "set-roles": {"roles": list(rules)},
+        }[action]
+        reply = api.ask("PATCH", "/user", body, name=name)
+    assert reply.status in (200, 204), reply
+    return reply.json if reply.data else None
+
+
+def client(node: BrokerProcess, user: str, password: str = "", line: str = "") -> Wire:
     return Wire(node.port, name=user).connect(f"user={user} pass={password or user} {line}")
 
 
-def test_users_of_a_cluster(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(SETTINGS, nodes="ab")
-    a, b = cluster["a"], cluster["b"]
+@pytest.fixture
+def nodes(start_broker: StartBroker, store: str, start_cluster: StartCluster) -> tuple[BrokerProcess, BrokerProcess]:
+    """Two nodes of a cluster; or one node alone, twice."""
+    if store == "cluster":
+        cluster = start_cluster(SETTINGS, nodes="ab")
+        return cluster["a"], cluster["b"]
+    node = start_broker(SETTINGS)
+    return node, node
+
+
+def test_users(nodes: tuple[BrokerProcess, BrokerProcess]) -> None:
+    a, b = nodes
     refused(a, "", NOT_AUTHORIZED)
     refused(a, "user=ada pass=ada", WRONG)
-    users(cluster, "add", "ada", stdin="ada\n")
-    users(cluster, "add", "bob", "topic read a/#", "pattern write %u/#", stdin="bob\n")
+    users(a, "add", "ada", stdin="ada")
+    users(a, "add", "bob", "topic read a/#", "pattern write %u/#", stdin="bob")
     with client(a, "ada") as ada, client(b, "bob") as bob:
         refused(b, "user=ada pass=bob", WRONG, "other")
         bob.send("subscribe 1 a/#:1 b/#:1")
@@ -49,39 +66,38 @@ def test_users_of_a_cluster(start_cluster: StartCluster) -> None:
         bob.expect("publish a/x 1 q1 id=1")
         bob.send("puback 1")
 
-        users(cluster, "set-rules", "bob", "topic read b/#")  # the subscription stays, and delivers nothing
+        users(a, "set-rules", "bob", "topic read b/#")  # the subscription stays, and delivers nothing
         until(lambda: subscribes(bob, "b/#"), "the new rules hold")
         ada.send("publish a/x 2 q1 id=2", "publish b/x 3 q1 id=3")
         ada.expect("puback 2", "puback 3")
         assert (bob.packet().topic_name, len(bob.frames)) == ("b/x", 0)
 
-        users(cluster, "disable", "bob")
+        users(a, "disable", "bob")
         assert bob.receive() is None
         refused(a, "user=bob pass=bob", NOT_AUTHORIZED)
-        users(cluster, "enable", "bob")
+        users(a, "enable", "bob")
         client(a, "bob").close()
-        users(cluster, "set-password", "bob", stdin="new\n")
+        users(a, "set-password", "bob", stdin="new")
         refused(a, "user=bob pass=bob", WRONG)
         client(b, "bob", "new").close()
-        users(cluster, "remove", "ada")
+        users(a, "remove", "ada")
         assert ada.receive() is None
-    listed = json.loads(users(cluster, "list", "--json"))
-    assert listed == {"bob": {"rules": ["topic read b/#"], "disabled": False}}
-    assert "hash" not in users(cluster, "list")
+    (bob_now,) = HttpClient(b).get("/users")["items"]
+    assert (bob_now["name"], bob_now["rules"], bob_now["disabled"]) == ("bob", ["topic read b/#"], False)
+    assert bob_now["credentials"] == "argon2id" and "hash" not in bob_now
 
 
-def test_a_changed_password_ends_connections_at_all_nodes(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(SETTINGS, nodes="ab")
-    a, b = cluster["a"], cluster["b"]
+def test_a_changed_password_ends_connections_at_all_nodes(nodes: tuple[BrokerProcess, BrokerProcess]) -> None:
+    a, b = nodes
     for name in ("ada", "bob"):
-        users(cluster, "add", name, stdin=name)
+        users(a, "add", name, stdin=name)
     with Wire(a.port, 5, "a5").connect("user=ada pass=ada") as newer, client(b, "ada") as ada, client(b, "bob") as bob:
-        users(cluster, "set-rules", "ada", "topic readwrite #")  # no password
-        users(cluster, "disable", "bob")
+        users(a, "set-rules", "ada", "topic readwrite #")  # no password
+        users(a, "disable", "bob")
         assert bob.receive() is None
         for one in (newer, ada):
             one.expect_nothing()
-        users(cluster, "set-password", "ada", stdin="new")
+        users(a, "set-password", "ada", stdin="new")
         assert newer.packet() == Disconnect(
             0x87, properties={"reason_string": "the password of its user has been changed"}
         )
@@ -91,14 +107,15 @@ def test_a_changed_password_ends_connections_at_all_nodes(start_cluster: StartCl
 
 
 def test_a_password_that_changes_during_an_outage_ends_connections_after_it(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(SETTINGS, nodes="a", proxies=True)
-    node = cluster["a"]
-    users(cluster, "add", "ada", stdin="ada")
+    cluster = start_cluster(SETTINGS, nodes="ab", proxies=True)
+    node, other = cluster["a"], cluster["b"]
+    users(node, "add", "ada", stdin="ada")
     with client(node, "ada") as ada:
         node.proxy.refuse()
         node.proxy.cut()
         node.wait_for_log("Redis is away")
-        users(cluster, "set-password", "ada", stdin="new")
+        assert HttpClient(node).ask("PATCH", "/user", {"disabled": True}, name="ada").status == 503
+        users(other, "set-password", "ada", stdin="new")
         node.proxy.resume()
         assert ada.receive() is None
         client(node, "ada", "new").close()
@@ -111,10 +128,10 @@ def subscribes(client: Wire, topic_filter: str) -> bool:
 
 def test_users_in_an_outage(start_cluster: StartCluster) -> None:
     """Known users are admitted as clean clients, no others are; changes of that time act in the end."""
-    cluster = start_cluster(SETTINGS, nodes="a", proxies=True)
-    node = cluster["a"]
+    cluster = start_cluster(SETTINGS, nodes="ab", proxies=True)
+    node, other = cluster["a"], cluster["b"]
     for name in ("ada", "bob", "eve"):
-        users(cluster, "add", name, stdin=name)
+        users(node, "add", name, stdin=name)
     with client(node, "ada") as ada, client(node, "eve") as eve:
         node.proxy.refuse()
         node.proxy.cut()
@@ -123,7 +140,7 @@ def test_users_in_an_outage(start_cluster: StartCluster) -> None:
         with client(node, "ada"):
             refused(node, "user=ada pass=wrong", WRONG, "x")
             refused(node, "user=bob pass=bob", UNAVAILABLE, "y")
-            users(cluster, "remove", "eve")
+            users(other, "remove", "eve")
             node.proxy.resume()
             node.wait_for_log("Redis is back")
             assert eve.receive() is None
@@ -139,44 +156,25 @@ def test_what_is_not_readable_lets_nobody_in(start_cluster: StartCluster) -> Non
     redis.close()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "words"),
-    [
-        (["add"], 2, "needs a name"),
-        (["add", "a:b"], 2, "can't be a user's name"),
-        (["add", "ada", "topic reads x"], 2, "the rule 'topic reads x'"),
-        (["remove", "ada"], 1, "there is no user 'ada'"),
-        (["frob", "ada"], 2, "invalid choice"),
-    ],
-)
-def test_the_command_says_what_is_wrong(
-    arguments: list[str], status: int, words: str, redis_server: RedisProcess
-) -> None:
-    command = [sys.executable, "-m", "flockmq.broker.cli", "users", *arguments, "--redis", redis_server.url]
-    done = nursery.run(command, input="x\n", env=environment(), capture_output=True, text=True, timeout=DEADLINE)
-    assert done.returncode == status and words in done.stderr, done.stderr
-    assert os.linesep not in done.stderr.rstrip()
-
-
-def test_scram_with_users_of_a_cluster(start_cluster: StartCluster) -> None:
+def test_scram_with_stored_users(nodes: tuple[BrokerProcess, BrokerProcess]) -> None:
     """At each node, with the same salt for an unknown user at all of them."""
-    cluster = start_cluster(SETTINGS, nodes="ab")
-    users(cluster, "add", "ada", "topic read a/#", "--scram", "--rounds", "4096", stdin="engine\n")
-    for node in (cluster["a"], cluster["b"]):
+    a, b = nodes
+    users(a, "add", "ada", "topic read a/#", scram=True, stdin="engine")
+    for node in nodes:
         assert scram_login(node, "ada", "engine")[0] == 0
         assert scram_login(node, "ada", "wrong")[0] == 0x86
-    client(cluster["a"], "ada", "engine").close()
-    first = scram_login(cluster["a"], "nobody", "x")
+    client(a, "ada", "engine").close()
+    first = scram_login(a, "nobody", "x")
     assert first[0] == 0x86
-    until(lambda: scram_login(cluster["b"], "nobody", "x") == first, "the secret has reached the other node")
-    users(cluster, "set-password", "ada", "--scram", "--rounds", "5000", stdin="new\n")
-    until(lambda: scram_login(cluster["b"], "ada", "new")[0] == 0, "the change has reached the node")
-    assert scram_login(cluster["b"], "ada", "engine")[0] == 0x86
-    users(cluster, "disable", "ada")
-    until(lambda: scram_login(cluster["a"], "ada", "new")[0] == 0x87, "the change has reached the node")
+    until(lambda: scram_login(b, "nobody", "x") == first, "the secret has reached the other node")
+    users(a, "set-password", "ada", scram=True, stdin="new")
+    until(lambda: scram_login(b, "ada", "new")[0] == 0, "the change has reached the node")
+    assert scram_login(b, "ada", "engine")[0] == 0x86
+    users(a, "disable", "ada")
+    until(lambda: scram_login(a, "ada", "new")[0] == 0x87, "the change has reached the node")
 
 
-def scram_login(node: ClusterNode, user: str, password: str) -> tuple[int, str]:
+def scram_login(node: BrokerProcess, user: str, password: str) -> tuple[int, str]:
     """The reason code of CONNACK, and the salt."""
     scram = ScramClient(user, password)
     with SocketClient(node.port, level=5) as one:
@@ -196,7 +194,7 @@ def test_messages_that_a_member_may_not_read_any_more_go_to_others(start_cluster
     """Redis went on to put them into the queue of a persistent session, and its node dropped them."""
     cluster = start_cluster({**SETTINGS, "auth.allow_anonymous": True}, nodes="ab")
     for name in ("one", "two", "ada"):
-        users(cluster, "add", name, stdin=f"{name}\n")
+        users(cluster["a"], "add", name, stdin=name)
 
     early: list[bytes] = []  # messages that came before SUBACK
 
@@ -219,7 +217,7 @@ def test_messages_that_a_member_may_not_read_any_more_go_to_others(start_cluster
         ada.expect(*(f"puback {number}" for number in range(1, 51)))
         got = [one.packet().payload for _ in range(20)]
         assert got == [b"%d" % number for number in range(1, 21)]
-        users(cluster, "set-rules", "one", "topic read other", "topic read jobs/open")
+        users(cluster["b"], "set-rules", "one", "topic read other", "topic read jobs/open")
         cluster.settle()
         with member("two", "b") as two:
             one.send(*(f"puback {number}" for number in range(1, 21)))
