@@ -11,8 +11,8 @@ gets one. The columns, in any order:
     ...             claims that rules of tenants name
 
 Any other column is refused: a `disable` that is not understood would let in somebody. A second query may return the
-rules as rows of access and topic filter; with `${access}` in it, it is asked for 1 (read) and 2 (publish), and returns
-topic filters.
+rules as rows of access and topic filter. With `${access}` in it, it returns topic filters, as queries of Mosquitto's
+plugins do: it is asked for 1 (read), 2 (publish) and 4 (subscribe). A client may read what both 1 and 4 return.
 
 A row is remembered for a while. A password that does not match a remembered row is compared with the present one.
 """
@@ -36,7 +36,7 @@ from .work_pool import WorkPool
 
 HASH = "password_hash"
 COLUMNS = (HASH, "username", "rules", "roles", "disabled")
-READ, PUBLISH = 1, 2  # values of ${access}
+READ, PUBLISH, SUBSCRIBE = 1, 2, 4  # values of ${access}, Mosquitto's
 ACCESS_WORDS = {READ: "read", PUBLISH: "write", 3: "readwrite", 4: "read", 5: "read", 6: "readwrite", 7: "readwrite"}
 MAX_ROLES = 100  # of a user
 
@@ -212,13 +212,14 @@ class SqlUsers:
                     "or only a topic filter with ${access} in the query"
                 )
             return tuple(_rule(*row) for row in rows)
-        found: list[Any] = []
-        for access in (READ, PUBLISH):
+        found: dict[int, list[Any]] = {}
+        for access in (READ, PUBLISH, SUBSCRIBE):
             columns, rows = self._rows(query, {**values, ACCESS: access})
             if len(columns) != 1:
                 raise ValueError(f"auth.sql_rules_query with ${{access}} returns {len(columns)} columns: expected one")
-            found += [_rule(access, row[0]) for row in rows]
-        return tuple(found)
+            found[access] = [row[0] for row in rows]
+        read = (_rule(READ, name) for name in found[READ] if name in found[SUBSCRIBE])
+        return (*read, *(_rule(PUBLISH, name) for name in found[PUBLISH]))
 
     # ---- as a store of users ----
 

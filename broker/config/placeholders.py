@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 from .kinds import Kind, not_one
 
 CLIENT = ("username", "client_id", "address", "listener")  # names of values that a client has
-ACCESS = "access"  # 1 = read, 2 = publish
+ACCESS = "access"  # 1 = read, 2 = publish, 4 = subscribe
 PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
 
 

@@ -674,7 +674,7 @@ class AuthConfig:
     sql_rules_query: str = option(
         "",
         "Query for the rules of a user, if they are not in its row: rows of access (read, write, readwrite or deny) "
-        "and topic filter; or, with ${access} (1 = read, 2 = publish) in it, of topic filters.",
+        "and topic filter; or, with ${access} (1 = read, 2 = publish, 4 = subscribe) in it, of topic filters.",
         RulesQuery(),
         reloadable=True,
     )

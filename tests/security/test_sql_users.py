@@ -10,12 +10,14 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
+from flockmq._speedups.session.rights import PUBLISH, READ
 from flockmq.broker.auth.authenticator import Credentials, ReasonCode, Verdict
 from flockmq.broker.auth.back_end import MAX_FAILURES
 from flockmq.broker.auth.chain import Chain
 from flockmq.broker.auth.chain_builder import MAX_WAITING
 from flockmq.broker.auth.passwords import parse_hash, scram_credentials
 from flockmq.broker.auth.work_pool import Busy
+from flockmq.broker.config.go_auth import counterpart
 from flockmq.broker.errors import ConfigError
 from tests.conftest import StartBroker
 from tests.harness.broker_process import until
@@ -410,22 +412,19 @@ def test_arrays_and_json_of_postgresql(in_postgresql: UserTables) -> None:
 def test_rules_of_a_second_query(tables: UserTables) -> None:
     """As access and filter, or as filters for an access, as queries of mosquitto-go-auth return them."""
     tables.add("ada")
-    for access, topic in ((1, "read/%u"), (2, "write/%c"), (3, "both/#")):
+    for access, topic in ((5, "read/%u"), (2, "write/%c"), (7, "both/#"), (1, "no subscription"), (4, "no reading")):
         tables.run("INSERT INTO rules VALUES (%s, %s, %s)", "ada", access, topic)
+    wanted = {(READ, "read/%u"), (PUBLISH, "write/%c"), (READ, "both/#"), (PUBLISH, "both/#")}
     for query in (
-        "SELECT access, topic FROM rules WHERE username = ${username}",
+        "SELECT access, topic FROM rules WHERE username = ${username} AND access IN (2, 5, 7)",
         "SELECT topic FROM rules WHERE username = ${username} AND access & ${access} = ${access}",
     ):
         with Method(tables, rules_query=query) as method:
             verdict = run(method.ask("ada"))
         assert verdict is not None and verdict.identity.rules is not None
-        found = {(rule.access, rule.topic_filter) for rule in verdict.identity.rules}
-        assert {(access, name) for access, name in found if access != 3} - {(1, "both/#"), (2, "both/#")} == {
-            (1, "read/%u"),
-            (2, "write/%c"),
-        }
-        assert {name for _, name in found} == {"read/%u", "write/%c", "both/#"}
-        assert all(rule.allow and rule.is_pattern for rule in verdict.identity.rules)
+        found = verdict.identity.rules
+        assert all(rule.allow and rule.is_pattern for rule in found)
+        assert {(bit, rule.topic_filter) for rule in found for bit in (READ, PUBLISH) if rule.access & bit} == wanted
 
 
 @pytest.mark.parametrize(
@@ -562,3 +561,29 @@ def test_a_kind_of_hash_of_each_program(tables: UserTables) -> None:
         assert [code(run(method.ask(f"u{number}", b"x"))) for number in range(3)] == [ACCEPTED, ACCEPTED, BAD]
         assert code(run(method.ask("u2", b"passwd"))) == ACCEPTED
     assert parse_hash(hashes[2]).algorithm == "sha256"
+
+
+def test_queries_of_mosquitto_go_auth(tables: UserTables) -> None:
+    """As its documentation has them, imported: users, rules by access, and superusers."""
+    prefix = {"postgresql": "pg", "mariadb": "mysql"}.get(tables.kind, tables.kind)
+    user, access = ("$1", "$2") if prefix == "pg" else ("?", "?")
+    options = {
+        "userquery": f"SELECT password_hash FROM users WHERE username = {user} limit 1",
+        "superquery": f"SELECT COUNT(*) FROM users WHERE username = {user} AND org = 'super'",
+        "aclquery": f"SELECT topic FROM rules WHERE (username = {user}) AND (access & {access}) <> 0 LIMIT 10",
+        **dict.fromkeys(("user", "password", "dbname", "source"), "x"),
+    }
+    kind = {"postgresql": "postgres", "mariadb": "mysql"}.get(tables.kind, tables.kind)
+    values = counterpart({"backends": kind, **{f"{prefix}_{name}": value for name, value in options.items()}}).values
+    tables.add("ada")
+    tables.add("root", org="super")
+    for topic, access_of in (("a/%u", 5), ("b", 2)):
+        tables.run("INSERT INTO rules VALUES (%s, %s, %s)", "ada", access_of, topic)
+    found = {}
+    with Method(tables, str(values["auth.sql_user_query"]), rules_query=str(values["auth.sql_rules_query"])) as method:
+        for name in ("ada", "root"):
+            verdict = run(method.ask(name))
+            assert verdict is not None and verdict.code == ACCEPTED and verdict.identity.rules is not None
+            found[name] = {(rule.access, rule.topic_filter) for rule in verdict.identity.rules}
+    assert found["ada"] == {(READ, "a/%u"), (PUBLISH, "b")}
+    assert found["root"] == {(access, topic) for access in (READ, PUBLISH) for topic in ("#", "$SYS/#")}
