@@ -4,6 +4,7 @@ A check is a function in `CHECKS` that yields findings. It reads the configurati
 changes nothing. *bad*: an attacker has access. *weak*: one more fault gives access. *note*: for information.
 """
 
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +17,10 @@ from .auth.listener_exposure import is_local
 from .auth.methods import authenticates
 from .auth.password_file import read_users
 from .config.link import address_of
-from .config.redis_url import RedisUrl
-from .config.schema import Config
+from .config.placeholders import Template
+from .config.redis_url import RedisUrl, masked
+from .config.schema import AuthConfig, Config
+from .config.sql_url import LOCAL, SqlUrl
 from .errors import ConfigError
 
 SEVERITIES = ("bad", "weak", "note")
@@ -26,8 +29,12 @@ REPEATED = ("pbkdf2", "scram-sha-256")  # schemes with PBKDF2
 EXPIRES_SOON = 30  # days
 MIN_KEY = 2048  # bits, of RSA
 MAX_PACKET = 16 << 20
+RETURNS_NAME = re.compile(r"\busername\b.*\bfrom\b", re.I | re.S)  # the column, before FROM
 MAX_PENDING_SECONDS = 30.0
-READABLE = ("auth.password_file", "auth.jwt_secret_file", "tls.key")  # secrets in files
+READABLE = (  # secrets in files
+    *("auth.password_file", "auth.jwt_secret_file", "auth.sql_password_file", "auth.ldap_password_file"),
+    "tls.key",
+)
 
 
 class Finding(NamedTuple):
@@ -54,6 +61,9 @@ def audit(config: Config, file: str | None = None) -> list[Finding]:
         secrets = {
             "the password of Redis": has_password(config.cluster.redis),
             "the password of a link": any(link.password for link in config.links),
+            "the password of a database": any(
+                listener.auth.sql_url and SqlUrl.parse(listener.auth.sql_url).password for listener in config.listeners
+            ),
         }
         found += [
             Finding("bad", file, f"holds {name}, and every user of this machine may read it", f"chmod 640 {file}")
@@ -257,6 +267,44 @@ def http(config: Config) -> Findings:
             )
 
 
+def databases(config: Config) -> Findings:
+    for listener in config.listeners:
+        if listener.auth.sql_url:
+            yield from _database(listener.auth, listener.name)
+
+
+def _database(auth: AuthConfig, name: str) -> Findings:
+    url, names = SqlUrl.parse(auth.sql_url), set(Template.parse(auth.sql_user_query).names)
+    where, query = prefixed(name, "auth.sql_url"), prefixed(name, "auth.sql_user_query")
+    if url.kind == "sqlite":
+        if is_readable(url.database):
+            what = f"every user of this machine may read {url.database}, with the hashes of all passwords"
+            yield Finding("bad", where, what, f"chmod 600 {url.database}")
+    elif not url.is_local and not url.is_verified:
+        what = f"hashes and rules from {masked(auth.sql_url)} can be read and changed on their way"
+        yield Finding("bad", where, what, "sslmode=verify-full, or verify=full for MySQL")
+    if "username" not in names:
+        what = "users are found by their client identifiers alone, which are no secrets, and often printed on devices"
+        yield Finding("weak", query, what, "WHERE username = ${username}")
+    elif url.kind == "mysql" and not RETURNS_NAME.search(auth.sql_user_query):
+        what = "MySQL compares without case and spaces at the end: one user may have several names, for bans and quotas"
+        yield Finding("weak", query, what, "SELECT username, password_hash, ...")
+
+
+def directories(config: Config) -> Findings:
+    for listener in config.listeners:
+        auth = listener.auth
+        for url in auth.ldap_url.split():
+            host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+            host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+            if url.startswith("ldap:") and not auth.ldap_start_tls and not (host in LOCAL or host.startswith("127.")):
+                where = prefixed(listener.name, "auth.ldap_start_tls")
+                yield Finding("bad", where, f"passwords are sent to {url} unencrypted", f"{where} = true, or ldaps://")
+        if auth.ldap_url and not auth.ldap_bind_dn:
+            where = prefixed(listener.name, "auth.ldap_bind_dn")
+            yield Finding("note", where, "users are looked up without authentication", "name an entry that may search")
+
+
 def links(config: Config) -> Findings:
     for link in config.links:
         where = f"links.{link.name}"
@@ -308,6 +356,8 @@ CHECKS: tuple[Callable[[Config], Findings], ...] = (
     certificates,
     the_cluster,
     http,
+    databases,
+    directories,
     links,
     limits,
 )

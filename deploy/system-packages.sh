@@ -63,6 +63,16 @@ if [ "$what" = test ]; then
     has ss || need iproute2
     has haproxy || need haproxy
     { has postgres || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; } || need postgresql
+    { has mariadbd && has mariadb-install-db; } || need mariadb-server
+    has slapd || need slapd
+    # python-ldap is compiled.
+    if has gcc; then
+        echo '#include <ldap.h>' | gcc -E -o /dev/null - 2>/dev/null || need libldap2-dev
+        echo '#include <sasl/sasl.h>' | gcc -E -o /dev/null - 2>/dev/null || need libsasl2-dev
+    else
+        need libldap2-dev
+        need libsasl2-dev
+    fi
     has clickhouse-server || want clickhouse-server
     has influxd || want influxdb
     has nginx || need nginx-light
@@ -132,7 +142,7 @@ rm -f "$log"
 
 # Disabled at boot too: the tests start their own. PACKAGE:UNIT where the names differ.
 for daemon in mosquitto redis-server redis-sentinel haproxy nginx-light:nginx prometheus prometheus-node-exporter \
-    postgresql clickhouse-server influxdb \
+    postgresql mariadb-server:mariadb slapd clickhouse-server influxdb \
     docker.io:docker.service docker.io:docker.socket docker.io:containerd; do
     case "$missing " in
     *" ${daemon%%:*} "*)

@@ -116,6 +116,7 @@ class AccessControl:
         changed = [path for path, stamp in files.items() if self._files.get(path) != stamp]
         self._config, self._chains, self._files = config, chains, files
         self._configured += 1
+        self._builder.drop_unused()
         self._builder.verifier.configure(config.auth.remember, config.auth.remember_stored)
         self._penalties.configure(config.auth.failure_delay)
         return changed

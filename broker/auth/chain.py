@@ -108,7 +108,6 @@ class Chain:
         self._allowed = frozenset(allowed)
         self._close_on_password_change = close_on_password_change
         self._verifier = verifier
-        self._dummy_hash = next((method.dummy_hash for method in methods if method.dummy_hash is not None), None)
 
     def authenticate(self, credentials: Credentials) -> Verdict | Coroutine[Any, Any, Verdict]:
         """The verdict with the rights of the client, at once unless a method has to wait."""
@@ -151,6 +150,11 @@ class Chain:
         if self._dummy_hash is not None:
             await self._verifier.matches(self._dummy_hash, credentials.password)
         return UNKNOWN
+
+    @property
+    def _dummy_hash(self) -> StoredHash | None:
+        """The hash to verify for an unknown user: a database's is as its users have them."""
+        return next((method.dummy_hash for method in self.methods if method.dummy_hash is not None), None)
 
     # ---- several steps ----
 

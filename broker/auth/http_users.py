@@ -14,27 +14,20 @@ import json
 import secrets
 import sys
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable
 from typing import Any
 
 import urllib3
 
-from .. import logs
+from ..config.redis_url import masked
 from ..core.networks import network_of
 from .authenticator import Credentials, Identity, ReasonCode, Verdict
+from .back_end import AWAY, PAUSED, BackEnd, Remembered
 from .rules import parse_rules, read_json
 from .work_pool import WorkPool
 
-MAX_FAILURES = 5  # in a row, until requests pause ...
-PAUSE_SECONDS = 5.0  # ... for so long; then one client is tried
 MAX_ANSWER = 1 << 20  # bytes
-MAX_REMEMBERED = 100_000
 REFUSED = Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason="the back end refuses it")
-AWAY = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="the authentication back end fails")
-PAUSED = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="the authentication back end has failed lately")
-
-log = logs.get("flockmq.auth")
 
 
 class HttpUsers:
@@ -52,47 +45,32 @@ class HttpUsers:
 
     def __init__(self, url: str, timeout: float, remember: float, pool: WorkPool) -> None:
         self._url = url
-        self._remember = remember
+        self._back_end = BackEnd(masked(url))
+        self._known: Remembered[Verdict] = Remembered(remember)
         self._pool = pool
         self._http = urllib3.PoolManager(
             maxsize=pool.threads, timeout=urllib3.Timeout(total=timeout), retries=urllib3.Retry(0, redirect=False)
         )
         self._key = secrets.token_bytes(32)
-        self._known: OrderedDict[bytes, tuple[float, Verdict]] = OrderedDict()  # until when; the oldest first
-        self._failures = 0
-        self._paused_until = 0.0
 
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict]:
         """The verdict, which is final: this method is the last."""
         question = question_of(credentials)
         digest = hashlib.blake2b(question, digest_size=16, key=self._key).digest()
-        until, verdict = self._known.get(digest, (0.0, REFUSED))
-        now = time.monotonic()
-        expires = verdict.identity.expires
-        if now < until and (expires is None or time.time() < expires):
+        verdict = self._known.find(digest)
+        if verdict is not None and (verdict.identity.expires is None or time.time() < verdict.identity.expires):
             return verdict
-        if now < self._paused_until:
-            return PAUSED
-        if self._failures >= MAX_FAILURES:
-            self._paused_until = now + PAUSE_SECONDS  # for all but this client
-        return self._request(question, digest, credentials.username)
+        return self._request(question, digest, credentials.username) if self._back_end.takes() else PAUSED
 
     async def _request(self, question: bytes, digest: bytes, username: str | None) -> Verdict:
         try:
             verdict = await self._pool.run(self._post, question, username)
         except (urllib3.exceptions.HTTPError, ValueError, OSError) as error:
-            self._failures += 1
-            if self._failures >= MAX_FAILURES:
-                self._paused_until = time.monotonic() + PAUSE_SECONDS
-            log.error("authentication back end failed", url=self._url, failures=self._failures, error=error)
+            self._back_end.failed(error)
             return AWAY
-        self._failures = 0
-        self._paused_until = 0.0
-        if verdict.code == ReasonCode.ACCEPTED and self._remember:
-            self._known.pop(digest, None)
-            self._known[digest] = time.monotonic() + self._remember, verdict
-            if len(self._known) > MAX_REMEMBERED:
-                self._known.popitem(last=False)
+        self._back_end.answered()
+        if verdict.code == ReasonCode.ACCEPTED:
+            self._known.keep(digest, verdict)
         return verdict
 
     def _post(self, question: bytes, username: str | None) -> Verdict:

@@ -15,6 +15,8 @@ METHODS: dict[str, Callable[[ListenerConfig], bool]] = {
     "token": lambda listener: bool(listener.auth.jwt_secret_file or listener.auth.jwt_keys),
     "password file": lambda listener: bool(listener.auth.password_file),
     "users": lambda listener: listener.auth.users,
+    "SQL": lambda listener: bool(listener.auth.sql_url),
+    "LDAP": lambda listener: bool(listener.auth.ldap_url),
     "HTTP": lambda listener: bool(listener.auth.http_url),
 }
 

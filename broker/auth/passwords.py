@@ -1,9 +1,12 @@
-"""Password hashes, made and compared: argon2id and SCRAM; and Mosquitto's two formats, which are only read.
+"""Password hashes, made and compared: argon2id and SCRAM; and the formats of other programs, which are only read.
 
     $argon2id$v=19$m=19456,t=2,p=1$SALT$HASH        OWASP's parameters: 19 MiB of memory, some 25 ms
     $scram-sha-256$ROUNDS$SALT$STORED$SERVER        PBKDF2 with SHA-256: the keys of SCRAM-SHA-256 (RFC 7677)
     $7$ITERATIONS$SALT$HASH                         PBKDF2 with SHA-512, as mosquitto_passwd writes
     $6$SALT$HASH                                    SHA-512 once: weak, from before Mosquitto 2.0
+    PBKDF2$sha512$ITERATIONS$SALT$HASH              mosquitto-go-auth's, also with sha256
+    $pbkdf2-sha512$i=ITERATIONS,l=LENGTH$SALT$HASH  ChirpStack's, base64 without padding
+    $2b$COST$SALTHASH                               bcrypt, also $2a$ and $2y$: of most web frameworks, and pgcrypto
 
 Verifying compares in constant time and releases the interpreter's lock while it works.
 """
@@ -15,6 +18,9 @@ import hmac
 import re
 import secrets
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from typing import Any
 
 import argon2
 from argon2.exceptions import Argon2Error
@@ -34,6 +40,11 @@ MAX_PREPARED = 1024  # bytes of a password, and characters of its prepared form
 SCRAM_SALT_BYTES = 16
 SCRAM_KEY_BYTES = 32
 FINGERPRINT_BYTES = 16
+BCRYPT = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}", re.ASCII)
+MAX_BCRYPT_COST = 16  # some 4 s
+MAX_BCRYPT_PASSWORD = 72  # bytes: bcrypt ignores all further ones, so a longer password matches nothing
+PHC_PBKDF2 = re.compile(r"i=(\d{1,9})(?:,l=\d{1,4})?", re.ASCII)
+MIN_DIGEST = 16  # bytes
 MAX_PASSWORD = 65_535  # bytes: MQTT's fields are no longer
 
 
@@ -42,11 +53,12 @@ class StoredHash:
     """A valid password hash, as a file or a database holds it."""
 
     text: str
-    scheme: str  # "argon2id", "scram-sha-256", "pbkdf2" or "sha512"
+    scheme: str  # "argon2id", "scram-sha-256", "pbkdf2", "bcrypt" or "sha512"
     iterations: int = 0
     salt: bytes = b""
     digest: bytes = b""  # of SCRAM: StoredKey
     server_key: bytes = b""  # of SCRAM
+    algorithm: str = "sha512"  # of PBKDF2
 
     @property
     def fingerprint(self) -> bytes:
@@ -60,16 +72,21 @@ class StoredHash:
                 return HASHER.verify(self.text, password)
             except Argon2Error:
                 return False
+        if self.scheme == "bcrypt":
+            return len(password) <= MAX_BCRYPT_PASSWORD and bcrypt().checkpw(password, self.text.encode())
         if self.scheme == SCRAM_SCHEME:
             found = _scram_keys(_prepared(password), self.salt, self.iterations)[0]
         elif self.scheme == "pbkdf2":
-            found = hashlib.pbkdf2_hmac("sha512", password, self.salt, self.iterations, len(self.digest))
+            found = hashlib.pbkdf2_hmac(self.algorithm, password, self.salt, self.iterations, len(self.digest))
         else:
             found = hashlib.sha512(password + self.salt).digest()
         return hmac.compare_digest(found, self.digest)
 
     def dummy(self) -> "StoredHash":
         """A hash that no password matches, and that takes as long to verify: for unknown users."""
+        if self.scheme == "bcrypt":
+            salt = bcrypt().gensalt(self.iterations)
+            return replace(self, text=bcrypt().hashpw(secrets.token_bytes(32), salt).decode())
         if self.scheme != "argon2id":
             return replace(self, digest=secrets.token_bytes(len(self.digest)))
         parameters = argon2.extract_parameters(self.text)
@@ -80,6 +97,12 @@ class StoredHash:
 def hash_password(password: bytes) -> StoredHash:
     """The hash of a password, to be stored."""
     return parse_hash(HASHER.hash(password))
+
+
+@cache
+def usual_dummy() -> StoredHash:
+    """A hash that no password matches, as `hash_password` makes them: for users that are unknown."""
+    return hash_password(b"").dummy()
 
 
 def scram_credentials(password: bytes, rounds: int = SCRAM_ROUNDS, salt: bytes = b"") -> StoredHash:
@@ -126,19 +149,58 @@ def parse_hash(text: str) -> StoredHash:
         return _argon2id(text)
     if text.startswith(f"${SCRAM_SCHEME}$"):
         return _scram(text)
-    parts = text.split("$")
+    if text.startswith(("$2a$", "$2b$", "$2y$")):
+        return _bcrypt(text)
     try:
-        if parts[:2] == ["", "7"] and len(parts) == 5 and parts[2].isascii() and parts[2].isdigit():
-            found = StoredHash(text, "pbkdf2", int(parts[2]), *map(_decoded, parts[3:]))
-        elif parts[:2] == ["", "6"] and len(parts) == 4:
-            found = StoredHash(text, "sha512", 1, *map(_decoded, parts[2:]))
-        else:
-            raise ValueError("it is not a password hash in a supported format")
+        found = _repeated(text, text.split("$"))
     except binascii.Error:
         raise ValueError("its base64 is damaged") from None
-    if not found.salt or len(found.digest) != 64 or not 1 <= found.iterations <= MAX_ITERATIONS:
+    if not found.salt or len(found.digest) < MIN_DIGEST or not 1 <= found.iterations <= MAX_ITERATIONS:
+        raise ValueError("the hash is cut short, or its number of iterations is unusable")
+    return found
+
+
+def _repeated(text: str, parts: list[str]) -> StoredHash:
+    """The fields of a hash of PBKDF2, or of SHA-512 once. Raises ValueError, binascii.Error."""
+    match parts:
+        case ["", "7", iterations, salt, digest] if iterations.isascii() and iterations.isdigit():
+            found = StoredHash(text, "pbkdf2", int(iterations[:10]), _decoded(salt), _decoded(digest))
+        case ["", "6", salt, digest]:
+            found = StoredHash(text, "sha512", 1, _decoded(salt), _decoded(digest))
+        case ["PBKDF2", "sha256" | "sha512" as name, rounds, salt, digest] if rounds.isascii() and rounds.isdigit():
+            values = int(rounds[:10]), _decoded(salt), _decoded(digest)
+            return StoredHash(text, "pbkdf2", *values, algorithm=name)
+        case ["", "pbkdf2-sha256" | "pbkdf2-sha512" as name, options, salt, digest] if PHC_PBKDF2.fullmatch(options):
+            values = int(options[2:].partition(",")[0]), _decoded(_padded(salt)), _decoded(_padded(digest))
+            return StoredHash(text, "pbkdf2", *values, algorithm=name.partition("-")[2])
+        case _:
+            raise ValueError("it is not a password hash in a supported format")
+    if len(found.digest) != hashlib.sha512().digest_size:
         raise ValueError("the hash is cut short, or not as Mosquitto writes it")
     return found
+
+
+def _bcrypt(text: str) -> StoredHash:
+    found = BCRYPT.fullmatch(text)
+    if found is None:
+        raise ValueError("the bcrypt hash is damaged")
+    cost = int(found[1])
+    if not 4 <= cost <= MAX_BCRYPT_COST:
+        raise ValueError(f"bcrypt hashes have a cost of 4 to {MAX_BCRYPT_COST}")
+    bcrypt()
+    return StoredHash(text, "bcrypt", cost)
+
+
+def bcrypt() -> Any:
+    """The package, which only such hashes need.
+
+    Raises:
+        ValueError: it is missing.
+    """
+    try:
+        return import_module("bcrypt")
+    except ModuleNotFoundError:
+        raise ValueError("bcrypt hashes need the package bcrypt: pip install 'flockmq[auth]'") from None
 
 
 def _argon2id(text: str) -> StoredHash:
@@ -168,6 +230,10 @@ def _scram(text: str) -> StoredHash:
 
 def _encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
+
+
+def _padded(text: str) -> str:
+    return text + "=" * (-len(text) % 4)
 
 
 def _decoded(text: str) -> bytes:

@@ -10,13 +10,13 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from .. import logs
 from .access_store import AccessStore, Documents, Kind
 from .authenticator import Credentials, Identity, ReasonCode, Verdict
-from .passwords import StoredHash, hash_password, parse_hash
+from .passwords import StoredHash, parse_hash, usual_dummy
 from .roles import USERS
 from .rules import SHARED, Rules, parse_rules, read_json
 from .stored_user import Away as Away
@@ -201,7 +201,7 @@ class StoredUsers:
     def __init__(self, users: Callable[[], Users], verifier: Verifier) -> None:
         self._users = users
         self._verifier = verifier
-        self.dummy_hash: StoredHash | None = _dummy_hash()
+        self.dummy_hash: StoredHash | None = usual_dummy()
 
     def authenticate(self, credentials: Credentials) -> Awaitable[Verdict | None] | None:
         """None: the user is unknown."""
@@ -241,8 +241,3 @@ class StoredUsers:
         if present == (identity.rules, identity.roles, identity.credential):
             return identity
         return identity._replace(rules=user.rules, roles=user.roles, credential=user.fingerprint)
-
-
-@cache
-def _dummy_hash() -> StoredHash:
-    return hash_password(b"").dummy()

@@ -5,6 +5,7 @@ from typing import cast
 
 from ..errors import ConfigError
 from .listen_url import ListenUrl, clash
+from .placeholders import Template
 from .schema import Config, ListenerConfig
 
 
@@ -27,6 +28,8 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
             raise ConfigError(
                 f"{key} ({origins[key]}): there is no listener {name}", f"one of {', '.join(sorted(known))}"
             )
+    for listener in config.listeners:
+        _check_back_ends(listener)
     cluster = config.cluster
     if cluster.workers > 1 and cluster.replicas and not cluster.redis:
         raise ConfigError(
@@ -35,6 +38,26 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
             "name one with --redis redis://HOST:PORT, or leave it at 0",
         )
     _check_log(config, origins)
+
+
+def _check_back_ends(listener: ListenerConfig) -> None:
+    """Raise ConfigError: users in a database or directory could not be found."""
+    auth, prefix = listener.auth, "" if listener.name == "default" else f"listeners.{listener.name}."
+    if auth.sql_url and not {"username", "client_id"} & set(Template.parse(auth.sql_user_query).names):
+        raise ConfigError(
+            f"{prefix}auth.sql_user_query has no placeholder for the user of auth.sql_url",
+            "such as SELECT password_hash FROM users WHERE username = ${username}",
+        )
+    if auth.ldap_url and not (auth.ldap_base and "username" in Template.parse(auth.ldap_filter).names):
+        raise ConfigError(
+            f"{prefix}auth.ldap_url needs auth.ldap_base, and ${{username}} in auth.ldap_filter",
+            'such as auth.ldap_base = "ou=people,dc=example,dc=org"',
+        )
+    if bool(auth.ldap_bind_dn) != bool(auth.ldap_password_file):
+        raise ConfigError(
+            f"{prefix}auth.ldap_bind_dn and auth.ldap_password_file: one is missing",
+            "a name without a password would be no authentication",
+        )
 
 
 def _check_log(config: Config, origins: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from ..errors import ConfigError
+from .go_auth import counterpart, is_go_auth
 from .keys import KEYS, read
 from .link import NAME
 from .listen_url import ListenUrl, clash
@@ -120,6 +121,17 @@ class Listener:
         return scheme[self.websocket, secure] + self.address
 
 
+class GoAuth(NamedTuple):
+    """A line that loads mosquitto-go-auth."""
+
+    where: str  # FILE:LINE
+    line: str
+    listener: Listener
+    values: dict[str, object]  # that get the keys for its options
+    options: dict[str, str]  # by name without auth_opt_
+    places: dict[str, str]  # FILE:LINE of each
+
+
 class Translation:
     """The result so far.
 
@@ -144,6 +156,8 @@ class Translation:
         self._bridge: Bridge | None = None
         self._plugin: dict[str, object] = {}  # gets the options that follow
         self._loaded: dict[str, dict[str, object]] = {}  # options of plugins by name
+        self._go_auth: list[GoAuth] = []
+        self._is_go_auth = False  # whether options are of the last of these
         self._persistent = self._per_listener = False
         self._is_checked = False  # as of a listener, for all
         self._security = ""  # the line of the first setting of security
@@ -213,6 +227,9 @@ class Translation:
             opens = self._per_listener and name in OPENERS_PER_LISTENER
             if opens or (name in OPENERS and OPENERS[name](value)):
                 self._opener = f"{self._where}: `{line}`"
+        if self._is_go_auth and OPTION.match(name):
+            self._take_go_auth_option(name, value)
+            return
         is_lost = name in OPENS and self._is_lost(name, value)
         if is_lost:
             self._lose(self._where, name, value)
@@ -277,7 +294,8 @@ class Translation:
     def _is_lost(self, name: str, value: str) -> bool:
         """Whether a directive opens something if it is not taken over."""
         if "plugin" in name:
-            return not any(known in value for known in PLUGINS)
+            self._is_go_auth = is_go_auth(value)
+            return not (self._is_go_auth or any(known in value for known in PLUGINS))
         return name not in LISTENER and (name not in IF_TRUE or flag(value))
 
     def _lose(self, where: str, name: str, value: str) -> None:
@@ -295,10 +313,37 @@ class Translation:
             self._persistent |= row.key == "store.url"
         elif name not in OPENS:
             self._leave_out(name, line)
+        elif self._is_go_auth:
+            values = self.values if name == "global_plugin" else self._shared
+            self._go_auth.append(GoAuth(self._where, line, self._listener, values, {}, {}))
+            self._note_check(name)
         else:
             self._plugin = self.values if name == "global_plugin" else self._shared
             if name == "plugin_load":
                 self._plugin = self._loaded.setdefault(value.split()[0], {})
+
+    def _take_go_auth_option(self, name: str, value: str) -> None:
+        found = self._go_auth[-1]
+        option = OPTION.sub("", name, count=1)
+        found.options[option] = value
+        found.places[option] = self._where
+
+    def _translate_go_auth(self) -> None:
+        """Take over the options of mosquitto-go-auth, once all are known. Raises ConfigError."""
+        for plugin in self._go_auth:
+            try:
+                made = counterpart(plugin.options)
+                for key, value in made.values.items():
+                    read(KEYS[key], value, "as FlockMQ has it", is_text=False)
+            except ConfigError as error:
+                raise ConfigError(f"{plugin.where}: `{plugin.line}`: {error.message}", error.hint) from None
+            plugin.values.update(made.values)
+            plugin.listener.places.update(dict.fromkeys(made.values, f"{plugin.where}: `{plugin.line}`"))
+            self.notes += made.notes
+            self.warnings += [f"{plugin.where}: {warning}" for warning in made.warnings]
+            for option, value, reason in made.losses:
+                where = plugin.places.get(option.removeprefix("auth_opt_"), plugin.where)
+                self.losses.append(Loss(where, option, value, reason))
 
     def _take_other(self, name: str, value: str) -> bool:
         if name == "protocol":
@@ -431,6 +476,7 @@ class Translation:
 
     def toml(self) -> Iterator[str]:
         """The lines of the configuration. Raises ConfigError."""
+        self._translate_go_auth()
         opened = self._opened()
         self._check_places(opened)
         listeners = self._without_closed(opened)

@@ -229,7 +229,7 @@ WITHOUT = (
     "websockets_headers_size",
     "websockets_log_level",
 )
-OPTION = re.compile("(auth|plugin)_opt_.")  # names of options of plugins
+OPTION = re.compile("(auth|plugin)_opt_(?=.)")  # names of options of plugins begin so
 # Mosquitto refuses `per_listener_settings true` after one of these.
 SECURITY = (
     *("acl_file", "allow_anonymous", "allow_zero_length_clientid", "auth_plugin", "auto_id_prefix", "password_file"),

@@ -32,8 +32,11 @@ from .kinds import (
     TopicFilters,
     Workers,
 )
+from .ldap_roles import LdapRole, LdapRoles
 from .link import LinkConfig, Links
+from .placeholders import GroupFilter, LdapFilter, RulesQuery, SqlQuery
 from .schema_rule import SchemaRule, SchemaRules
+from .sql_url import SqlUrlKind
 from .tenants import TenantRule, TenantRules
 from .topic_rules import AutoSubscription, AutoSubscriptions, RewriteRule, RewriteRules
 
@@ -712,6 +715,98 @@ class AuthConfig:
         Boolean(),
         reloadable=True,
     )
+    sql_url: str = option(
+        "",
+        "Database with users: postgresql://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE (MariaDB too) or "
+        "sqlite:PATH. Beyond this machine TLS with a verified certificate is required, unless an option of the URL "
+        "says otherwise (deploy/docs/ACCESS.md).",
+        SqlUrlKind(),
+        reloadable=True,
+    )
+    sql_password_file: str = option(
+        "", "File of the password of its user, in place of one in the URL.", FilePath(), reloadable=True
+    )
+    sql_user_query: str = option(
+        "",
+        "Query for the row of a user: SELECT password_hash, ... WHERE username = ${username}. Placeholders are "
+        "username, client_id, address and listener; columns password_hash, username, rules, roles, disabled and claims "
+        "of tenants' rules.",
+        SqlQuery(),
+        reloadable=True,
+    )
+    sql_rules_query: str = option(
+        "",
+        "Query for the rules of a user, if they are not in its row: rows of access (read, write, readwrite or deny) "
+        "and topic filter; or, with ${access} (1 = read, 2 = publish, 4 = subscribe) in it, of topic filters.",
+        RulesQuery(),
+        reloadable=True,
+    )
+    sql_timeout: float = option(
+        2.0, "Seconds that the database may take for a reply.", Duration(0.1, 30), reloadable=True
+    )
+    sql_remember: float = option(
+        60.0, "Seconds for which the row of a user is remembered.", Duration(0, DAY), reloadable=True
+    )
+    ldap_url: str = option(
+        "",
+        "LDAP server or Active Directory with users: ldap://HOST, ldaps://HOST or ldapi://%2FPATH; several, separated "
+        "by spaces, are tried in turn.",
+        Name(r"(ldap[si]?://[!-~]+( ldap[si]?://[!-~]+)*)?", 'a URL such as "ldaps://ldap.example"'),
+        reloadable=True,
+    )
+    ldap_start_tls: bool = option(True, "Encrypt connections to ldap:// by StartTLS.", Boolean(), reloadable=True)
+    ldap_ca_file: str = option(
+        "",
+        "PEM file with the authorities that sign the certificates of the servers; empty = the system's.",
+        FilePath(),
+        reloadable=True,
+    )
+    ldap_bind_dn: str = option(
+        "", "Distinguished name that looks up users; empty = without authentication.", Text(), reloadable=True
+    )
+    ldap_password_file: str = option("", "File of its password.", FilePath(), reloadable=True)
+    ldap_base: str = option("", "Distinguished name below which users are searched.", Text(), reloadable=True)
+    ldap_filter: str = option(
+        "(uid=${username})",
+        "Filter that finds the entry of a user; values are escaped. Active Directory: (sAMAccountName=${username}).",
+        LdapFilter(),
+        reloadable=True,
+    )
+    ldap_username: str = option(
+        "uid",
+        "Attribute of the entry that is the user's name: directories compare without case. Active Directory: "
+        "sAMAccountName.",
+        Name("[A-Za-z][A-Za-z0-9;-]{0,100}", "the name of an attribute"),
+        reloadable=True,
+    )
+    ldap_group_attribute: str = option(
+        "memberOf",
+        "Attribute of the entry with the distinguished names of its groups; empty = none.",
+        Name("([A-Za-z][A-Za-z0-9;-]{0,100})?", "the name of an attribute"),
+        reloadable=True,
+    )
+    ldap_group_base: str = option(
+        "", "Distinguished name below which groups are searched; empty = no search.", Text(), reloadable=True
+    )
+    ldap_group_filter: str = option(
+        "(member=${dn})",
+        "Filter that finds the groups of a user: ${dn} is its distinguished name.",
+        GroupFilter(),
+        reloadable=True,
+    )
+    ldap_roles: tuple[LdapRole, ...] = option(
+        (),
+        "Roles of the members of groups, a table [[auth.ldap_roles]] each: group (its distinguished name; "
+        '"*" = every user) and role.',
+        LdapRoles(),
+        reloadable=True,
+    )
+    ldap_timeout: float = option(
+        3.0, "Seconds that the directory may take for a reply.", Duration(0.1, 30), reloadable=True
+    )
+    ldap_remember: float = option(
+        60.0, "Seconds for which a right password is remembered.", Duration(0, DAY), reloadable=True
+    )
     http_url: str = option(
         "",
         "URL of an HTTP back end that authenticates clients: JSON by POST, JSON in return (deploy/docs/ACCESS.md). "
@@ -863,8 +958,8 @@ class Config:
         (),
         "Tenants: groups of clients that don't see each other, by rules, a table [[tenants]] each; the first that fits "
         'counts: name (empty = no tenant; "*" = the part that the * of a condition stands for), and conditions: '
-        "listener, user, certificate, server_name (of TLS), claim (CLAIM=PATTERN, of a token). Limits of the tenant at "
-        "this node, 0 = none: max_connections, max_sessions, max_subscriptions, max_subscription_bytes, "
+        "listener, user, certificate, server_name (of TLS), claim (CLAIM=PATTERN, of a token, row or entry). Limits of "
+        "the tenant at this node, 0 = none: max_connections, max_sessions, max_subscriptions, max_subscription_bytes, "
         "messages_per_second, bytes_per_second, max_retained_messages, max_retained_bytes; of all nodes: "
         "max_delayed_messages, max_queued_bytes. New "
         "conditions hold for new connections (deploy/docs/TENANTS.md).",

@@ -27,7 +27,10 @@ BESIDE = (
     "Makefile",
     "constraints.txt",
 )
-EXTRAS = {"auth", "cluster", "analytics", "connect", "docs", "lake", "log", "loadtest", "otel", "schemas", "test"}
+EXTRAS = {
+    *("auth", "cluster", "analytics", "connect", "docs", "lake", "ldap", "log", "loadtest", "otel", "schemas", "sql"),
+    "test",
+}
 COMPILED = KEPT / "compiled"
 BUILT = shutil.ignore_patterns("*.so", "*.c", "__pycache__", "node_modules")
 

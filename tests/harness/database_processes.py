@@ -1,4 +1,4 @@
-"""Real PostgreSQL, ClickHouse and InfluxDB, each in a directory; they can be killed and started again."""
+"""Real PostgreSQL, MariaDB, ClickHouse and InfluxDB, each in a directory; they can be killed and started again."""
 
 import os
 import shutil
@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pymysql
 
 from tests.harness.broker_process import until
+from tests.harness.certificates import Pair
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 
@@ -62,10 +64,15 @@ class DatabaseProcess(ABC):
 
 
 class PostgreSqlProcess(DatabaseProcess):
-    """A PostgreSQL that listens on a Unix socket only."""
+    """A PostgreSQL that listens on a Unix socket, and on a port if it has a certificate.
 
-    def __init__(self) -> None:
+    Args:
+        certificate: of the server.
+    """
+
+    def __init__(self, certificate: Pair | None = None) -> None:
         super().__init__()
+        self.port = free_port() if certificate else 0
         self._user = "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
         self._data = self.directory / "data"
         self._data.mkdir()
@@ -75,6 +82,12 @@ class PostgreSqlProcess(DatabaseProcess):
         made = [self._program("initdb"), "-D", str(self._data), "-A", "trust", "-U", "flockmq", "-N", "-E", "UTF8"]
         subprocess.run(made, check=True, capture_output=True, user=self._user, cwd=self.directory)
         self.url = f"postgresql://flockmq@/postgres?host={self.directory}"
+        self.url += f"&port={self.port}" if self.port else ""  # also a part of the name of the Unix socket
+        if certificate is not None:
+            for name, path in (("server.crt", certificate.cert), ("server.key", certificate.key)):
+                shutil.copy(path, self._data / name)
+                shutil.chown(self._data / name, self._user or os.geteuid())
+                (self._data / name).chmod(0o600)
 
     @staticmethod
     def _program(name: str) -> str:
@@ -83,6 +96,8 @@ class PostgreSqlProcess(DatabaseProcess):
 
     def command(self) -> list[str]:
         options = {"listen_addresses": "", "unix_socket_directories": str(self.directory), "fsync": "off"}
+        if self.port:
+            options |= {"listen_addresses": "127.0.0.1", "port": str(self.port), "ssl": "on"}
         listed = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
         return [self._program("postgres"), "-D", str(self._data), *listed]
 
@@ -98,6 +113,55 @@ class PostgreSqlProcess(DatabaseProcess):
         with psycopg.connect(self.url, autocommit=True) as connection:
             cursor = connection.execute(query.encode())
             return cursor.fetchall() if cursor.description else []
+
+
+class MariaDbProcess(DatabaseProcess):
+    """A MariaDB that listens on a Unix socket, and on a port if it has a certificate; its user root has no password.
+
+    Args:
+        certificate: of the server.
+    """
+
+    def __init__(self, certificate: Pair | None = None) -> None:
+        super().__init__()
+        self.socket = str(self.directory / "socket")
+        self.port = free_port() if certificate else 0
+        self._certificate = certificate
+        self._common = ["--no-defaults", f"--datadir={self.directory}/data"]
+        if os.geteuid() == 0:
+            self._common.append("--user=root")
+        made = ["mariadb-install-db", *self._common, "--auth-root-authentication-method=normal", "--skip-test-db"]
+        subprocess.run(made, check=True, capture_output=True, cwd=self.directory)
+        self.url = f"mysql://root@localhost/mqtt?socket={self.socket}"
+
+    def command(self) -> list[str]:
+        program = shutil.which("mariadbd", path=f"{os.environ['PATH']}:/usr/sbin") or "mariadbd"
+        options = [
+            f"--socket={self.socket}",
+            f"--pid-file={self.directory}/pid",
+            "--innodb-buffer-pool-size=16M",
+            "--character-set-server=utf8mb4",
+        ]
+        if self._certificate is None:
+            options.append("--skip-networking")
+        else:
+            options += ["--bind-address=127.0.0.1", f"--port={self.port}"]
+            options += [f"--ssl-cert={self._certificate.cert}", f"--ssl-key={self._certificate.key}"]
+        return [program, *self._common, *options, "--innodb-flush-log-at-trx-commit=2"]
+
+    def accepts(self) -> bool:
+        try:
+            self.rows("CREATE DATABASE IF NOT EXISTS mqtt", database=None)
+        except pymysql.OperationalError:
+            return False
+        return True
+
+    def rows(self, query: str, database: str | None = "mqtt") -> list[tuple[Any, ...]]:
+        """The rows of a query, or of a command that has none."""
+        options = {"unix_socket": self.socket, "user": "root", "database": database, "charset": "utf8mb4"}
+        with pymysql.connect(**options, autocommit=True) as connection, connection.cursor() as cursor:
+            cursor.execute(query)
+            return list(cursor.fetchall())
 
 
 class HttpDatabase(DatabaseProcess):

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from flockmq.broker.auth.http_users import MAX_FAILURES, verdict_of
+from flockmq.broker.auth.back_end import MAX_FAILURES
+from flockmq.broker.auth.http_users import verdict_of
 from flockmq.broker.auth.rules import read_json
 from tests.conftest import StartBroker
 from tests.harness.broker_process import until

@@ -12,6 +12,16 @@ from flockmq.broker.config.load import load
 from tests.harness.certificates import Authority
 from tests.security.access_files import quick_hash
 
+FAR_SQL, FAR_MYSQL = "postgresql://u@10.0.0.5/mqtt", "mysql://u@10.0.0.5/mqtt"
+NAMELESS = "SELECT password_hash FROM users WHERE username = ${username}"
+QUERY = NAMELESS.replace("password_hash", "username, password_hash")
+BY_CLIENT = "SELECT password_hash FROM users WHERE client = ${client_id}"
+LDAP: dict[str, object] = {
+    "auth__ldap_url": "ldap://10.0.0.5",
+    "auth__ldap_base": "dc=example",
+    "auth__ldap_bind_dn": "cn=reader,dc=example",
+    "auth__ldap_password_file": "/nowhere",
+}
 PUBLIC: dict[str, object] = {"listen": "0.0.0.0:1883", "store.url": "memory"}
 
 
@@ -89,6 +99,14 @@ def test_the_password_of_a_link_in_a_file_that_all_may_read(tmp_path: Path) -> N
         ({"http__listen": "https://:8080"}, "weak", "http.metrics_token"),
         ({"http__listen": "0.0.0.0:8080", "http__tokens_file": "/nowhere"}, "weak", "http.listen"),
         ({"auth__http_url": "http://10.0.0.5/users"}, "bad", "auth.http_url"),
+        ({"auth__sql_url": f"{FAR_SQL}?sslmode=require", "auth__sql_user_query": QUERY}, "bad", "auth.sql_url"),
+        ({"auth__sql_url": f"{FAR_MYSQL}?verify=none", "auth__sql_user_query": QUERY}, "bad", "auth.sql_url"),
+        ({"auth__sql_url": FAR_SQL, "auth__sql_user_query": BY_CLIENT}, "weak", "auth.sql_user_query"),
+        ({"auth__sql_url": FAR_MYSQL, "auth__sql_user_query": NAMELESS}, "weak", "auth.sql_user_query"),
+        ({"auth__sql_url": "sqlite:/etc/passwd", "auth__sql_user_query": QUERY}, "bad", "auth.sql_url"),
+        ({**LDAP, "auth__ldap_start_tls": False}, "bad", "auth.ldap_start_tls"),
+        ({**LDAP, "auth__ldap_password_file": "/etc/passwd"}, "bad", "auth.ldap_password_file"),
+        ({**LDAP, "auth__ldap_bind_dn": "", "auth__ldap_password_file": ""}, "note", "auth.ldap_bind_dn"),
         ({"quotas__max_connections_per_address": 0}, "weak", "quotas.max_connections_per_address"),
         ({"limits__connect_timeout": 60}, "weak", "limits.connect_timeout"),
         ({"limits__max_packet_size": "64MiB"}, "weak", "limits.max_packet_size"),
@@ -109,6 +127,13 @@ def test_what_is_weak_is_found(changes: dict[str, object], severity: str, where:
         {"cluster__redis": "unix:///run/redis.sock"},
         {"auth__http_url": "http://127.0.0.1:8000/x"},
         {"auth__http_url": "https://10.0.0.5/users"},
+        {"auth__sql_url": FAR_SQL, "auth__sql_user_query": NAMELESS},
+        {"auth__sql_url": f"{FAR_MYSQL}?verify=ca", "auth__sql_user_query": QUERY},
+        {"auth__sql_url": "mysql://u@127.0.0.1/mqtt", "auth__sql_user_query": QUERY},
+        LDAP,
+        {**LDAP, "auth__ldap_url": "ldaps://10.0.0.5"},
+        {**LDAP, "auth__ldap_url": "ldapi://%2Frun%2Fslapd", "auth__ldap_start_tls": False},
+        {**LDAP, "auth__ldap_url": "ldap://[::1]:389 ldap://localhost", "auth__ldap_start_tls": False},
         {"listen": "127.0.0.1:1883"},
         {"listen": "localhost:1883"},
         {"http__listen": "https://10.0.0.5:8080", "http__metrics_token": True},

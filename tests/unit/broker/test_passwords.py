@@ -19,8 +19,29 @@ PBKDF2 = (
 SHA512 = "$6$63GiBw4i16b/1aLZ$3ZvR0qhAadQDIQ+E56BQovoaZocoXbKs1dV3uLkLHuZDgxrVEiRTwjXeuCcp0nUQ2NS+dR90SPoXgwbjNAKKWQ=="
 ARGON2 = "$argon2id$v=19$m=19456,t=2,p=1$wcZ+Vt2RGtvRgvAsS4DXtQ$H7fSsI0BMXmhpNbwW0kXXKXdoNYgyeGgAhzP4EhEqmE"
 
+# Of the tests of mosquitto-go-auth, and the test vectors of bcrypt's first implementation.
+GO_AUTH = (
+    "PBKDF2$sha512$100000$2WQHK5rjNN+oOT+TZAsWAw==$"
+    "TDf4Y6J+9BdnjucFQ0ZUWlTwzncTjOOeE00W4Qm8lfPQyPCZACCjgfdK353jdGFwJjAf6vPAYaba9+z4GWK7Gg=="
+)
+GO_AUTH_SHA256 = "PBKDF2$sha256$1$c2FsdA==$VawEblbjCJ/sFpHCJUS2BflBhSFt3gRl5oudV8INrLw="  # RFC 7914, section 11
+CHIRPSTACK = GO_AUTH.replace("PBKDF2$sha512$100000$", "$pbkdf2-sha512$i=100000,l=64$").replace("==", "")
+BCRYPT = "$2a$05$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW"
 
-@pytest.mark.parametrize(("text", "password"), [(PBKDF2, b"secret"), (SHA512, b"s2"), (ARGON2, b"argon")])
+
+@pytest.mark.parametrize(
+    ("text", "password"),
+    [
+        (PBKDF2, b"secret"),
+        (SHA512, b"s2"),
+        (ARGON2, b"argon"),
+        (GO_AUTH, b"test1"),
+        (GO_AUTH_SHA256, b"passwd"),
+        (CHIRPSTACK, b"test1"),
+        (BCRYPT, b"U*U"),
+        (BCRYPT.replace("$2a$", "$2y$"), b"U*U"),
+    ],
+)
 def test_a_hash_knows_its_password(text: str, password: bytes) -> None:
     stored = parse_hash(text)
     assert stored.matches(password)
@@ -28,6 +49,15 @@ def test_a_hash_knows_its_password(text: str, password: bytes) -> None:
         assert not stored.matches(wrong)
     assert not stored.dummy().matches(password)
     assert stored.dummy().scheme == stored.scheme and stored.dummy().iterations == stored.iterations
+
+
+@pytest.mark.parametrize("password", [b"x" * 73, b"x" * 65_535, b"U*U\0", b"\0", b"\xff\xfe"])
+def test_bcrypt_takes_any_password(password: bytes) -> None:
+    """Longer ones than 72 bytes match nothing: bcrypt would compare their beginning. A NUL is a byte as any other."""
+    bcrypt = pytest.importorskip("bcrypt")
+    assert not parse_hash(BCRYPT).matches(password)
+    short = parse_hash(bcrypt.hashpw(password[:72], bcrypt.gensalt(4)).decode())
+    assert short.matches(password[:72]) and short.matches(password) == (len(password) <= 72)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +82,20 @@ def test_a_hash_knows_its_password(text: str, password: bytes) -> None:
         "$argon2i$v=19$m=8,t=1,p=1$c29tZXNhbHQ$aGFzaA",
         ARGON2.replace("m=19456", "m=99999999"),
         "plain:text",
+        GO_AUTH.replace("sha512", "md5"),
+        GO_AUTH.replace("100000", "99999999999"),
+        GO_AUTH.replace("100000", "-1"),
+        GO_AUTH.replace("100000", "\u0661"),
+        GO_AUTH[:-80],
+        GO_AUTH[: GO_AUTH.index("TDf4")],
+        GO_AUTH_SHA256.replace("c2FsdA==", ""),
+        GO_AUTH_SHA256[: GO_AUTH_SHA256.index("VawEblbj") + 12],  # nine bytes of hash
+        CHIRPSTACK.replace("i=100000", "i=x"),
+        CHIRPSTACK.replace(",l=64", ",x=64"),
+        BCRYPT[:-1],
+        BCRYPT.replace("$05$", "$03$"),
+        BCRYPT.replace("$05$", "$31$"),
+        BCRYPT.replace("$2a$", "$2x$"),
     ],
 )
 def test_cve_2018_12551_what_is_no_hash_is_no_user(text: str, tmp_path: Path) -> None:
