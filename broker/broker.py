@@ -21,6 +21,7 @@ from .core.redirect import Drain, Redirect
 from .core.retained_searches import RetainedSearches
 from .core.secret import Secret
 from .core.session_follower import Followers
+from .core.topic_meters import TopicMeters
 from .events.client_events import ClientEvents
 from .hooks.api import Hooks, Message
 from .hooks.chain import HookChain
@@ -78,6 +79,7 @@ class Broker:
         self.data_plane.sessions.follow_ends(self._session_ended_once)
         self.followers: Followers = (self.guests, self.streams, self.retained_searches, self.events)
         self.draining = Drain(self.redirect, self.coordinator.life.drain, lambda: self.config.http.drain)
+        self.topic_meters = TopicMeters(self.data_plane.router)
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -86,6 +88,7 @@ class Broker:
         self.quotas = {listener.name: listener.quotas for listener in config.listeners}
         self.data_plane.configure(config)
         self.events.configure(config.events)
+        self.topic_meters.configure(config.metrics.topics)
         asking = (f"{CLIENT_ID_PREFIX}{link.name}".encode() for link in config.links if link.wanted_only)
         self.interest.neighbours.configure(frozenset(asking))
 

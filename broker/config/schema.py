@@ -462,6 +462,18 @@ class EventsConfig:
 
 
 @dataclass(frozen=True)
+class MetricsConfig:
+    """Figures of your choice, beside those that each node has, at /metrics and in the API."""
+
+    topics: tuple[str, ...] = option(
+        (),
+        "Topic filters whose messages and bytes are counted, at most 100.",
+        TopicFilters(100),
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True)
 class HttpConfig:
     """HTTP: /healthz (the process works), /readyz (the node accepts clients), /metrics (for Prometheus), the API below
     /api/v1 and the web page. API and page are open to this machine only, until there are tokens."""
@@ -844,6 +856,7 @@ class Config:
     cluster: ClusterConfig = ClusterConfig()
     analytics: AnalyticsConfig = AnalyticsConfig()
     events: EventsConfig = EventsConfig()
+    metrics: MetricsConfig = MetricsConfig()
     http: HttpConfig = HttpConfig()
     proxy: ProxyConfig = ProxyConfig()
     otel: OtelConfig = OtelConfig()

@@ -37,6 +37,7 @@ from .operations import (
     nodes,
     retained,
     settings,
+    slow_clients,
     subscriptions,
     tenants,
     transactions,
@@ -47,6 +48,7 @@ from .schema import BODY, Schema, check
 OPERATIONS: tuple[Operation, ...] = (
     *nodes.OPERATIONS,
     *clients.OPERATIONS,
+    *slow_clients.OPERATIONS,
     *tenants.OPERATIONS,
     *subscriptions.OPERATIONS,
     *groups.OPERATIONS,
