@@ -28,6 +28,7 @@ StartCluster = Callable[..., ClusterProcess]
 VIEWS = (
     "overview",
     "clients",
+    "slow",
     "topics",
     "groups",
     "doctor",

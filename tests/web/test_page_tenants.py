@@ -24,7 +24,19 @@ RULES = [
     {"name": "acme", "user": "acme-*", "max_connections": 40, "messages_per_second": 5000},
     {"name": "*", "user": "*-device"},
 ]
-MENU = ["Overview", "Clients", "Subscriptions", "Groups", "Retained", "Wills", "Delayed", "Publish", "Trace", "Bans"]
+MENU = [
+    "Overview",
+    "Clients",
+    "Slow",
+    "Subscriptions",
+    "Groups",
+    "Retained",
+    "Wills",
+    "Delayed",
+    "Publish",
+    "Trace",
+    "Bans",
+]
 BROKER_VIEWS = ("topics", "doctor", "links", "console", "analytics", "log", "tenants")
 WILL: dict[str, Any] = {"will_topic": "gone", "will_payload": b"w", "will_properties": {"will_delay_interval": 600}}
 STAYS: dict[str, Any] = {"clean_start": False, "properties": {"session_expiry_interval": 3600}}
