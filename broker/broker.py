@@ -16,11 +16,14 @@ from .core.data_plane import DataPlane
 from .core.driver import Driver
 from .core.login_proofs import LoginProofs
 from .core.loop_monitor import LoopMonitor
+from .core.lost_messages import LostMessages
 from .core.redirect import Drain, Redirect
 from .core.requests import Requests
 from .core.retained_searches import RetainedSearches
 from .core.secret import Secret
 from .core.session_follower import Followers
+from .core.topic_meters import TopicMeters
+from .events.client_events import ClientEvents
 from .hooks.api import Hooks, Message
 from .hooks.chain import HookChain
 from .hooks.schemas import Schemas
@@ -74,8 +77,12 @@ class Broker:
         self.streams = Streams(self.data_plane, lambda: self.coordinator.life.message_log)
         self.interest = Interest(self.data_plane, Neighbours(self.data_plane))
         self.guests = IncomingLinks(self.data_plane, self.interest)
-        self.followers: Followers = (self.guests, self.streams, self.retained_searches)
+        self.lost_messages = LostMessages()
+        self.events = ClientEvents(self.data_plane, self.hooks, self.coordinator)
+        self.data_plane.sessions.follow_ends(self._session_ended_once)
+        self.followers: Followers = (self.guests, self.streams, self.retained_searches, self.events)
         self.draining = Drain(self.redirect, self.coordinator.life.drain, lambda: self.config.http.drain)
+        self.topic_meters = TopicMeters(self.data_plane.router)
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -83,6 +90,8 @@ class Broker:
         self.config = config
         self.quotas = {listener.name: listener.quotas for listener in config.listeners}
         self.data_plane.configure(config)
+        self.events.configure(config.events)
+        self.topic_meters.configure(config.metrics.topics)
         asking = (f"{CLIENT_ID_PREFIX}{link.name}".encode() for link in config.links if link.wanted_only)
         self.interest.neighbours.configure(frozenset(asking))
 
@@ -110,9 +119,22 @@ class Broker:
     def _session_ended(self, client_id: bytes) -> None:
         self.hooks.notify("session_ended", client_id.decode())
 
+    def _session_ended_once(self, client_id: bytes, everywhere: bool) -> None:
+        """A session has ended; of the nodes that know it one makes the event."""
+        if not everywhere or self.coordinator.nodes.is_responsible(f"session {client_id.hex()}"):
+            self.events.session_ended(client_id)
+
     def add_methods(self, methods: RpcMethods) -> None:
         """Let nodes call these methods, too."""
         self.rpc_methods.update(methods)
+
+    def report_losses(self) -> dict[bytes, int]:
+        """Note the messages that slow clients have lost lately; returns those of full queues, by client id."""
+        turn = self.data_plane.turn
+        dropped, slow = turn.take_full_queues(), turn.take_slow()
+        if dropped or slow:
+            self.events.lost(self.lost_messages.add(dropped, slow))
+        return dropped
 
     def announce_stop(self, is_own: Callable[[str], bool]) -> None:
         """The node is about to stop: report it as not ready, so that load balancers send no more clients.

@@ -285,6 +285,20 @@ METRICS: tuple[Metric, ...] = (
     counter("transactions", "transactions/committed", "Transactions that clients have committed at this node."),
     counter("transaction_messages", "transactions/messages", "Messages of transactions published by this node."),
     Metric(
+        "events_published",
+        "counter",
+        "publish/events/published",
+        "Events of clients, published for subscribers.",
+        lambda broker, _: broker.events.outbox.published,
+    ),
+    Metric(
+        "events_suppressed",
+        "counter",
+        "publish/events/suppressed",
+        "Events of clients that were only counted, because of events.rate.",
+        lambda broker, _: broker.events.outbox.suppressed,
+    ),
+    Metric(
         "schema_mismatches",
         "counter",
         "publish/messages/schema mismatches",

@@ -297,6 +297,7 @@ class Node:
         return (
             Job(EVERY_TICK, self.coordinator.life.tick),
             Job(EVERY_TICK, self._report_full_queues),
+            Job(EVERY_TICK, broker.events.tick),
             Job(EVERY_TICK, plane.stuck_sessions.tick),
             Job(EVERY_TICK, self._report_strangers),
             Job(EVERY_TICK, broker.traces.forget),
@@ -316,7 +317,7 @@ class Node:
 
     def _report_full_queues(self) -> None:
         """Log dead letters and drops at full queues: publishers may have got acknowledgements of these messages."""
-        dropped = self.broker.data_plane.turn.take_full_queues()
+        dropped = self.broker.report_losses()
         if dropped:
             self._full_queues.dropped(dropped)
         self._full_queues.tick(time.monotonic())

@@ -34,6 +34,7 @@ cdef class Connection(Channel):
     cdef flag reads_last               # gives way, and reads what has arrived once more
     cdef Address peer
     cdef public uint32_t connect_number # of its CONNECT: see `is_newer_than`
+    cdef readonly uint32_t accepted_tick # when CONNACK was sent, by the turn's clock of quarters of a second
     cdef Loop loop
     cdef Buffer incoming               # bytes of an incomplete packet, or of packets that may not be handled yet
     cdef Timer timer                   # for CONNECT, then for keep alive

@@ -9,6 +9,7 @@ class Connection(Channel):
     endpoint: Endpoint
     certificate: str | None
     connect_number: int
+    accepted_tick: int
     @property
     def server_name(self) -> str | None: ...
     @property

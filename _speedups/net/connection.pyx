@@ -117,6 +117,7 @@ cdef class Connection(Channel):
     cdef int admitted(self) except -1:
         """CONNACK was sent: from now on each turn serves the connection, however many are pending."""
         cdef epoll_event event
+        self.accepted_tick = self.turn.tick
         if not self.is_pending or self.fd < 0:
             return 0
         self.is_pending = False

@@ -24,7 +24,7 @@ cdef class Loop:
     cdef Py_ssize_t connection_count
     cdef dict awaiting_connect         # fd -> Connection that has not sent CONNECT or AUTH, oldest first
     cdef dict addresses                # address -> number of its connections, if a listener limits them
-    cdef list rate_limited             # Connections over a rate
+    cdef readonly list rate_limited    # Connections over a rate
     cdef list read_again               # Connections with bytes read ahead and not handled
     cdef list heirs                    # called at the end of the turn, since Connections have given way
     cdef Pointers to_close             # Connections to end at the end of the turn (owned references)

@@ -10,7 +10,7 @@ drops the plan of that one topic name. Any other change makes all plans stale, b
 the call that requested it: no function that the call uses changes subscriptions.
 """
 
-from libc.stdint cimport uint16_t, uintptr_t
+from libc.stdint cimport uint8_t, uint16_t, uintptr_t
 from cpython.mem cimport PyMem_Free
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy
@@ -77,6 +77,18 @@ cdef bint is_wild(const uint8_t* p, Py_ssize_t n) noexcept nogil:
         if p[i] == c'+' or p[i] == c'#':
             return True
     return False
+
+
+cdef enum:
+    EVENT_LEVEL_MAX = 4096     # bytes of a level of a topic name that stands for a client identifier
+    EVENT_TOPIC_MAX = 5120     # bytes of that topic name
+
+cdef const uint8_t* HEX = b"0123456789ABCDEF"
+
+
+cdef inline bint is_plain(uint8_t byte) noexcept nogil:
+    """Whether a byte may stand for itself in a level where others are %XX."""
+    return byte > 0x1F and byte != c'%' and byte != c'/' and byte != c'+' and byte != c'#' and byte != 0x7F
 
 
 cdef int compare_matches(const void* a, const void* b) noexcept nogil:
@@ -424,6 +436,39 @@ cdef class Plans(TopicTree):
         if plan == NULL or plan.generation != self.generation:
             plan = self.plan(path, n, h)
         return [(<Subscriber>plan.receivers[i].subscriber, plan.receivers[i].qos) for i in range(plan.count)]
+
+    def reached(self, bytes head not None, bytes name not None, bytes tail not None):
+        """The topic name `head`, `name` as one level, and `tail`, if a message with it has receivers; else None.
+
+        In the level, bytes that a level can't have, `%` and ASCII control characters are %XX. A level of more than
+        EVENT_LEVEL_MAX bytes is cut there. No plan is kept.
+        """
+        cdef uint8_t topic[EVENT_TOPIC_MAX]
+        cdef const uint8_t* p = name
+        cdef Py_ssize_t left = len(name), n = len(head), end = n + EVENT_LEVEL_MAX
+        if n + EVENT_LEVEL_MAX + 3 + len(tail) > EVENT_TOPIC_MAX:
+            raise ValueError("head and tail are too long")
+        memcpy(topic, <const uint8_t*>head, n)
+        while left and n < end:
+            if is_plain(p[0]):
+                topic[n] = p[0]
+                n += 1
+            else:
+                topic[n] = c'%'
+                topic[n + 1] = HEX[p[0] >> 4]
+                topic[n + 2] = HEX[p[0] & 15]
+                n += 3
+            p += 1
+            left -= 1
+        while left and p[0] & 0xC0 == 0x80:           # no character is cut
+            topic[n] = p[0]
+            n += 1
+            p += 1
+            left -= 1
+        memcpy(topic + n, <const uint8_t*>tail, len(tail))
+        n += len(tail)
+        self.match(topic, n)
+        return topic[:n] if self.scratch.count else None
 
     def match_many(self, bytes topic not None, int times):
         """Match without a plan, `times` times, for measuring; returns the number of receivers."""

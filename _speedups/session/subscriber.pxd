@@ -86,5 +86,8 @@ cdef inline bint has_room(Outlet outlet, Py_ssize_t size) except -1:
             outlet.flush()
         if buffer_size(&outlet.out) + size > outlet.turn.limits.max_outgoing_bytes and buffer_size(&outlet.out) > 0:
             outlet.turn.counters[DROPPED_SLOW] += 1
+            if outlet.dropped == 0:
+                outlet.turn.slow.append(outlet)
+            outlet.dropped += 1
             return False
     return True

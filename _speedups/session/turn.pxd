@@ -76,6 +76,7 @@ cdef class Outlet:
     cdef flag blocked                 # the socket takes no more for now
     cdef readonly flag closed
     cdef flag wants_room              # `drained` is to be called when all has been sent
+    cdef uint32_t dropped             # QoS 0 packets for which it had no room, until they are taken: see `take_slow`
 
     cdef int flush(self) except -1
     cdef int drained(self) except -1
@@ -146,6 +147,7 @@ cdef class Turn:
     cdef list held_up                 # client ids of sessions in which messages wait for an acknowledgement, noted once
     cdef uint8_t held_up_round        # ... in this round, which ends with `take_held_up`
     cdef dict full_queues             # client id -> messages dropped at its full queue, until `take_full_queues`
+    cdef list slow                    # Outlets that had no room for messages of QoS 0, each once
     cdef readonly Tenants tenants     # of the names at this node
     cdef dict own_limits              # client id -> its own limits of a queue: messages, bytes, drop the oldest
     cdef readonly GroupSettings shared # of shared subscriptions without their own

@@ -212,6 +212,7 @@ cdef class Turn:
         self.held_up = []
         self.held_up_round = 1
         self.full_queues = {}
+        self.slow = []
         self.tenants = Tenants()
         self.shared = GroupSettings()
         self.writing = Commit()
@@ -331,6 +332,16 @@ cdef class Turn:
         """Client id -> messages that were dropped at its full queue since the last call."""
         dropped, self.full_queues = self.full_queues, {}
         return dropped
+
+    def take_slow(self):
+        """Connections whose output had no room for messages of QoS 0 since the last call, and the number of these."""
+        cdef Outlet outlet
+        cdef list found = []
+        for outlet in self.slow:
+            found.append((outlet, outlet.dropped))
+            outlet.dropped = 0
+        self.slow = []
+        return found
 
     def take_held_up(self):
         """Client ids of sessions in which, since the last call, messages had to wait for an acknowledgement."""

@@ -381,7 +381,14 @@ class PythonObjects(Kind):
 
 
 class TopicFilters(Kind):
-    """Topic filters; as text separated by commas."""
+    """Topic filters; as text separated by commas.
+
+    Args:
+        most: their number at most; 0: any.
+    """
+
+    def __init__(self, most: int = 0) -> None:
+        self._most = most
 
     expected = 'topic filters such as "#" or "site/+/temp"'
 
@@ -392,7 +399,10 @@ class TopicFilters(Kind):
                 validate_topic_filter(topic_filter)
             except InvalidTopic as fault:
                 raise ValueError(f"topic filters; {topic_filter!r} is none: {fault}") from fault
-        return tuple(dict.fromkeys(filters))
+        found = tuple(dict.fromkeys(filters))
+        if self._most and len(found) > self._most:
+            raise ValueError(f"at most {self._most} topic filters, and these are {len(found)}")
+        return found
 
 
 def texts(raw: object, *, is_text: bool) -> tuple[str, ...]:

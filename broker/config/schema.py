@@ -446,6 +446,37 @@ class AnalyticsConfig:
 
 
 @dataclass(frozen=True)
+class EventsConfig:
+    """Events of clients: messages below $SYS/broker/events/, made for subscribers only (deploy/docs/EVENTS.md)."""
+
+    rate: int = option(
+        500,
+        "Events a second that this node publishes to operators, and to each tenant, at most; more are only counted, "
+        "and an event reports their number. 0 = no events.",
+        Integer(0, 1_000_000),
+        reloadable=True,
+    )
+    of_tenants: bool = option(
+        False,
+        "Clients without a tenant that may read events get those of the tenants' clients, too, under whole names.",
+        Boolean(),
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True)
+class MetricsConfig:
+    """Figures of your choice, beside those that each node has, at /metrics and in the API."""
+
+    topics: tuple[str, ...] = option(
+        (),
+        "Topic filters whose messages and bytes are counted, at most 100.",
+        TopicFilters(100),
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True)
 class HttpConfig:
     """HTTP: /healthz (the process works), /readyz (the node accepts clients), /metrics (for Prometheus), the API below
     /api/v1 and the web page. API and page are open to this machine only, until there are tokens."""
@@ -982,6 +1013,8 @@ class Config:
     shared: SharedConfig = SharedConfig()
     cluster: ClusterConfig = ClusterConfig()
     analytics: AnalyticsConfig = AnalyticsConfig()
+    events: EventsConfig = EventsConfig()
+    metrics: MetricsConfig = MetricsConfig()
     http: HttpConfig = HttpConfig()
     proxy: ProxyConfig = ProxyConfig()
     oidc: OidcConfig = OidcConfig()

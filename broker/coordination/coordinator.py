@@ -184,6 +184,13 @@ class SessionOwner(ABC):
         """Give the connection the session of its client: call `admit`, later `welcome` of `admission`; or refuse."""
 
     @abstractmethod
+    def number_of(self, connection: Connection) -> int:
+        """The number of an admitted connection: later ones of its client have higher numbers, at every node.
+
+        0: the node has admitted it without Redis.
+        """
+
+    @abstractmethod
     def ended(self, connection: Connection, session: Session | None) -> None:
         """A connection has closed: settle its session, and its will unless that was discarded.
 

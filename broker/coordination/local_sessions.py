@@ -1,5 +1,6 @@
 """The sessions of a node alone: they are assigned at once, and are as durable as the store."""
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -33,6 +34,8 @@ class LocalOwner(SessionOwner):
         self._data_plane = data_plane
         self._journal = journal
         self._expiry = expiry
+        # Of connections: in microseconds since 1970, so that numbers go on after a restart, and JavaScript has them.
+        self._first = time.time_ns() // 1000
 
     def claim(self, admission: Admission, connection: Connection, packet: Connect) -> None:
         plane = self._data_plane
@@ -77,6 +80,9 @@ class LocalOwner(SessionOwner):
             plane.turn.after_commit(welcome)
         else:  # clean sessions without a will are admitted while the store can't write
             welcome()
+
+    def number_of(self, connection: Connection) -> int:
+        return self._first + connection.connect_number
 
     def ended(self, connection: Connection, session: Session | None) -> None:
         if session is None:

@@ -10,6 +10,7 @@ from typing import Any
 from ..._speedups.routing.router import Router
 from ..._speedups.session import session_store
 from ..._speedups.session.session import Session
+from ..._speedups.session.subscriber import SessionKind
 from ..._speedups.session.turn import Turn
 
 LEVELS = (3, 4, 5)
@@ -49,6 +50,7 @@ class Sessions:
         self.connected_at = dict.fromkeys(LEVELS, 0)  # clients that got CONNACK, by protocol level
         self.max_connected = 0
         self._ended: Callable[[bytes], None] | None = None
+        self._follow_end: Callable[[bytes, bool], object] = lambda client_id, everywhere: None
         self._over: set[Session] = set()  # they end here with their connections
 
     def __iter__(self) -> Iterator[Session]:
@@ -147,6 +149,12 @@ class Sessions:
         session_store.record_gone(session)
         self._remove(session)
         self._report_end(session.client_id)
+        if session.kind == SessionKind.LOCAL:  # else all nodes call `shared_ended`
+            self._follow_end(session.client_id, False)
+
+    def shared_ended(self, client_id: bytes) -> None:
+        """A persistent session of the cluster has ended, which every node learns."""
+        self._follow_end(client_id, True)
 
     def _remove(self, session: Session) -> None:
         del self._by_client_id[session.client_id]
@@ -171,6 +179,10 @@ class Sessions:
     def attach(self, ended: Callable[[bytes], None] | None) -> None:
         """Call `ended` with the client id of each session that ends."""
         self._ended = ended
+
+    def follow_ends(self, ended: Callable[[bytes, bool], object]) -> None:
+        """Call `ended` with the client id of each session that ends, and whether all nodes of the cluster do so."""
+        self._follow_end = ended
 
     def on_connected(self) -> None:
         """A client has connected."""

@@ -110,6 +110,15 @@ class StuckSessions:
             "waiting": waiting,
         }
 
+    def ages(self) -> list[tuple[int, bytes]]:
+        """Of each session in which messages wait behind one: seconds since a round has seen that one, and client id."""
+        return [(self._seconds(hold), client_id) for client_id, hold in self._holds.items() if hold.message[0]]
+
+    def age_of(self, client_id: bytes) -> int | None:
+        """The seconds of one session; None: nothing waits."""
+        hold = self._holds.get(client_id)
+        return self._seconds(hold) if hold is not None and hold.message[0] else None
+
     def longest(self) -> dict[str, Any] | None:
         """The message that others have waited behind for the longest time, with its client; None: there is none."""
         holds = sorted((hold.since, client_id) for client_id, hold in self._holds.items() if hold.is_stuck)

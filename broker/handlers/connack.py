@@ -17,6 +17,7 @@ from ..config.link import HOP, LISTENER, WANTED
 from ..core.data_plane import DataPlane
 from ..core.secret import Secret
 from ..core.transactions import PROPERTY
+from ..events.client_events import ClientEvents
 from ..interest.incoming_links import is_link, offers
 from .auth import WRONG
 
@@ -33,11 +34,13 @@ class Connacks:
     Args:
         data_plane: of the node.
         secret: of the node.
+        events: of the node.
     """
 
-    def __init__(self, data_plane: DataPlane, secret: Secret) -> None:
+    def __init__(self, data_plane: DataPlane, secret: Secret, events: ClientEvents) -> None:
         self._data_plane = data_plane
         self._secret = secret
+        self._events = events
 
     # ---- refused ----
 
@@ -53,6 +56,7 @@ class Connacks:
             code=code.name.lower(),
             **more,
         )
+        self._events.refused(connection, client_id, username, code, reason)
         if connection.protocol_level < 5:
             connection.send(encode(Connack(reason_code=return_code(code)), 4))
         else:

@@ -33,7 +33,17 @@ from .will_check import WillCheck
 CLIENT_ID_CHARACTERS = 23  # at level 3
 LONGEST = 65_535  # bytes of a text in MQTT
 
-WITH_CLIENT = ("authorize", "publish", "subscribe", "connected", "disconnected")  # hooks called with a `Client` later
+# Hooks called with a `Client` later.
+WITH_CLIENT = (
+    "authorize",
+    "publish",
+    "subscribe",
+    "connected",
+    "disconnected",
+    "subscribed",
+    "unsubscribed",
+    "throttled",
+)
 MAX_NUMBER = 1 << 32  # of CONNECT packets: then they are counted from 0
 LINK = Identity(method="link", listener=LISTENER)  # of the links of this node
 

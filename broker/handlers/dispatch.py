@@ -44,6 +44,7 @@ class Dispatcher:
         self._sessions = data_plane.sessions
         self._log_limiter = data_plane.log_limiter
         self._followers = broker.followers
+        self._events = broker.events
         self._connected_users = broker.connected_users
         self._auth = AuthHandler(data_plane, broker.authenticator, broker.connected_users)
         subscribe = SubscribeHandler(data_plane, subscribing, hooks, broker.streams, broker.followers)
@@ -56,7 +57,9 @@ class Dispatcher:
             hooks,
             WillCheck(data_plane, broker.schemas),
             broker.redirect,
-            ConnectAccepted(data_plane, Connacks(data_plane, broker.secret), hooks, broker.followers, subscribe),
+            ConnectAccepted(
+                data_plane, Connacks(data_plane, broker.secret, broker.events), hooks, broker.followers, subscribe
+            ),
         )
         self.publish = PublishHandler(data_plane, hooks, broker.schemas).handle  # a message to decide over
         transactions = broker.coordinator.transactions
@@ -128,6 +131,7 @@ class Dispatcher:
             connection.claimed = session
             self._hooks.notify("disconnected", client_of(connection), reason)
             connection.claimed = None
+        self._events.disconnected(connection, session, reason)
         self._sessions.on_disconnected(connection.protocol_level if connection.session is not None else None)
         for follower in self._followers:
             follower.detached(session)

@@ -11,7 +11,7 @@ and `authentication` may be `async def`: the connection of the packet waits, the
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -84,11 +84,26 @@ class Hooks:
     ) -> int | bool | Refusal | Awaitable[int | bool | Refusal | None] | None:
         """A client subscribes. Another QoS is granted, False refuses (code 0x80)."""
 
+    def refused(self, client: Client, code: ReasonCode, reason: str) -> Awaitable[None] | None:
+        """A client was refused; its names are as it has sent them. The reason is for you, and may not go to it."""
+
     def connected(self, client: Client) -> Awaitable[None] | None:
         """CONNACK was sent to a client."""
 
     def disconnected(self, client: Client, reason: str) -> Awaitable[None] | None:
         """Its connection has ended."""
+
+    def subscribed(self, client: Client, topic_filters: Sequence[str]) -> Awaitable[None] | None:
+        """Subscriptions of a client hold, at all nodes."""
+
+    def unsubscribed(self, client: Client, topic_filters: Sequence[str]) -> Awaitable[None] | None:
+        """A client has sent UNSUBSCRIBE."""
+
+    def throttled(self, client: Client) -> Awaitable[None] | None:
+        """A client is read more slowly than it sends, by a rate of its listener or tenant."""
+
+    def messages_dropped(self, client_id: str, messages: int) -> Awaitable[None] | None:
+        """Messages for a client were dropped lately: its queue is full, or its connection too slow."""
 
     def session_started(self, client_id: str, persistent: bool) -> Awaitable[None] | None:
         """A new session has begun at this node."""

@@ -3,7 +3,7 @@
 from functools import partial
 
 from ..core.calls import RpcMethods
-from . import clients, doctor, groups, limits, node, tenants
+from . import clients, doctor, groups, limits, node, slow_clients, tenants, topic_metrics
 from .node_view import NodeView
 
 
@@ -22,6 +22,8 @@ def methods(view: NodeView) -> RpcMethods:
         "tenants": partial(tenants.find, data_plane),
         "clients": partial(clients.find, data_plane, coordinator.sessions),
         "client": partial(clients.one, data_plane, coordinator.sessions),
+        "slow_clients": partial(slow_clients.find, view.broker),
+        "topic_metrics": partial(topic_metrics.find, view.broker),
         "subscriptions": partial(clients.subscriptions, data_plane),
         "groups": partial(groups.find, data_plane, coordinator.groups),
         "group": partial(groups.one, data_plane, coordinator.groups),

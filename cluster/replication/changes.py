@@ -123,6 +123,7 @@ class Changes:
 
     def _apply_ended(self, client_id: bytes, incarnation: int) -> None:
         sessions = self._plane.sessions
+        sessions.shared_ended(client_id)
         sessions.end_record(client_id, incarnation)
         session = sessions.get(client_id)
         if session is None or session.kind != SessionKind.SHARED or session.session_id != incarnation:

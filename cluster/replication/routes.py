@@ -11,6 +11,7 @@ from ..._speedups.cluster.journal import ClusterJournal
 from ..._speedups.cluster.peer import Way
 from ..._speedups.codec.topics import is_shared
 from ...broker.core.subscription_options import MAXIMUM_QOS
+from ...broker.events.topics import ROOT as EVENTS
 
 ONLY_PERSISTENT = 8  # as an option of the other node's subscription: Retain As Published
 LINGER_SECONDS = 120.0  # that a route stays without a session: most clients that have lost a connection are back soon
@@ -47,7 +48,7 @@ class Routes:
 
     A route's QoS is the highest QoS of the clean sessions with its filter: messages of QoS 1 and 2 for persistent
     sessions go through their queues. The QoS only grows; lowering it would save little. Filters of $SYS have no route:
-    each node publishes there to its own clients.
+    each node publishes there to its own clients. Only those of events have one.
 
     A route says whether only persistent sessions have its filter: every node has their subscriptions, so links don't
     count such a route (`_speedups/routing/interest.pyx`). It also says whether all its sessions get messages of QoS 1
@@ -163,5 +164,5 @@ def code_of(count: int) -> int:
 
 
 def is_local(name: bytes) -> bool:
-    """Whether a topic filter matches $SYS only."""
-    return name.startswith(b"$SYS/") or name == b"$SYS"
+    """Whether a topic filter matches $SYS only, and not events alone, which nodes send to each other."""
+    return (name.startswith(b"$SYS/") and not name.startswith(EVENTS)) or name == b"$SYS"

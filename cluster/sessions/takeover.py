@@ -270,6 +270,9 @@ class TakeOver(SessionOwner):
 
     # ---- the end of a connection ----
 
+    def number_of(self, connection: Connection) -> int:
+        return self._claims.epoch_of(connection)
+
     def ended(self, connection: Connection, session: Session | None) -> None:
         if self._link.closed:
             return

@@ -38,6 +38,7 @@ LAYERS: dict[str, list[str]] = {
         "streams",
         "interest",
         "coordination",
+        "events",
         "broker",
         "metrics",
         "handlers",

@@ -99,3 +99,28 @@ def test_an_end(node: BrokerProcess, tmp_path: Path) -> None:
     assert parts[-1].is_end and parts[-1].position == last.position
     (*_, rest) = reader.request(last.position)
     assert rest.position != last.position
+
+
+def test_events_of_clients_as_webhooks(endpoint: Endpoint, tmp_path: Path) -> None:
+    """Each event once, also of clients that came while nothing read the log."""
+    settings = {**SETTINGS, "analytics.topics": "$SYS/broker/events/clients/+/+"}
+    node = BrokerProcess(tmp_path, "sqlite", settings).start()
+    try:
+        for number in range(3):
+            SocketClient(node.port, f"device/{number}").close()
+        path = file_of(tmp_path, node, "webhook", {"url": endpoint.url})
+        wanted = 'name = "fleet"\nfilter = "$SYS/broker/events/clients/+/connected"'
+        path.write_text(path.read_text().replace('name = "fleet"', wanted))
+
+        def all_sent() -> bool:
+            once(path)
+            return len(endpoint.events) >= 3
+
+        until(all_sent)
+        assert sorted((event["subject"], event["data"]["client_id"]) for event in endpoint.events) == [
+            (f"$SYS/broker/events/clients/device%2F{number}/connected", f"device/{number}") for number in range(3)
+        ]
+        once(path)
+        assert len(endpoint.events) == 3
+    finally:
+        node.close()

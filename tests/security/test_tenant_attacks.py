@@ -129,6 +129,7 @@ def test_names_behind_a_delay_obey_the_rule_of_names_without_one(
     with client(broker, "acme", "c", 5) as acme, client(broker, "globex", "c", 5) as globex:
         for each in (acme, globex):
             each.subscribe(("#", 0), ("$SYS/#", 0), ("+/+/+/+", 0))
+            assert [topic for topic, _ in messages(each)] == ["$SYS/broker/events/clients/c/subscribed"]
         for topic in RESERVED:
             assert acme_api.ask("POST", "/messages", {"topic": delay + topic}).status in (400, 422), topic
             assert publish(acme, delay + topic, b"x") == 0x87, topic

@@ -29,6 +29,7 @@ StartCluster = Callable[..., ClusterProcess]
 VIEWS = (
     "overview",
     "clients",
+    "slow",
     "topics",
     "groups",
     "doctor",

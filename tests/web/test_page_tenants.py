@@ -27,6 +27,7 @@ RULES = [
 MENU = [
     "Overview",
     "Clients",
+    "Slow",
     "Subscriptions",
     "Groups",
     "Retained",

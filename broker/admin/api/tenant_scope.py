@@ -17,7 +17,7 @@ OPERATIONS = frozenset(
         "me", "clients", "client", "kick", "sessions", "end_session", "subscriptions", "groups", "group", "purge_group",
         "wills", "cancel_will", "browse_retained", "retained", "retained_messages", "clear_retained", "publish", "bans",
         "ban", "unban", "tenants", "delayed", "cancel_delayed", "declare_group", "pause_group", "remove_group", "trace",
-        "log", "audit_log", "send", "change_own_password",
+        "log", "audit_log", "send", "change_own_password", "slow_clients",
     }
 )  # fmt: skip
 PLAIN = ("client_id", "client", "filter", "parent")  # arguments that get the prefix in front

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...._speedups.net.listener import Listener
 from ...._speedups.session.tenant import Tenant
+from ...._speedups.session.topic_meter import TopicMeter
 from ...broker import Broker
 from ...metrics import METRICS, TENANT_FIGURES
 
@@ -27,6 +28,12 @@ LINK_FIGURES = (
     ("flockmq_link_refused_total", "counter", "Messages of QoS 1 and 2 that their receiver refused."),
     ("flockmq_link_ended_total", "counter", "Messages that ended at a link, by the reason."),
     ("flockmq_link_wanted", "gauge", "Topic filters that the receiver of a direction asks for, with wanted_only."),
+)
+TOPIC_FIGURES = (
+    ("messages_received", "received", "Messages of a topic filter that this node has accepted."),
+    ("received_bytes", "received_bytes", "Bytes of their payloads."),
+    ("messages_sent", "sent", "Deliveries of messages of a topic filter to sessions and shared subscriptions."),
+    ("sent_bytes", "sent_bytes", "Bytes of their payloads."),
 )
 MAX_TENANTS = 100  # that have their own figures: the first that the node has seen
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -51,6 +58,7 @@ def page(broker: Broker, version: str, node: str, links: list[dict[str, Any]]) -
     lines += _listeners(list(broker.data_plane.reactor.listeners.values()), label)
     lines += _tenants(list(islice(broker.data_plane.turn.tenants, MAX_TENANTS)), label)
     lines += _schemas(broker.schemas.mismatches, label)
+    lines += _topics(broker.topic_meters.items(), label)
     lines += _links(links, label)
     lines += _process(label)
     return "\n".join(lines) + "\n"
@@ -88,9 +96,17 @@ def _schemas(mismatches: Mapping[tuple[str, str], int], label: str) -> Iterator[
         yield f'{full}{{filter="{_escaped(topic_filter)}",on_mismatch="{on_mismatch}",{label}}} {number}'
 
 
+def _topics(meters: list[tuple[str, TopicMeter]], label: str) -> Iterator[str]:
+    """The figures of the topic filters of metrics.topics."""
+    for name, figure, text in TOPIC_FIGURES if meters else ():
+        full = f"flockmq_topic_{name}_total"
+        yield from (f"# HELP {full} {text}", f"# TYPE {full} counter")
+        yield from (f'{full}{{filter="{_escaped(each)}",{label}}} {getattr(meter, figure)}' for each, meter in meters)
+
+
 def _escaped(text: str) -> str:
     """A text as the value of a label."""
-    return text.replace("\\", r"\\").replace('"', r"\"")
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _links(links: list[dict[str, Any]], label: str) -> Iterator[str]:

@@ -1,8 +1,10 @@
 // Topics: a tree that fills as messages pass. It is bounded: what comes for too many topics is only counted.
 
+import { get } from "./api.js";
 import { Client } from "./client.js";
 import { facts, field, h, head, put } from "./dom.js";
 import { linked } from "./link.js";
+import { table } from "./list.js";
 import { shown } from "./payload.js";
 import { told } from "./properties.js";
 import { Tree } from "./tree.js";
@@ -12,6 +14,34 @@ const TOPICS_MOST = 3000; // branches of the tree
 const LEVELS_MOST = 24;
 const DRAW_EVERY = 1000;
 const OVER = 5; // seconds that a rate is taken over
+const METRICS_EVERY = 5000;
+
+// Figures of the topic filters of metrics.topics: totals, and what passes between two looks.
+function metrics(host) {
+  const before = new Map();
+  let at = 0;
+
+  async function look() {
+    const { items } = await get("/topic-metrics").catch(() => ({ items: [] }));
+    const now = performance.now();
+    const passed = (item, figure) => (before.has(item.filter) ? `${rate(Math.max(0, item[figure] - before.get(item.filter)[figure]) * 1000 / (now - at))} /s` : "–");
+    host.hidden = !items.length;
+    put(host, h("h2", {}, "Topic metrics"), table("Topic metrics", [
+      ["Topic filter", (item) => item.filter],
+      ["In", (item) => passed(item, "received"), "number"],
+      ["Out", (item) => passed(item, "sent"), "number"],
+      ["Messages in", (item) => count(item.received), "number"],
+      ["Bytes in", (item) => bytes(item.received_bytes), "number"],
+      ["Messages out", (item) => count(item.sent), "number"],
+      ["Bytes out", (item) => bytes(item.sent_bytes), "number"],
+    ], items));
+    for (const item of items) before.set(item.filter, item);
+    at = now;
+  }
+
+  look();
+  return setInterval(look, METRICS_EVERY);
+}
 
 export function show(host) {
   const client = new Client();
@@ -19,6 +49,7 @@ export function show(host) {
   const total = h("p", { class: "small muted", role: "status" });
   const detail = h("section", { class: "card", "aria-label": "Topic" }, h("p", { class: "muted" }, "Choose a topic."));
   const tree = new Tree("Topics", { onselect: draw });
+  const figures = h("section", { class: "card", "aria-label": "Topic metrics", hidden: true });
   const changed = new Set();
   let branches = 0, left = 0, messages = 0, chosen = null, listening = "";
 
@@ -80,11 +111,13 @@ export function show(host) {
   put(host, head("Topics", "What passes now, and what is retained."), linked(client),
     h("form", { class: "bar", onsubmit: (event) => { event.preventDefault(); listen(); } },
       h("div", { class: "grow" }, field("Topic filter", filter)), h("button", { type: "submit" }, "Watch")),
-    h("div", { class: "split" }, h("section", { class: "card" }, total, tree.element), detail));
+    h("div", { class: "split" }, h("section", { class: "card" }, total, tree.element), detail), figures);
   listen();
+  const looks = metrics(figures);
   const timer = setInterval(tick, DRAW_EVERY);
   return () => {
     clearInterval(timer);
+    clearInterval(looks);
     client.close();
   };
 }

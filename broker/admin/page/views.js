@@ -11,6 +11,7 @@ const VIEWS = [
   ["overview", "Overview", () => (who.tenant ? import("./view_tenant.js") : import("./view_overview.js")), all],
   ["tenants", "Tenants", () => import("./view_tenants.js"), () => who.tenants.length],
   ["clients", "Clients", () => import("./view_clients.js"), all],
+  ["slow", "Slow", () => import("./view_slow.js"), all],
   ["subscriptions", "Subscriptions", () => import("./view_subscriptions.js"), withTenants],
   ["topics", "Topics", () => import("./view_topics.js"), operators],
   ["groups", "Groups", () => import("./view_groups.js"), all],
@@ -30,6 +31,6 @@ const VIEWS = [
   ["log", "Log", () => import("./view_log.js"), operators],
 ];
 
-export const BY_TENANT = ["clients", "subscriptions", "groups", "wills", "delayed"]; // lists of one tenant, if an operator chooses one
+export const BY_TENANT = ["clients", "slow", "subscriptions", "groups", "wills", "delayed"]; // lists of one tenant, if an operator chooses one
 
 export const views = () => VIEWS.filter(([, , , shown]) => shown());

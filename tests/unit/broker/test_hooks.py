@@ -3,14 +3,24 @@
 import asyncio
 import json
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from flockmq._speedups.codec.encode import encode
-from flockmq._speedups.codec.packets import Connect, Disconnect, Puback, Publish, Pubrec, Pubrel, Suback, Subscribe
+from flockmq._speedups.codec.packets import (
+    Connect,
+    Disconnect,
+    Puback,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsubscribe,
+)
 from flockmq._speedups.net.listener import Endpoint, Listener
 from flockmq.broker.auth.authenticator import Authenticator, Credentials, Identity, ReasonCode, Verdict
 from flockmq.broker.auth.bans import Ban
@@ -426,6 +436,62 @@ def test_events_are_told() -> None:
         ("ended", "c"),
     ]
     assert hooks.heard.count(("connected", "c")) == 2
+
+
+def test_hooks_hear_of_subscriptions_and_refusals() -> None:
+    class Hears(Hooks):
+        def __init__(self) -> None:
+            self.heard: list[tuple[Any, ...]] = []
+
+        def connect(self, client: Client) -> bool:
+            return client.client_id != "bad"
+
+        def refused(self, client: Client, code: ReasonCode, reason: str) -> None:
+            self.heard.append(("refused", client.client_id, code))
+
+        async def subscribed(self, client: Client, topic_filters: Sequence[str]) -> None:
+            self.heard.append(("subscribed", client.client_id, *topic_filters))
+
+        def unsubscribed(self, client: Client, topic_filters: Sequence[str]) -> None:
+            self.heard.append(("unsubscribed", client.client_id, *topic_filters))
+
+    hooks = Hears()
+
+    async def act(node: Node) -> None:
+        Connected(node, "bad")
+        client = client_of(node, "c", ("a/#", 1), ("b", 0), ("$SYS/x/#x", 0))
+        await settle(node)
+        client.send(Unsubscribe(packet_id=2, topic_filters=["a/#", "never"]))
+        client.send(Unsubscribe(packet_id=3, topic_filters=["never"]))
+
+    play([hooks], act)
+    assert hooks.heard == [
+        ("refused", "bad", ReasonCode.NOT_AUTHORIZED),
+        ("subscribed", "c", "a/#", "b"),
+        ("unsubscribed", "c", "a/#"),
+    ]
+
+
+def test_hooks_hear_of_messages_that_a_full_queue_has_dropped() -> None:
+    class Hears(Hooks):
+        def __init__(self) -> None:
+            self.heard: list[tuple[str, int]] = []
+
+        def messages_dropped(self, client_id: str, messages: int) -> None:
+            self.heard.append((client_id, messages))
+
+    hooks = Hears()
+
+    def act(node: Node) -> None:
+        client_of(node, "away", ("t", 1), clean_start=False).close()
+        sender = client_of(node, "sender")
+        most = node.broker.config.limits.max_queued_messages
+        for number in range(most + 3):
+            sender.send(Publish("t", b"", 1, packet_id=number % 60_000 + 1))
+        assert node.broker.report_losses() == {b"away": 3}
+
+    play([hooks], act)
+    assert hooks.heard == [("away", 3)]
 
 
 class Fails(Hooks):

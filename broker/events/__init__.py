@@ -1,0 +1,1 @@
+"""Events of clients, for topics below `$SYS/broker/events/` and for hooks."""
