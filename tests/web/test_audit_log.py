@@ -215,3 +215,18 @@ def test_a_syslog_server_that_is_away_stops_nothing(tmp_path: Path) -> None:
     broker.wait_for_log("the syslog server does not get the audit log")
     assert outlines(records(api)) == [("set_log_level", "this machine", "done")]
     assert broker.stop() == 0
+
+
+def test_changes_of_users_and_roles_are_on_record_without_passwords(start_broker: StartBroker) -> None:
+    api = HttpClient(start_broker({"http.listen": "127.0.0.1:0"}))
+    rules = ["topic read a/#"]
+    assert api.ask("POST", "/roles", {"name": "r", "rules": rules}).status == 200
+    assert api.ask("POST", "/users", {"name": "ann", "password": "geheim-1"}).status == 200
+    assert api.ask("PATCH", "/user", {"roles": ["r"], "password": "geheim-2"}, name="ann").status == 200
+    assert api.ask("DELETE", "/user", name="ann").status == 204
+    found = records(api)
+    assert [record["operation"] for record in found] == ["remove_user", "change_user", "add_user", "add_role"]
+    removed, changed, _, role = found
+    assert (changed["before"]["roles"], changed["after"]["roles"]) == ([], ["r"])
+    assert removed["before"]["name"] == "ann" and role["after"]["rules"] == rules
+    assert "geheim" not in json.dumps(found) and "$argon2" not in json.dumps(found)

@@ -73,16 +73,18 @@ async def edit(request: Request, kind: Kind, make: Callable[[Document], Document
     for _ in range(ATTEMPTS):
         before = await _read(request, kind, name)
         data = packed(make(_parsed(before)))
+        request.change.before, request.change.after = show(name, before), show(name, data)
         if data == before or await _change(request, kind, Change(name, before, data)):
             return show(name, data)
     raise Problem(HTTPStatus.CONFLICT, f"others change the {kind} {name!r}, too")
 
 
-async def remove(request: Request, kind: Kind) -> None:
+async def remove(request: Request, kind: Kind, show: Show) -> None:
     """Remove a document."""
     name = request.arguments["name"]
     for _ in range(ATTEMPTS):
         before = await _read(request, kind, name)
+        request.change.before = show(name, before)
         if await _change(request, kind, Change(name, before, None)):
             return
     raise Problem(HTTPStatus.CONFLICT, f"others change the {kind} {name!r}, too")

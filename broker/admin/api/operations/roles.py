@@ -60,7 +60,7 @@ async def change(request: Request) -> dict[str, Any]:
 
 async def remove(request: Request) -> None:
     """Remove a role."""
-    await documents.remove(request, Kind.ROLE)
+    await documents.remove(request, Kind.ROLE, show)
 
 
 async def import_all(request: Request) -> dict[str, Any]:

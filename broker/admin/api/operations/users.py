@@ -92,7 +92,7 @@ async def change(request: Request) -> dict[str, Any]:
 
 async def remove(request: Request) -> None:
     """Remove a user."""
-    await documents.remove(request, Kind.USER)
+    await documents.remove(request, Kind.USER, show)
 
 
 async def import_all(request: Request) -> dict[str, Any]:
