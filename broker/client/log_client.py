@@ -67,6 +67,7 @@ class LogClient:
         until: the time before which they were accepted; None: no limit.
         username, password: of an MQTT user; None: none.
         token: of the API, or a JSON Web Token that the listeners accept; None: none.
+        agent: name of the program and its version, for the audit log; empty: none.
 
     Raises:
         FlockError: the URL is wrong, or pyarrow is not installed.
@@ -82,6 +83,7 @@ class LogClient:
         username: str | None = None,
         password: str | None = None,
         token: str | None = None,
+        agent: str = "",
     ) -> None:
         place = urlsplit(url)
         if place.scheme not in ("http", "https") or not place.hostname or place.username is not None:
@@ -96,7 +98,7 @@ class LogClient:
         self._url = f"{url.rstrip('/')}{PATH}"
         self._filters = [("filter", each) for each in filters]
         self._times = [("since", _text(since)), *([("until", _text(until))] if until is not None else [])]
-        self._headers = {}
+        self._headers = {"User-Agent": agent} if agent else {}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
         elif username is not None or password is not None:

@@ -20,6 +20,7 @@ from .parser import Parser
 DEFAULT = "http://127.0.0.1:8080"
 SECONDS = 30.0  # for a response
 PAGE = 1000  # items
+COMMAND = f"flockmq/{version()}"
 
 
 def add_api_options(group: _ActionsContainer) -> None:
@@ -38,10 +39,16 @@ def parse(parser: Parser, arguments: list[str]) -> Namespace:
 
 
 def ask(
-    args: Namespace, path: str, body: dict[str, Any] | None = None, *, method: str | None = None, **query: object
+    args: Namespace,
+    path: str,
+    body: dict[str, Any] | None = None,
+    *,
+    method: str | None = None,
+    agent: str = COMMAND,
+    **query: object,
 ) -> Any:
     """The JSON of a response, None if it has none: see `response`."""
-    with response(args, path, query, body, method=method) as found:
+    with response(args, path, query, body, method=method, agent=agent) as found:
         text = found.read()
     try:
         return json.loads(text) if text else None
@@ -94,6 +101,7 @@ def response(
     *,
     method: str | None = None,
     timeout: float = SECONDS,
+    agent: str = COMMAND,
 ) -> Iterator[HTTPResponse]:
     """The response to a request: GET, or POST if there is a body.
 
@@ -104,14 +112,15 @@ def response(
         body: JSON of a POST.
         method: another one.
         timeout: seconds without a byte.
+        agent: name of this program and its version, for the audit log.
 
     Raises:
         FlockError: the node does not answer, or refuses.
     """
     data = None if body is None else json.dumps(body).encode()
-    token = None if args.token_file is None else _token(args.token_file)
+    token = None if args.token_file is None else read_token(args.token_file)
     url = f"{args.url.rstrip('/')}/api/v1{path}" + (f"?{urlencode(query)}" if query else "")
-    request = urllib.request.Request(url, data, {"User-Agent": f"flockmq/{version()}"}, method=method)
+    request = urllib.request.Request(url, data, {"User-Agent": agent}, method=method)
     if data is not None:
         request.add_header("Content-Type", "application/json")
     if token is not None:
@@ -133,7 +142,8 @@ def response(
         raise FlockError(f"{args.url} does not answer: {text}", hint) from error
 
 
-def _token(path: Path) -> str:
+def read_token(path: Path) -> str:
+    """The token in a file. Raises UsageError."""
     try:
         return path.read_text("ascii").strip()
     except OSError as error:

@@ -23,7 +23,7 @@ class Record:
     role: str
     tenant: str  # of the token; empty: it is for the whole broker
     address: str  # of the request; empty: the change comes from the machine of the node
-    via: str  # api, page, command, signal or file
+    via: str  # api, page, command, agent, signal or file
     operation: str
     arguments: Any = None
     before: Any = None

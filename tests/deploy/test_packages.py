@@ -28,7 +28,21 @@ BESIDE = (
     "constraints.txt",
 )
 EXTRAS = {
-    *("auth", "cluster", "analytics", "connect", "docs", "lake", "ldap", "log", "loadtest", "otel", "schemas", "sql"),
+    *(
+        "auth",
+        "cluster",
+        "analytics",
+        "connect",
+        "docs",
+        "lake",
+        "ldap",
+        "log",
+        "loadtest",
+        "mcp",
+        "otel",
+        "schemas",
+        "sql",
+    ),
     "test",
 }
 COMPILED = KEPT / "compiled"

@@ -39,7 +39,7 @@ class Refusals:
 def audited(
     node: NodeView, operation: Operation, holder: Holder, raw: web.Request, given: dict[str, Any]
 ) -> Iterator[Change]:
-    """Record an operation that changes something, with its result; an operation that reads is not recorded.
+    """Record an operation that changes something, with its result; others are recorded if an agent sends them.
 
     Args:
         node: that makes the change.
@@ -52,7 +52,7 @@ def audited(
         The change, to be completed by the operation.
     """
     change = Change()
-    if not operation.is_audited:
+    if not operation.is_audited and not is_agent(raw):
         yield change
         return
     audit_log = node.audit_log
@@ -73,6 +73,7 @@ def author(holder: Holder, raw: web.Request) -> dict[str, str]:
     """The author of a change, as a record has it."""
     agent = raw.headers.get("User-Agent", "")
     via = "page" if "Sec-Fetch-Site" in raw.headers else "command" if agent.startswith("flockmq/") else "api"
+    via = "agent" if is_agent(raw) else via
     return {
         "by": holder.name,
         "role": holder.role,
@@ -80,3 +81,8 @@ def author(holder: Holder, raw: web.Request) -> dict[str, str]:
         "address": raw.remote or "",
         "via": via,
     }
+
+
+def is_agent(raw: web.Request) -> bool:
+    """Whether `flockmq mcp` has sent the request, for a model."""
+    return raw.headers.get("User-Agent", "").startswith("flockmq-mcp/")

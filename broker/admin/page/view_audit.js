@@ -5,7 +5,7 @@ import { field, h, head, put } from "./dom.js";
 import { moment } from "./format.js";
 import { List } from "./list.js";
 
-const WAYS = { api: "API", page: "page", command: "command", signal: "signal", file: "file" };
+const WAYS = { api: "API", page: "page", command: "command", agent: "agent", signal: "signal", file: "file" };
 const RESULTS = [["", "all"], ["done", "done"], ["refused", "refused"], ["failed", "failed"], ["unknown", "unknown"]];
 const DETAILS = [["Arguments", "arguments"], ["Before", "before"], ["After", "after"]];
 const words = (operation) => operation.replaceAll("_", " ");

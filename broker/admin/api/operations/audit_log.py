@@ -19,7 +19,7 @@ RECORD = record(
         "role": text("of the token"),
         "tenant": text("of the token; empty: it is for the whole broker"),
         "address": text("of the request; empty: there was none"),
-        "via": text("the way of the change", enum=["api", "page", "command", "signal", "file"]),
+        "via": text("the way of the change", enum=["api", "page", "command", "agent", "signal", "file"]),
         "operation": text("name of the operation"),
         "arguments": {**ANYTHING, "description": "of the operation, without secrets and payloads"},
         "before": {**ANYTHING, "description": "the changed thing before, if the operation records it"},
