@@ -23,6 +23,8 @@ EXAMPLES = """\
   flockmq users set-password pump-17 --scram         # may be proven by SCRAM-SHA-256, too
   flockmq users disable pump-17                      # closes its clients; `enable` lets them in again
   flockmq users remove pump-17
+  flockmq users may pump-17 publish devices/7        # whether it may, and by which rule
+  flockmq users may c-42 subscribe 'orders/#' --client   # of a connected client, by its client id
   flockmq users list --search pump- --json
 
 Nodes accept these users with auth.users = true. A change takes effect at once at all nodes."""
@@ -40,13 +42,15 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--role", action="append", metavar="ROLE", help="for `add` and `set-roles`; more than one may be given"
     )
+    parser.add_argument("--client", action="store_true", help="for `may`: NAME is the client id of a connected client")
     parser.add_argument("--search", metavar="TEXT", default="", help="list those whose names begin so")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_scram_options(parser.add_argument_group("for `add` and `set-password`"))
     add_api_options(parser.add_argument_group("node"))
     args = parse(parser, arguments)
     check_name(args, "user")
-    check_rules(args, ("add", "set-rules"))
+    if args.action != "may":
+        check_rules(args, ("add", "set-rules"))
     if args.role is not None and args.action not in ("add", "set-roles"):
         raise UsageError(f"--role is not of `{args.action}`", "`flockmq users --help` explains")
     ACTIONS[args.action](args)
@@ -102,6 +106,23 @@ def set_password(args: Namespace) -> None:
     change(args, hash=ask_credentials(args.name, args).text)
 
 
+def may(args: Namespace) -> None:
+    """Print whether clients of a user may do something, and by which rule."""
+    if len(args.rules) != 2 or args.rules[0] not in RIGHTS:
+        raise UsageError("`may` takes NAME, then one of publish, subscribe and read, then a topic")
+    action, topic = args.rules
+    query = {"client_id" if args.client else "username": args.name, "action": action, "topic": topic}
+    found = ask(args, "/rules/check", **query)
+    if args.json:
+        print(json.dumps(found))
+        return
+    print(f"{'yes' if found['allowed'] else 'no'}: {logs.escaped(found['reason'])}")
+    if found["source"] is not None:
+        source = found["source"]
+        where = f"line {source['line']} of {source['name']}" if source["line"] else f"{source['kind']} {source['name']}"
+        print(f"  {logs.escaped(found['rule'])}\n  {logs.escaped(where)}")
+
+
 def remove(args: Namespace) -> None:
     """Remove a user."""
     ask(args, "/user", method="DELETE", name=args.name)
@@ -139,5 +160,7 @@ ACTIONS: dict[str, Callable[[Namespace], object]] = {
     "enable": lambda args: change(args, disabled=False),
     "disable": lambda args: change(args, disabled=True),
     "remove": remove,
+    "may": may,
 }
+RIGHTS = ("publish", "subscribe", "read")
 WORDS = f"{', '.join(ACTIONS)} [list]"

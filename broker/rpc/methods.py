@@ -3,7 +3,7 @@
 from functools import partial
 
 from ..core.calls import RpcMethods
-from . import clients, doctor, groups, limits, node, tenants
+from . import clients, doctor, groups, limits, node, rights, tenants
 from .node_view import NodeView
 
 
@@ -21,6 +21,7 @@ def methods(view: NodeView) -> RpcMethods:
         "clients": partial(clients.find, data_plane, coordinator.sessions),
         "client": partial(clients.one, data_plane, coordinator.sessions),
         "subscriptions": partial(clients.subscriptions, data_plane),
+        "right": partial(rights.check, view),
         "groups": partial(groups.find, data_plane, coordinator.groups),
         "group": partial(groups.one, data_plane, coordinator.groups),
         "limits": partial(limits.find, view),
