@@ -74,6 +74,11 @@ class AclFile:
         """The number of its rules."""
         return len(self._patterns) + sum(map(len, self._by_user.values()))
 
+    @property
+    def sections(self) -> list[str | None]:
+        """The names of the users that have rules; None: anonymous clients have some."""
+        return list(self._by_user)
+
     def section(self, username: str | None) -> str | None:
         """The name of the user whose rules hold for a client, None for anonymous clients, "" if there are no such."""
         return username if username in self._by_user else ""

@@ -336,6 +336,41 @@ def test_the_commands(start_broker: StartBroker) -> None:
         assert words in run("users", *arguments, status=2), arguments
 
 
+@one_node
+def test_files_are_imported(start_broker: StartBroker, tmp_path: Path) -> None:
+    broker = start_broker(SETTINGS)
+    api = HttpClient(broker)
+    passwords, rules, dynsec = (tmp_path / name for name in ("passwd", "acl", "dynamic-security.json"))
+    passwords.write_text("".join(f"u{number:03}:{HASH}\n" for number in range(230)))
+    rules.write_text("pattern read %c\nuser u007\ntopic write seven\nuser nobody\ntopic read a\n")
+    dynsec.write_text(
+        json.dumps(
+            {
+                "clients": [
+                    {"username": name, "encoded_password": HASH, "roles": [{"rolename": "r"}]}
+                    for name in ("u001", "new")
+                ],
+                "roles": [{"rolename": "r", "acls": [{"acltype": "publishClientSend", "topic": "r/#", "allow": True}]}],
+            }
+        )
+    )
+    assert "users: 230 created, 0 changed, 0 as they were" in api.command("users", "import", str(passwords))
+    shown = api.command("users", "import", str(passwords))
+    assert "u000, u001" in shown and "u009 and 220 more" in shown
+    assert "230 as they were" in api.command("users", "import", str(passwords), "--replace")
+    assert "roles: 1 created, 0 changed" in api.command("users", "import", str(rules))
+    assert api.get("/user", name="u007")["rules"] == ["topic write seven"]
+    assert api.get("/role", name="everyone")["rules"] == ["pattern read %c"]
+    assert "exist, and stay as they are (--replace changes them): u001" in api.command("users", "import", str(dynsec))
+    assert api.get("/user", name="u001")["roles"] == []
+    assert "users: 0 created, 1 changed, 1 as" in api.command("users", "import", str(dynsec), "--replace")
+    assert api.get("/user", name="u001")["roles"] == ["r"]
+    with client(broker, "new") as new:
+        new.send("publish r/1 x q1 id=1", "subscribe 1 c-new:0 r/1:0")
+        new.expect("puback 1", "suback 1 0 0x80")
+    assert "can't be read" in api.command("users", "import", str(tmp_path / "none"), status=2)
+
+
 def test_redis_away(start_cluster: StartCluster) -> None:
     cluster = start_cluster(SETTINGS, nodes="ab", proxies=True)
     a, b = (HttpClient(cluster[name]) for name in "ab")
