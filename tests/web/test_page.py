@@ -38,6 +38,8 @@ VIEWS = (
     "console",
     "analytics",
     "trace",
+    "users",
+    "roles",
     "bans",
     "log",
 )

@@ -24,6 +24,8 @@ const VIEWS = [
   ["console", "Console", () => import("./view_console.js"), operators],
   ["analytics", "Analytics", () => import("./view_analytics.js"), operators],
   ["trace", "Trace", () => import("./view_trace.js"), all],
+  ["users", "Users", () => import("./view_users.js"), operators],
+  ["roles", "Roles", () => import("./view_roles.js"), operators],
   ["bans", "Bans", () => import("./view_bans.js"), all],
   ["log", "Log", () => import("./view_log.js"), operators],
 ];
