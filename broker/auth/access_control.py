@@ -26,6 +26,7 @@ from .author import pack_author, parse_author
 from .chain import Chain, Method, Renewal
 from .chain_builder import ChainBuilder
 from .penalties import Penalties
+from .right_check import Action, Decision
 from .roles import USERS, Roles
 from .stored_user import StoredUser
 from .tenants import Tenants
@@ -35,6 +36,7 @@ from .work_pool import Busy
 
 TOO_MANY = Verdict(ReasonCode.CONNECTION_RATE_EXCEEDED, reason="its address has sent wrong credentials too often")
 BUSY = Verdict(ReasonCode.SERVER_BUSY, reason="too many clients wait to be authenticated")
+NO_LISTENER = Decision(False, "there is no such listener")
 SECRET_BYTES = 32
 MAX_KNOWN = 256  # identities that a walk remembers: forgetting them takes no time that anyone notices
 FILES = tuple(key.name for key in fields(AuthConfig) if isinstance(key.metadata["kind"], FilePath))
@@ -262,6 +264,41 @@ class AccessControl:
     def _state(self) -> tuple[int, int, int]:
         """Changes when users, roles or the configuration change."""
         return self._configured, self.roles.number, self._users().number
+
+    # ---- the check of a right ----
+
+    def decide(self, identity: Identity, client_id: str, action: Action, topic: str) -> Decision:
+        """Whether a connected client may do this, and by which rule; `topic` is without the prefix of its tenant."""
+        chain = self._chains.get(identity.listener)
+        if chain is None:
+            return Decision(True, "it is a link of another broker") if identity.listener == LISTENER else NO_LISTENER
+        return chain.decide(identity, client_id, action, topic)
+
+    async def decide_user(
+        self, username: str | None, client_id: str, listener: str, action: Action, topic: str
+    ) -> Decision:
+        """Whether clients of a user may do this; None: anonymous clients.
+
+        Raises:
+            Away: the user can't be looked up for now.
+        """
+        chain = self._chains.get(listener)
+        if chain is None:
+            return NO_LISTENER
+        if username is None:
+            if not chain.anonymous:
+                return Decision(False, "the listener refuses anonymous clients")
+            return chain.decide(Identity(listener=listener), client_id, action, topic)
+        found = await chain.find_user(username)
+        if found is not None and found.disabled:
+            return Decision(False, "the user is disabled")
+        if found is None and not chain.methods:
+            return chain.decide(Identity(listener=listener), client_id, action, topic)  # names are not verified
+        identity = Identity(username) if found is None else found.identity
+        decision = chain.decide(identity._replace(listener=listener), client_id, action, topic)
+        if found is not None:
+            return decision
+        return decision._replace(reason=f"{decision.reason}; no store of users has the user, only rules by name count")
 
     # ---- wills ----
 

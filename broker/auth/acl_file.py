@@ -20,6 +20,7 @@ from ..errors import ConfigError
 from .rules import KINDS, Rule, Rules, is_text, parse_rule, rights_of
 
 MAX_BYTES = 64 << 20  # bytes of a file
+Numbered = tuple[int, Rule]  # line and rule
 MARK = "\ufeff"  # that editors of Windows write at the begin
 
 
@@ -34,8 +35,9 @@ class AclFile:
     """
 
     def __init__(self, path: str) -> None:
-        self._by_user: dict[str | None, list[Rule]] = {}
-        self._patterns: list[Rule] = []
+        self.path = path
+        self._by_user: dict[str | None, list[Numbered]] = {}
+        self._patterns: list[Numbered] = []
         user: str | None = None
         text = read_text(path, "auth.acl_file", errors="surrogateescape")  # comments may be of any code
         for number, raw in enumerate(text.removeprefix(MARK).split("\n"), 1):
@@ -43,11 +45,11 @@ class AclFile:
             if line.lstrip("\t ").startswith("#") or not line:
                 continue
             try:
-                user = self._add(line, user)
+                user = self._add(number, line, user)
             except ValueError as error:
                 raise ConfigError(f"{path}:{number}: expected {error}", "deploy/docs/ACCESS.md has examples") from None
 
-    def _add(self, line: str, user: str | None) -> str | None:
+    def _add(self, number: int, line: str, user: str | None) -> str | None:
         """Add a line; returns the user of the lines that follow."""
         if not is_text(line):
             raise ValueError("UTF-8")
@@ -62,9 +64,9 @@ class AclFile:
             raise ValueError('"user" and a name, or "topic" or "pattern" and a rule')
         rule = parse_rule(line)
         if rule.is_pattern:
-            self._patterns.append(rule)
+            self._patterns.append((number, rule))
         else:
-            self._by_user.setdefault(user, []).append(rule)
+            self._by_user.setdefault(user, []).append((number, rule))
         return user
 
     @property
@@ -72,13 +74,22 @@ class AclFile:
         """The number of its rules."""
         return len(self._patterns) + sum(map(len, self._by_user.values()))
 
+    @property
+    def sections(self) -> list[str | None]:
+        """The names of the users that have rules; None: anonymous clients have some."""
+        return list(self._by_user)
+
     def section(self, username: str | None) -> str | None:
         """The name of the user whose rules hold for a client, None for anonymous clients, "" if there are no such."""
         return username if username in self._by_user else ""
 
     def rules(self, section: str | None) -> Rules:
         """The patterns, and the rules of a section."""
-        return (*self._patterns, *self._by_user.get(section, ()))
+        return tuple(rule for _, rule in self.numbered(section))
+
+    def numbered(self, section: str | None) -> "list[Numbered]":
+        """These rules, with the numbers of their lines."""
+        return [*self._patterns, *self._by_user.get(section, ())]
 
     def rights(self, username: str | None, client_id: str) -> Rights:
         """The rights of a client by the file alone."""

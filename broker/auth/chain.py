@@ -30,8 +30,9 @@ from .authenticator import (
 )
 from .methods import PASSWORD
 from .passwords import SCRAM_ROUNDS, StoredHash
-from .roles import Roles
-from .rules import Rules, RuleSet, is_text
+from .right_check import Action, Decision, Place, Placed, decide
+from .roles import USERS, Roles
+from .rules import Rule, Rules, RuleSet, is_text
 from .scram import NAME as SCRAM
 from .scram import Find, ScramSha256
 from .stored_user import StoredUser, UserStore
@@ -230,6 +231,31 @@ class Chain:
         """The rules of a section of the ACL file, of a user and of roles, as of a change of roles with this number."""
         of_file = () if self.acl is None else self.acl.rules(section)
         return RuleSet((*of_file, *own, *self._roles.rules(roles)))
+
+    # ---- the check of a right ----
+
+    def decide(self, identity: Identity, client_id: str, action: Action, topic: str) -> Decision:
+        """Whether a client may do this, and by which rule; `topic` is without the prefix of its tenant."""
+        rules = self._placed(identity)
+        if rules is None:
+            return Decision(True, "nothing restricts the client: it has no rules, and no roles")
+        return decide(rules, identity.username, client_id, action, topic)
+
+    def _placed(self, identity: Identity) -> list[Placed] | None:
+        """The rules of a client, with their places; None: nothing restricts it."""
+        if identity.granted is not None:
+            place = Place(identity.method)
+            return [(place, Rule(allow, access, name.decode())) for allow, access, name in identity.granted.key]
+        roles = self._roles.of(identity)
+        if self.acl is None and identity.rules is None and not roles:
+            return None
+        found: list[Placed] = []
+        if self.acl is not None:
+            numbered = self.acl.numbered(self.acl.section(identity.username))
+            found += [(Place("file", self.acl.path, line), rule) for line, rule in numbered]
+        own = Place("user" if identity.method == USERS else identity.method, identity.username or "")
+        found += [(own, rule) for rule in identity.rules or ()]
+        return found + [(Place("role", name), rule) for name in roles for rule in self._roles.rules((name,))]
 
     def renewal(self, identity: Identity) -> "Renewal | CloseReason":
         """The present rights of connected clients with an identity, or the reason for which they would be refused now.

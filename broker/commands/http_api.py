@@ -6,6 +6,7 @@ import urllib.request
 from argparse import Namespace, _ActionsContainer
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +22,10 @@ DEFAULT = "http://127.0.0.1:8080"
 SECONDS = 30.0  # for a response
 PAGE = 1000  # items
 COMMAND = f"flockmq/{version()}"
+
+
+class NotThere(FlockError):
+    """A node replies that the object does not exist."""
 
 
 def add_api_options(group: _ActionsContainer) -> None:
@@ -134,7 +139,8 @@ def response(
             if error.code in (401, 403)
             else ""
         )
-        raise FlockError(f"{args.url} refuses: {_reason(error)}", hint) from error
+        kind = NotThere if error.code == HTTPStatus.NOT_FOUND else FlockError
+        raise kind(f"{args.url} refuses: {_reason(error)}", hint) from error
     except (URLError, HTTPException, OSError) as error:
         reason = getattr(error, "reason", error)
         text = getattr(reason, "strerror", None) or str(reason)

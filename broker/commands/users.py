@@ -2,17 +2,23 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import logs
 from ..auth.credentials import NAMES, is_name
 from ..auth.rules import parse_rule
 from ..errors import UsageError
-from .http_api import add_api_options, ask, ask_all, parse
+from . import access_files
+from .http_api import NotThere, add_api_options, ask, ask_all, parse
 from .output import table
 from .parser import Parser
-from .passwd import add_scram_options, ask_credentials
+from .passwd import add_scram_options, ask_credentials, warn
+
+AT_ONCE = 100  # users in one request
+MOST_RULES = 2000  # likewise
+SHOWN = 10  # names in a message
 
 EXAMPLES = """\
   flockmq users add pump-17                          # asks for the password, or reads a line of standard input
@@ -23,6 +29,9 @@ EXAMPLES = """\
   flockmq users set-password pump-17 --scram         # may be proven by SCRAM-SHA-256, too
   flockmq users disable pump-17                      # closes its clients; `enable` lets them in again
   flockmq users remove pump-17
+  flockmq users may pump-17 publish devices/7        # whether it may, and by which rule
+  flockmq users may c-42 subscribe 'orders/#' --client   # of a connected client, by its client id
+  flockmq users import /etc/mosquitto/passwd         # or an ACL file, or Mosquitto's dynamic-security.json
   flockmq users list --search pump- --json
 
 Nodes accept these users with auth.users = true. A change takes effect at once at all nodes."""
@@ -34,19 +43,22 @@ def run(arguments: list[str]) -> int:
         "users", "The users of a broker, in its store.", "[list | ACTION NAME [RULE...]] [OPTION...]", EXAMPLES
     )
     parser.add_argument("action", nargs="?", default="list", choices=tuple(ACTIONS), metavar="ACTION", help=WORDS)
-    parser.add_argument("name", metavar="NAME", nargs="?", help="of a user")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="of a user; for `import` that of a file")
     rules = "for `add` and `set-rules`: as a line of an ACL file"
     parser.add_argument("rules", metavar="RULE", nargs="*", default=[], help=rules)
     parser.add_argument(
         "--role", action="append", metavar="ROLE", help="for `add` and `set-roles`; more than one may be given"
     )
+    parser.add_argument("--replace", action="store_true", help="for `import`: change users and roles that exist")
+    parser.add_argument("--client", action="store_true", help="for `may`: NAME is the client id of a connected client")
     parser.add_argument("--search", metavar="TEXT", default="", help="list those whose names begin so")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_scram_options(parser.add_argument_group("for `add` and `set-password`"))
     add_api_options(parser.add_argument_group("node"))
     args = parse(parser, arguments)
     check_name(args, "user")
-    check_rules(args, ("add", "set-rules"))
+    if args.action != "may":
+        check_rules(args, ("add", "set-rules"))
     if args.role is not None and args.action not in ("add", "set-roles"):
         raise UsageError(f"--role is not of `{args.action}`", "`flockmq users --help` explains")
     ACTIONS[args.action](args)
@@ -59,7 +71,7 @@ def check_name(args: Namespace, kind: str) -> None:
         raise UsageError(
             f"`{args.action}` takes {'no' if args.name else 'a'} name", f"`flockmq {kind}s --help` explains"
         )
-    if args.name is not None and not is_name(args.name):
+    if args.name is not None and args.action != "import" and not is_name(args.name):
         raise UsageError(f"{args.name!r} can't be a {kind}'s name", NAMES)
 
 
@@ -102,6 +114,65 @@ def set_password(args: Namespace) -> None:
     change(args, hash=ask_credentials(args.name, args).text)
 
 
+def may(args: Namespace) -> None:
+    """Print whether clients of a user may do something, and by which rule."""
+    if len(args.rules) != 2 or args.rules[0] not in RIGHTS:
+        raise UsageError("`may` takes NAME, then one of publish, subscribe and read, then a topic")
+    action, topic = args.rules
+    query = {"client_id" if args.client else "username": args.name, "action": action, "topic": topic}
+    found = ask(args, "/rules/check", **query)
+    if args.json:
+        print(json.dumps(found))
+        return
+    print(f"{'yes' if found['allowed'] else 'no'}: {logs.escaped(found['reason'])}")
+    if found["source"] is not None:
+        source = found["source"]
+        where = f"line {source['line']} of {source['name']}" if source["line"] else f"{source['kind']} {source['name']}"
+        print(f"  {logs.escaped(found['rule'])}\n  {logs.escaped(where)}")
+
+
+def import_file(args: Namespace) -> None:
+    """Import a file."""
+    found = access_files.read(args.name, warn)
+    total: dict[str, Any] = {"roles": Counter(), "users": Counter()}
+    existing: dict[str, list[str]] = {"roles": [], "users": []}
+    for kind, items in (("roles", found.roles), ("users", found.users)):
+        for batch in _batches(items):
+            reply = ask(args, f"/{kind}/import", {kind: batch, "replace": args.replace})
+            existing[kind] += reply.pop("existing")
+            total[kind].update(reply)
+    for name, rules in found.rules.items():
+        try:
+            ask(args, "/user", {"rules": rules}, method="PATCH", name=name)
+            total["users"]["changed"] += 1
+        except NotThere:
+            warn(f"user {name!r}", "does not exist: `flockmq users add` makes it, then import this file again")
+    if args.json:
+        print(json.dumps({**total, "existing": existing}))
+        return
+    for kind, numbers in total.items():
+        print(f"{kind}: {numbers['created']} created, {numbers['changed']} changed, {numbers['equal']} as they were")
+        if existing[kind]:
+            shown = ", ".join(map(logs.escaped, existing[kind][:SHOWN]))
+            more = f" and {len(existing[kind]) - SHOWN} more" if len(existing[kind]) > SHOWN else ""
+            print(f"  these exist, and stay as they are (--replace changes them): {shown}{more}")
+
+
+def _batches(items: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """The items in parts that the API takes."""
+    batch: list[dict[str, Any]] = []
+    rules = 0
+    for item in items:
+        more = len(item.get("rules") or ())
+        if batch and (len(batch) == AT_ONCE or rules + more > MOST_RULES):
+            yield batch
+            batch, rules = [], 0
+        batch.append(item)
+        rules += more
+    if batch:
+        yield batch
+
+
 def remove(args: Namespace) -> None:
     """Remove a user."""
     ask(args, "/user", method="DELETE", name=args.name)
@@ -139,5 +210,8 @@ ACTIONS: dict[str, Callable[[Namespace], object]] = {
     "enable": lambda args: change(args, disabled=False),
     "disable": lambda args: change(args, disabled=True),
     "remove": remove,
+    "may": may,
+    "import": import_file,
 }
+RIGHTS = ("publish", "subscribe", "read")
 WORDS = f"{', '.join(ACTIONS)} [list]"

@@ -3,7 +3,7 @@
 from functools import partial
 
 from ..core.calls import RpcMethods
-from . import clients, doctor, groups, limits, node, slow_clients, tenants, topic_metrics
+from . import clients, doctor, groups, limits, node, rights, slow_clients, tenants, topic_metrics
 from .node_view import NodeView
 
 
@@ -25,6 +25,7 @@ def methods(view: NodeView) -> RpcMethods:
         "slow_clients": partial(slow_clients.find, view.broker),
         "topic_metrics": partial(topic_metrics.find, view.broker),
         "subscriptions": partial(clients.subscriptions, data_plane),
+        "right": partial(rights.check, view),
         "groups": partial(groups.find, data_plane, coordinator.groups),
         "group": partial(groups.one, data_plane, coordinator.groups),
         "limits": partial(limits.find, view),

@@ -40,6 +40,8 @@ VIEWS = (
     "console",
     "analytics",
     "trace",
+    "users",
+    "roles",
     "bans",
     "operators",
     "audit",

@@ -49,6 +49,7 @@ async function json(method, path, options) {
 export const get = (path, query, signal) => json("GET", path, { query, signal });
 export const post = (path, body) => json("POST", path, { body });
 export const put = (path, body) => json("PUT", path, { body });
+export const patch = (path, query, body) => json("PATCH", path, { query, body });
 export const remove = (path, query) => json("DELETE", path, { query });
 
 // Each event of a stream, until the signal; EventSource could not show a token.

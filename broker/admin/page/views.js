@@ -25,6 +25,8 @@ const VIEWS = [
   ["console", "Console", () => import("./view_console.js"), operators],
   ["analytics", "Analytics", () => import("./view_analytics.js"), operators],
   ["trace", "Trace", () => import("./view_trace.js"), all],
+  ["users", "Users", () => import("./view_users.js"), operators],
+  ["roles", "Roles", () => import("./view_roles.js"), operators],
   ["bans", "Bans", () => import("./view_bans.js"), all],
   ["operators", "Operators", () => import("./view_operators.js"), administrators],
   ["audit", "Audit", () => import("./view_audit.js"), () => who.role === "admin"],
