@@ -41,6 +41,7 @@ from .verifier import Verifier
 
 NO_TENANTS = Tenants(())
 WITHOUT_TENANT = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its credentials have no name that a tenant may have")
+OF_ANOTHER = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its tenant has users of its own, and it is none of them")
 NEEDS_CREDENTIALS = Verdict(ReasonCode.NOT_AUTHORIZED, reason="it sent no credentials")
 NO_PASSWORDS = Verdict(ReasonCode.BAD_AUTHENTICATION_METHOD, reason="this listener accepts no passwords in CONNECT")
 UNKNOWN = Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason="unknown user")
@@ -84,6 +85,7 @@ class Chain:
         allowed: names of the built-in ways to authenticate, as in `auth.methods`.
         close_on_password_change: whether a client whose stored credentials have changed since may not stay connected.
         tenants: assigns clients to tenants.
+        name: of the listener.
         roles: of the node.
     """
 
@@ -98,7 +100,9 @@ class Chain:
         close_on_password_change: bool = True,
         tenants: Tenants = NO_TENANTS,
         roles: Roles | None = None,
+        name: str = "default",
     ) -> None:
+        self.name = name
         self._tenants = tenants
         self._roles = roles or Roles()
         self.methods = tuple(methods)
@@ -200,6 +204,8 @@ class Chain:
             tenant = self._tenants.tenant_of(credentials, identity)
             if tenant is None:
                 return WITHOUT_TENANT
+            if (self._tenants.auth_of(tenant) or credentials.listener) != self.name:
+                return OF_ANOTHER
             identity = replace(identity, tenant=tenant)
         identity = self._with_rights(identity, credentials.client_id)
         return Verdict(verdict.code, identity, verdict.reason, verdict.data)
