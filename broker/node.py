@@ -22,8 +22,8 @@ from .admin.exporters.sys_topics import SysTopics
 from .auth.access_control import AccessControl
 from .auth.access_store import Documents, Kind
 from .auth.chain import Method
-from .auth.roles import having
-from .auth.users import METHOD, Users
+from .auth.roles import Concerned
+from .auth.users import Users
 from .broker import Broker
 from .clock import EVERY_TICK, Clock, Job
 from .config.reload import diff, follow
@@ -323,7 +323,7 @@ class Node:
     def _check_files(self) -> None:
         """Apply files of users and rules that have changed."""
         if self.access.changed():
-            self.broker.connected_users.renew(self.access.renewed)
+            self.broker.connected_users.renew(self.access.renewing)
 
     # ---- Watcher of the stored users and roles ----
 
@@ -340,13 +340,11 @@ class Node:
         self.users.read_again()
 
     def _users_changed(self, names: set[str]) -> None:
-        self.broker.connected_users.renew(
-            self.access.renewed, lambda identity: identity.method == METHOD and identity.username in names
-        )
+        self.broker.connected_users.renew(self.access.renewing, Concerned(users=frozenset(names)))
 
     def _roles_changed(self, names: set[str]) -> None:
         if names:
-            self.broker.connected_users.renew(self.access.renewed, having(names))
+            self.broker.connected_users.renew(self.access.renewing, Concerned.by_roles(names))
 
     def _refresh_ticket_keys(self) -> None:
         if self._lifecycle.has_state:
@@ -381,7 +379,7 @@ class Node:
         self._schemas = schemas
         self.broker.schemas.use(schemas)
         self.coordinator.life.configure(self.config)
-        self.broker.connected_users.renew(self.access.renewed)
+        self.broker.connected_users.renew(self.access.renewing)
         self.links.configure(self.config.links)
         self._loop.create_task(self._report_read(changed))
 

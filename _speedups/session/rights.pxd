@@ -17,7 +17,6 @@ cdef class Rights:
     cdef AclRule* rules        # denying rules first
     cdef uint32_t count
     cdef readonly bytes text   # all topic filters, one after the other
-    cdef readonly tuple key    # the rules: equal for equal rights
     cdef uint64_t number       # unique in the process, unlike the address
     cdef bint denied_before    # the first refusal has been logged
 

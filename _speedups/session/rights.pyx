@@ -6,6 +6,7 @@ It has no users and no files; the caller inserts client ids and user names into 
 """
 
 from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp
 
 from ..codec.tenants cimport tenant_size
 from ..codec.topics cimport match_topic
@@ -32,26 +33,38 @@ cdef class Rights:
         cdef uint32_t i
         _numbers += 1
         self.number = _numbers
-        self.key = tuple(sorted({(bool(allow), int(access), bytes(name)) for allow, access, name in rules}))
-        self.text = b"".join([name for _, _, name in self.key])
-        self.rules = <AclRule*>calloc(len(self.key) or 1, sizeof(AclRule))
+        cdef list key = sorted({(bool(allow), int(access), bytes(name)) for allow, access, name in rules})
+        self.text = b"".join([name for _, _, name in key])
+        self.rules = <AclRule*>calloc(len(key) or 1, sizeof(AclRule))
         if self.rules == NULL:
             raise MemoryError
-        for i, (allow, access, name) in enumerate(self.key):
+        for i, (allow, access, name) in enumerate(key):
             if len(name) > 65535:
                 raise ValueError("a topic filter of more than 65535 bytes")
             self.rules[i] = AclRule(<uint32_t>at, <uint16_t>len(name), <uint8_t>access, <uint8_t>allow)
             at += len(name)
-        self.count = <uint32_t>len(self.key)
+        self.count = <uint32_t>len(key)
 
     def __dealloc__(self):
         free(self.rules)
 
+    @property
+    def key(self):
+        """The rules, sorted: equal for equal rights. They are not kept as objects, as many clients have their own."""
+        cdef list found = []
+        cdef uint32_t i
+        for i in range(self.count):
+            name = self.text[self.rules[i].at:self.rules[i].at + self.rules[i].size]
+            found.append((bool(self.rules[i].allow), <int>self.rules[i].access, name))
+        return tuple(found)
+
     def __eq__(self, other):
-        return isinstance(other, Rights) and self.key == (<Rights>other).key
+        if not isinstance(other, Rights) or self.count != (<Rights>other).count or self.text != (<Rights>other).text:
+            return False
+        return memcmp(self.rules, (<Rights>other).rules, self.count * sizeof(AclRule)) == 0
 
     def __hash__(self):
-        return hash(self.key)
+        return hash(self.text) ^ self.count
 
     def __repr__(self):
         return f"Rights({list(self.key)!r})"

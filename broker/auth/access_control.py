@@ -23,19 +23,20 @@ from . import listener_exposure
 from .acl_file import AclFile
 from .authenticator import NO_RIGHTS, Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict
 from .author import pack_author, parse_author
-from .chain import Chain, Method
+from .chain import Chain, Method, Renewal
 from .chain_builder import ChainBuilder
 from .penalties import Penalties
-from .roles import Roles
+from .roles import USERS, Roles
 from .stored_user import StoredUser
 from .tenants import Tenants
-from .users import METHOD, Users
+from .users import Users
 from .verifier import Proofs
 from .work_pool import Busy
 
 TOO_MANY = Verdict(ReasonCode.CONNECTION_RATE_EXCEEDED, reason="its address has sent wrong credentials too often")
 BUSY = Verdict(ReasonCode.SERVER_BUSY, reason="too many clients wait to be authenticated")
 SECRET_BYTES = 32
+MAX_KNOWN = 256  # identities that a walk remembers: forgetting them takes no time that anyone notices
 FILES = tuple(key.name for key in fields(AuthConfig) if isinstance(key.metadata["kind"], FilePath))
 
 S = TypeVar("S", Verdict, Step)
@@ -93,6 +94,7 @@ class AccessControl:
         self.roles = Roles()
         self._first = tuple(first)
         self._chains: dict[str, Chain] = {}
+        self._configured = 0  # times
         self._files: dict[str, object] = {}  # path -> stamp of the file
         self.configure(config)
 
@@ -116,6 +118,7 @@ class AccessControl:
         self._config, self._chains, self._files = config, chains, files
         self._tenants = assigned
         self._builder.drop_unused()
+        self._configured += 1
         self._builder.verifier.configure(config.auth.remember, config.auth.remember_stored)
         self._penalties.configure(config.auth.failure_delay)
         return changed
@@ -233,10 +236,39 @@ class AccessControl:
 
     def renewed(self, identity: Identity, client_id: str) -> Identity | CloseReason:
         """The present identity and rights of a connected client, or the reason for which it would be refused now."""
+        found = self._renewal(identity)
+        return found.of(client_id) if isinstance(found, Renewal) else found
+
+    def renewing(self) -> Callable[[Identity, str], Identity | CloseReason]:
+        """As `renewed`, for a walk over many clients: clients with one identity object share the work."""
+        known: dict[int, tuple[Identity, Renewal | CloseReason]] = {}
+        state: object = None
+
+        def renew(identity: Identity, client_id: str) -> Identity | CloseReason:
+            nonlocal state
+            if state != self._state:
+                state = self._state
+                known.clear()
+            found = known.get(id(identity))
+            if found is None:
+                if len(known) >= MAX_KNOWN:
+                    known.clear()
+                found = known[id(identity)] = identity, self._renewal(identity)  # kept, so that its id stays its own
+            renewal = found[1]
+            return renewal.of(client_id) if isinstance(renewal, Renewal) else renewal
+
+        return renew
+
+    def _renewal(self, identity: Identity) -> Renewal | CloseReason:
         if identity.listener == LISTENER:
-            return identity
+            return Renewal(identity, None)
         chain = self._chain_of(identity)
-        return USER_REMOVED if chain is None else chain.renewed(identity, client_id)
+        return USER_REMOVED if chain is None else chain.renewal(identity)
+
+    @property
+    def _state(self) -> tuple[int, int, int]:
+        """Changes when users, roles or the configuration change."""
+        return self._configured, self.roles.number, self._users().number
 
     # ---- wills ----
 
@@ -250,7 +282,7 @@ class AccessControl:
             identity = parse_author(author, "")
         except ValueError:
             return None
-        if identity.method != METHOD or users.known(identity.username or "") is not None:
+        if identity.method != USERS or users.known(identity.username or "") is not None:
             return None
         return users.find(identity.username or "")
 

@@ -72,9 +72,17 @@ class AclFile:
         """The number of its rules."""
         return len(self._patterns) + sum(map(len, self._by_user.values()))
 
-    def rights(self, username: str | None, client_id: str, own: Rules = ()) -> Rights:
-        """The rights of a client by the file, and by its own rules."""
-        return rights_of([*self._patterns, *self._by_user.get(username, ()), *own], username, client_id)
+    def section(self, username: str | None) -> str | None:
+        """The name of the user whose rules hold for a client, None for anonymous clients, "" if there are no such."""
+        return username if username in self._by_user else ""
+
+    def rules(self, section: str | None) -> Rules:
+        """The patterns, and the rules of a section."""
+        return (*self._patterns, *self._by_user.get(section, ()))
+
+    def rights(self, username: str | None, client_id: str) -> Rights:
+        """The rights of a client by the file alone."""
+        return rights_of(self.rules(self.section(username)), username, client_id)
 
 
 def read_text(path: str, key: str, errors: str = "strict") -> str:

@@ -1,7 +1,7 @@
 """Authentication: credentials of a client, its verified identity, and the interface of an authenticator."""
 
 from collections.abc import Awaitable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -40,8 +40,7 @@ class Credentials:
     server_name: str = ""  # that the client has named in the TLS handshake
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """The verified identity of clients: their sessions, their rights and their quotas are bound to it."""
 
     username: str | None = None  # verified; None = anonymous
@@ -55,6 +54,10 @@ class Identity:
     tenant: str = ""  # name of its tenant; empty = it has none
     claims: tuple[tuple[str, str], ...] = ()  # claims of its token that rules of tenants name
     credential: bytes = b""  # digest of the stored credentials that were verified; empty = none are stored
+
+    def having(self, rights: Rights | None) -> "Identity":
+        """The identity with these rights: `_replace` takes thrice as long, and a walk over clients does this often."""
+        return Identity._make((self.username, rights, *self[2:]))
 
 
 ANYBODY = Identity()
@@ -70,7 +73,7 @@ def shared(identity: Identity) -> Identity:
 @lru_cache(SHARED)
 def verified(identity: Identity, method: str, listener: str) -> Identity:
     """The identity that an authentication method has found, for clients of a listener."""
-    return replace(identity, granted=identity.rights, method=method, listener=listener)
+    return identity._replace(granted=identity.rights, method=method, listener=listener)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ..._speedups.protocol.close_reasons import PASSWORD_CHANGED, USER_REMOVED, CloseReason
 from ..._speedups.session.rights import Rights
@@ -32,7 +31,7 @@ from .authenticator import (
 from .methods import PASSWORD
 from .passwords import SCRAM_ROUNDS, StoredHash
 from .roles import Roles
-from .rules import is_text, rights_of
+from .rules import Rules, RuleSet, is_text
 from .scram import NAME as SCRAM
 from .scram import Find, ScramSha256
 from .stored_user import StoredUser, UserStore
@@ -104,8 +103,10 @@ class Chain:
     ) -> None:
         self.name = name
         self._tenants = tenants
-        self._roles = roles or Roles()
+        self._roles = Roles() if roles is None else roles
+        self._rule_set = lru_cache(SHARED)(self._make_rule_set)
         self.methods = tuple(methods)
+        self._by_name = {method.name: method for method in reversed(methods)}
         self.acl = acl
         self.anonymous = anonymous
         self._allowed = frozenset(allowed)
@@ -206,38 +207,54 @@ class Chain:
                 return WITHOUT_TENANT
             if (self._tenants.auth_of(tenant) or credentials.listener) != self.name:
                 return OF_ANOTHER
-            identity = replace(identity, tenant=tenant)
+            identity = identity._replace(tenant=tenant)
         identity = self._with_rights(identity, credentials.client_id)
         return Verdict(verdict.code, identity, verdict.reason, verdict.data)
 
     def _with_rights(self, identity: Identity, client_id: str) -> Identity:
         """The identity with the present rights of a client."""
-        rights = _of_tenant(self._rights(identity, client_id), identity.tenant)
-        return shared(identity if rights is identity.rights else replace(identity, rights=rights))
+        return shared(self._renewal(identity).of(client_id))
 
-    def _rights(self, identity: Identity, client_id: str) -> Rights | None:
+    def _renewal(self, identity: Identity) -> "Renewal":
         if identity.granted is not None:
-            return identity.granted
-        roles = self._roles.of(identity)
-        own = identity.rules or ()
-        if roles:
-            own = (*own, *self._roles.rules(roles))
-        if self.acl is not None:
-            return self.acl.rights(identity.username, client_id, own)
-        if identity.rules is not None or roles:
-            return rights_of(own, identity.username, client_id)
-        return None
+            return Renewal(_having(identity, identity.granted), None)
+        rules = self._rules_of(identity)
+        if rules is None or not rules.needs_client_id:
+            rights = None if rules is None else rules.rights(identity.username, "")
+            return Renewal(_having(identity, rights), None)
+        return Renewal(identity, rules)
 
-    def renewed(self, identity: Identity, client_id: str) -> Identity | CloseReason:
-        """The present identity and rights of a connected client, or the reason for which it would be refused now."""
+    def _rules_of(self, identity: Identity) -> RuleSet | None:
+        """The rules of a client; None: nothing restricts it."""
+        roles = self._roles.of(identity)
+        if self.acl is None and identity.rules is None and not roles:
+            return None
+        section = "" if self.acl is None else self.acl.section(identity.username)
+        return self._rule_set(section, identity.rules or (), roles, self._roles.number)
+
+    def _make_rule_set(self, section: str | None, own: Rules, roles: tuple[str, ...], number: int) -> RuleSet:
+        """The rules of a section of the ACL file, of a user and of roles, as of a change of roles with this number."""
+        of_file = () if self.acl is None else self.acl.rules(section)
+        return RuleSet((*of_file, *own, *self._roles.rules(roles)))
+
+    def renewal(self, identity: Identity) -> "Renewal | CloseReason":
+        """The present rights of connected clients with an identity, or the reason for which they would be refused now.
+
+        It is valid until users or rules change.
+        """
         found = self._present(identity)
         if found is None:
             return USER_REMOVED
         if found.credential != identity.credential:
             if self._close_on_password_change:
                 return PASSWORD_CHANGED
-            found = replace(found, credential=identity.credential)  # the switch may be set later
-        return self._with_rights(found, client_id)
+            found = found._replace(credential=identity.credential)  # the switch may be set later
+        return self._renewal(found)
+
+    def renewed(self, identity: Identity, client_id: str) -> Identity | CloseReason:
+        """The present identity and rights of a connected client, or the reason for which it would be refused now."""
+        found = self.renewal(identity)
+        return found.of(client_id) if isinstance(found, Renewal) else found
 
     def rights_of_absent(self, identity: Identity, client_id: str) -> Rights | None:
         """The present rights of a client without a connection; none if it would be refused now.
@@ -251,8 +268,30 @@ class Chain:
         """The present identity of a client that was accepted; None: its user is no more."""
         if not identity.method:
             return identity if self.anonymous else None
-        found = next((method.renew(identity) for method in self.methods if method.name == identity.method), None)
-        return None if found is None else replace(found, tenant=identity.tenant)  # its session is there
+        method = self._by_name.get(identity.method)
+        found = None if method is None else method.renew(identity)
+        if found is None or found.tenant == identity.tenant:
+            return found
+        return found._replace(tenant=identity.tenant)  # its session is there
+
+
+class Renewal(NamedTuple):
+    """The present identity of clients, without their rights if these depend on the client identifier."""
+
+    identity: Identity
+    rules: RuleSet | None  # None: the identity has the rights of all its clients
+
+    def of(self, client_id: str) -> Identity:
+        """The identity of a client, with its rights."""
+        if self.rules is None:
+            return self.identity
+        return _having(self.identity, self.rules.rights(self.identity.username, client_id))
+
+
+def _having(identity: Identity, rights: Rights | None) -> Identity:
+    """The identity with these rights, within the names of its tenant."""
+    found = _of_tenant(rights, identity.tenant) if identity.tenant else rights
+    return identity if found is identity.rights else identity.having(found)
 
 
 @lru_cache(SHARED)
@@ -261,8 +300,8 @@ def _of_tenant(rights: Rights | None, tenant: str) -> Rights | None:
 
     A client may do nothing if a filter with its client identifier or user name is too long for the prefix.
     """
-    if rights is None or not tenant:
-        return rights
+    if rights is None:
+        return None
     try:
         return rights.below(names.prefix_of(tenant).encode())
     except ValueError:

@@ -10,7 +10,6 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from ..._speedups.net.connection import Connection
 from ..._speedups.protocol import close_reasons
@@ -19,9 +18,10 @@ from ..._speedups.session.tenant import Tenant
 from .. import logs
 from ..config.schema import QuotasConfig
 from ..core import tenants
-from ..core.data_plane import DataPlane
+from ..core.data_plane import DataPlane, report
 from ..core.tenants import prefix_of
 from .authenticator import NO_RIGHTS, Identity
+from .roles import Concerned
 
 Renewed = Callable[[Identity, str], Identity | CloseReason]  # of an identity and a client id
 User = tuple[str, str]  # tenant and user name: users of the same name in two tenants are two users
@@ -30,9 +30,11 @@ Expiring = tuple[float, int, Connection]  # seconds since 1970, a number for the
 FULL = "its user has too many connections"
 MANY_CONNECTIONS = "too many connections"
 MANY_SESSIONS = "too many sessions"
-RENEW_BATCH = 500  # some 20 ms
+SLICE_SECONDS = 0.001  # of a walk over all connections
+LOOK = 16  # connections between two looks at the time
 CLOSE_BATCH = 500
 STALE_FREE = 1024  # entries of connections that have ended
+EVERYBODY = Concerned(everyone=True)
 
 log = logs.get("flockmq.auth")
 
@@ -54,6 +56,8 @@ class ConnectedUsers:
         self._expiring: list[Expiring] = []  # a heap; also of connections that have ended, or authenticated again
         self._numbers = itertools.count()
         self._expiries = 0  # of connections that are open
+        self._is_renewing = False
+        self._concerned: Concerned | None = None  # by changes that no walk has taken up yet
 
     def __getitem__(self, username: str) -> int:
         """The number of connections of a user without a tenant."""
@@ -192,37 +196,60 @@ class ConnectedUsers:
                 yield ended
         self._data_plane.end_turn()
 
-    def renew(self, renewed: Renewed, concerns: Callable[[Identity], bool] = lambda identity: True) -> None:
-        """Look up identity and rights of the connected clients again, in batches, so that packets are served between.
+    def renew(self, renewing: Callable[[], Renewed], concerned: Concerned = EVERYBODY) -> None:
+        """Look up identity and rights of connected clients again, in slices, so that packets are served between.
 
-        Clients that connect during the walk get their present rights anyway.
+        Clients that connect during the walk get their present rights anyway. One walk is under way at a time; changes
+        that come during a walk have the next one together.
+
+        Args:
+            renewing: makes the function that looks up a client.
+            concerned: the clients.
         """
-        work = self._renewing(list(self._data_plane.reactor), renewed, concerns)
-        if next(work, None) is not None:
-            self._data_plane.run(_continue(work))
+        self._concerned = concerned if self._concerned is None else self._concerned | concerned
+        if not self._is_renewing:
+            self._is_renewing = True
+            work = self._renewing(renewing)
+            if next(work, None) is not None:
+                self._data_plane.run(_continue(work))
 
-    def _renewing(
-        self, connections: list[Connection], renewed: Renewed, concerns: Callable[[Identity], bool]
-    ) -> Iterator[int]:
-        for start in range(0, len(connections), RENEW_BATCH):
-            changed = [
-                self._renew(connection, renewed)
-                for connection in connections[start : start + RENEW_BATCH]
-                if connection.identity is not None and not connection.closed and concerns(connection.identity)
-            ]
-            if any(changed):
-                self._data_plane.router.filters.forget_plans()
-            self._data_plane.end_turn()
-            if start + RENEW_BATCH < len(connections):
-                yield start
+    def _renewing(self, renewing: Callable[[], Renewed]) -> Iterator[int]:
+        try:
+            while (concerned := self._concerned) is not None:
+                self._concerned = None
+                yield from self._walk(renewing(), concerned)
+        finally:
+            self._is_renewing = False
 
-    def _renew(self, connection: Connection, renewed: Renewed) -> bool:
+    def _walk(self, renewed: Renewed, concerned: Concerned) -> Iterator[int]:
+        ends = time.perf_counter() + SLICE_SECONDS
+        changed = False
+        connections = list(self._data_plane.reactor)
+        for number, connection in enumerate(connections, 1):
+            identity = connection.identity
+            if identity is not None and not connection.closed and identity in concerned:
+                changed = self._renew(connection, identity, renewed) or changed
+            if number % LOOK == 0 and time.perf_counter() >= ends and number < len(connections):
+                self._end_slice(changed)
+                yield number
+                ends, changed = time.perf_counter() + SLICE_SECONDS, False
+        self._end_slice(changed)
+
+    def _end_slice(self, changed: bool) -> None:
+        if changed:
+            self._data_plane.router.filters.forget_plans()
+        self._data_plane.end_turn()
+
+    def _renew(self, connection: Connection, identity: Identity, renewed: Renewed) -> bool:
         """Whether delivery plans have to be forgotten for this."""
-        identity = connection.identity
-        found = renewed(identity, _client_id_of(connection))
+        try:
+            found = renewed(identity, _client_id_of(connection))
+        except Exception as error:  # one client must not keep its rights, nor let all others keep theirs
+            report(error, address=connection.address)
+            found = close_reasons.INTERNAL_ERROR
         if isinstance(found, CloseReason):
-            if found is close_reasons.USER_REMOVED:
-                connection.identity = replace(identity, rights=NO_RIGHTS)  # its will is not published either
+            if found is not close_reasons.PASSWORD_CHANGED:
+                connection.identity = identity._replace(rights=NO_RIGHTS)  # its will is not published either
             connection.close(found)
             return False
         connection.identity = found

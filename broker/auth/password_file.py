@@ -13,7 +13,6 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 
 from .. import logs
@@ -166,7 +165,7 @@ class PasswordFile:
     def renew(self, identity: Identity) -> Identity | None:
         """The identity with the present credentials of the user; None: the user was removed."""
         stored = self._users.get(identity.username or "")
-        return None if stored is None else replace(identity, credential=stored.fingerprint)
+        return None if stored is None else identity._replace(credential=stored.fingerprint)
 
 
 def _accepted(credentials: Credentials, stored: StoredHash) -> Verdict:

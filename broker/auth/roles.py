@@ -5,7 +5,8 @@ changed role changes the rights of connected clients, and of wills. Two roles ar
 a role of each client, `anonymous` of each client without a user name.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -16,18 +17,42 @@ from .rules import SHARED, Rules, parse_rules, read_json
 
 EVERYONE, ANONYMOUS = "everyone", "anonymous"
 GENERAL = (EVERYONE, ANONYMOUS)
+USERS = "users"  # name of the authentication method of the store's users
 MAX_STORED = 5000  # roles
 MAX_WARNED = 1000  # names of missing roles
 
 log = logs.get("flockmq.auth")
 
 
-def having(names: set[str]) -> Callable[[Identity], bool]:
-    """Whether an identity may have one of these roles."""
-    if EVERYONE in names:
-        return lambda identity: True
-    is_general = ANONYMOUS in names
-    return lambda identity: (is_general and identity.username is None) or not names.isdisjoint(identity.roles)
+@dataclass(frozen=True, slots=True)
+class Concerned:
+    """The clients that changes concern."""
+
+    everyone: bool = False
+    anonymous: bool = False
+    users: frozenset[str] = frozenset()  # of the store
+    roles: frozenset[str] = frozenset()
+
+    @classmethod
+    def by_roles(cls, names: Iterable[str]) -> "Concerned":
+        """By a change of roles."""
+        found = frozenset(names)
+        return cls(everyone=EVERYONE in found, anonymous=ANONYMOUS in found, roles=found)
+
+    def __or__(self, other: "Concerned") -> "Concerned":
+        return Concerned(
+            self.everyone or other.everyone,
+            self.anonymous or other.anonymous,
+            self.users | other.users,
+            self.roles | other.roles,
+        )
+
+    def __contains__(self, identity: Identity) -> bool:
+        if self.everyone or (self.anonymous and identity.username is None):
+            return True
+        if identity.method == USERS and identity.username in self.users:
+            return True
+        return bool(self.roles) and not self.roles.isdisjoint(identity.roles)
 
 
 class Role(NamedTuple):

@@ -18,7 +18,6 @@ A row is remembered for a while. A password that does not match a remembered row
 """
 
 from collections.abc import Awaitable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..config.placeholders import ACCESS, Template
@@ -169,7 +168,7 @@ class SqlUsers:
         if not self._settings.rules_query:
             return user
         rules = (*(user.identity.rules or ()), *self._rules(values))
-        return user._replace(identity=replace(user.identity, rules=rules))
+        return user._replace(identity=user.identity._replace(rules=rules))
 
     def _rows(self, query: Template, values: dict[str, Value]) -> Rows:
         return self._database.rows(query, [values[name] for name in query.names])
@@ -235,7 +234,7 @@ class SqlUsers:
         user = None if values is None else self._known.find(values) or await self._find(values)
         if user is None or user.stored is None:
             return None
-        return StoredUser(user.stored, replace(user.identity, method=self.name), user.disabled)
+        return StoredUser(user.stored, user.identity._replace(method=self.name), user.disabled)
 
     def usual_rounds(self) -> int | None:
         """Unknown: the users are not here."""

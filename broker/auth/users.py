@@ -9,7 +9,7 @@ the store is back, the node reads all cached users again.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -17,12 +17,12 @@ from .. import logs
 from .access_store import AccessStore, Documents, Kind
 from .authenticator import Credentials, Identity, ReasonCode, Verdict
 from .passwords import StoredHash, parse_hash, usual_dummy
+from .roles import USERS
 from .rules import SHARED, Rules, parse_rules, read_json
 from .stored_user import Away as Away
 from .stored_user import StoredUser
 from .verifier import Verifier
 
-METHOD = "users"  # name of the authentication method
 MAX_CACHED = 100_000  # users without a connection; those with one stay
 AT_ONCE = 500  # users read again at a time
 WRONG = Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason="wrong password")
@@ -37,6 +37,7 @@ class User:
     """A stored user."""
 
     hash: str  # valid
+    fingerprint: bytes  # of the hash
     rules: Rules | None
     roles: tuple[str, ...]
     disabled: bool
@@ -51,7 +52,13 @@ class User:
         if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
             raise ValueError("roles: expected a list of texts")
         stored = parse_hash(str(document.get("hash")))
-        return cls(stored.text, _rules(document.get("rules")), tuple(roles), document.get("disabled", False))
+        return cls(
+            stored.text,
+            stored.fingerprint,
+            _rules(document.get("rules")),
+            tuple(roles),
+            document.get("disabled", False),
+        )
 
     @property
     def stored(self) -> StoredHash:
@@ -60,7 +67,7 @@ class User:
 
     def identity(self, username: str) -> Identity:
         """The identity of clients with its password."""
-        return Identity(username, rules=self.rules, roles=self.roles, credential=self.stored.fingerprint)
+        return Identity(username, rules=self.rules, roles=self.roles, credential=self.fingerprint)
 
 
 @lru_cache(SHARED)
@@ -93,6 +100,7 @@ class Users:
         self._connected = connected
         self._known: OrderedDict[str, User | None] = OrderedDict()  # least recently used first; None: it is unreadable
         self._room = MAX_CACHED
+        self.number = 0  # of changes
 
     def known(self, username: str) -> User | None:
         """A cached user; None: it is not cached, or unreadable."""
@@ -167,6 +175,7 @@ class Users:
     def _apply(self, documents: Documents) -> None:
         changed = {name for name, data in documents.items() if self._learn(name, data)}
         if changed:
+            self.number += 1
             self._on_changed(changed)
 
 
@@ -187,7 +196,7 @@ class StoredUsers:
         verifier: compares passwords.
     """
 
-    name = METHOD
+    name = USERS
 
     def __init__(self, users: Callable[[], Users], verifier: Verifier) -> None:
         self._users = users
@@ -217,7 +226,7 @@ class StoredUsers:
         user = await self._users().find(username)
         if user is None:
             return None
-        return StoredUser(user.stored, replace(user.identity(username), method=self.name), user.disabled)
+        return StoredUser(user.stored, user.identity(username)._replace(method=self.name), user.disabled)
 
     def usual_rounds(self) -> int | None:
         """Unknown: the users are not here."""
@@ -228,4 +237,7 @@ class StoredUsers:
         user = self._users().known(identity.username or "")
         if user is None or user.disabled:
             return None
-        return replace(identity, rules=user.rules, roles=user.roles, credential=user.stored.fingerprint)
+        present = user.rules, user.roles, user.fingerprint
+        if present == (identity.rules, identity.roles, identity.credential):
+            return identity
+        return identity._replace(rules=user.rules, roles=user.roles, credential=user.fingerprint)

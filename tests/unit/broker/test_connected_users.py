@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import time
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -12,11 +11,14 @@ from flockmq._speedups.codec.packets import Publish, Subscribe
 from flockmq._speedups.net.listener import Endpoint, Listener
 from flockmq._speedups.protocol.close_reasons import PASSWORD_CHANGED
 from flockmq._speedups.session.rights import PUBLISH, READ, Rights
+from flockmq.broker.auth import connected_users
 from flockmq.broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 from flockmq.broker.auth.chain import Chain
-from flockmq.broker.auth.connected_users import CLOSE_BATCH, RENEW_BATCH
+from flockmq.broker.auth.connected_users import CLOSE_BATCH
 from flockmq.broker.config.link import LISTENER
 from tests.harness.inprocess import Client, Node
+
+SLICE = 64  # connections of a walk between two looks at the time
 
 
 class Brief:
@@ -46,7 +48,7 @@ class StoredUsers:
         return None
 
     def renew(self, identity: Identity) -> Identity:
-        return replace(identity, credential=self._credential)
+        return identity._replace(credential=self._credential)
 
 
 class AnotherMethod(StoredUsers):
@@ -75,14 +77,16 @@ def test_expired_connections_are_ended_in_slices() -> None:
     assert asyncio.run(run()) == [50, 0]
 
 
-def test_connections_of_a_changed_password_are_ended_in_slices() -> None:
+def test_connections_of_a_changed_password_are_ended_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packets of others are served between: 20 000 devices may share one user."""
+    monkeypatch.setattr(connected_users, "SLICE_SECONDS", 0)
+    monkeypatch.setattr(connected_users, "LOOK", SLICE)
 
     async def run() -> list[int]:
         node = Node(authenticator=Stored())
-        clients = [Client(node, f"c{n}") for n in range(2 * RENEW_BATCH + 50)]
+        clients = [Client(node, f"c{n}") for n in range(2 * SLICE + 50)]
         chain = Chain((StoredUsers(b"new"),), cast(Any, None), anonymous=False)
-        node.broker.connected_users.renew(chain.renewed)
+        node.broker.connected_users.renew(lambda: chain.renewed)
         left = [node.sessions.connected]
         while len(asyncio.all_tasks()) > 1:
             await asyncio.sleep(0)
@@ -91,7 +95,7 @@ def test_connections_of_a_changed_password_are_ended_in_slices() -> None:
         assert all(client.read().ended for client in clients)
         return left
 
-    assert asyncio.run(run()) == [RENEW_BATCH + 50, 50, 0]
+    assert asyncio.run(run()) == [SLICE + 50, 50, 0]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +105,7 @@ def test_a_client_is_judged_by_the_credentials_that_it_used(present: bytes, clos
     identity = Identity("ada", method=StoredUsers.name, credential=b"old")
     chain = Chain((StoredUsers(present),), cast(Any, None), anonymous=False, close_on_password_change=closes)
     assert chain.renewed(identity, "c") == (identity if is_kept else PASSWORD_CHANGED)
-    other = replace(identity, method="another")
+    other = identity._replace(method="another")
     assert Chain((AnotherMethod(),), cast(Any, None), anonymous=False).renewed(other, "c") == other
 
 
@@ -112,7 +116,7 @@ def test_new_rights_act_on_a_delivery_plan_that_is_kept() -> None:
     publisher.send(*[Publish("t", b"before")] * 3)  # the plan is kept from the second time on
     reader.take()
     rights = Rights([(True, READ, b"other"), (True, PUBLISH, b"t")])
-    node.broker.connected_users.renew(lambda identity, client_id: replace(identity, rights=rights))
+    node.broker.connected_users.renew(lambda: lambda identity, client_id: identity._replace(rights=rights))
     publisher.send(Publish("t", b"after"))
     assert reader.take() == []
 
@@ -138,7 +142,7 @@ def test_a_link_that_waits_for_its_session_gets_in_the_way_of_nobody(monkeypatch
             seen.add(client_id)
             return identity
 
-        node.broker.connected_users.renew(renewed)
+        node.broker.connected_users.renew(lambda: renewed)
         assert seen == {"$link/hub", "reader"}
         reader.close()
         link.close()

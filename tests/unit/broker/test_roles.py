@@ -8,7 +8,7 @@ import pytest
 from flockmq.broker.auth.authenticator import Identity
 from flockmq.broker.auth.author import pack_author, parse_author
 from flockmq.broker.auth.chain import Chain
-from flockmq.broker.auth.roles import Roles, having
+from flockmq.broker.auth.roles import Concerned, Roles
 from flockmq.broker.auth.rules import parse_rules
 
 
@@ -106,5 +106,6 @@ def test_a_role_that_is_unreadable_gives_nothing_and_restricts() -> None:
     [({"everyone"}, 1, 1, 1), ({"anonymous"}, 1, 0, 0), ({"reader"}, 0, 1, 0), ({"reader", "anonymous"}, 1, 1, 0)],
 )
 def test_the_clients_that_a_change_concerns(changed: set[str], anonymous: bool, ada: bool, bob: bool) -> None:
-    concerned = [having(changed)(one) for one in (Identity(), Identity("ada", roles=("reader",)), Identity("bob"))]
+    found = Concerned.by_roles(changed)
+    concerned = [one in found for one in (Identity(), Identity("ada", roles=("reader",)), Identity("bob"))]
     assert concerned == [bool(anonymous), bool(ada), bool(bob)]
