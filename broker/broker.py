@@ -17,6 +17,7 @@ from .core.driver import Driver
 from .core.login_proofs import LoginProofs
 from .core.loop_monitor import LoopMonitor
 from .core.redirect import Drain, Redirect
+from .core.requests import Requests
 from .core.retained_searches import RetainedSearches
 from .core.secret import Secret
 from .core.session_follower import Followers
@@ -60,7 +61,8 @@ class Broker:
         self.coordinator = foundation.build(self.data_plane, self.rpc_methods)
         self.bans = Bans(self.data_plane, self.coordinator.nodes.call_all, self.connected_users.claims)
         self.traces = Traces(self.data_plane.turn)
-        self.add_methods({"bans": self.bans.on_changed, "trace": self.traces.steps})
+        self.requests = Requests(self.data_plane)
+        self.add_methods({"bans": self.bans.on_changed, "trace": self.traces.steps, "send": self.requests.send})
         self.flapping = Flapping(self._quotas_of)
         self.monitor = LoopMonitor(self.data_plane.turn)
         self.hooks = HookChain(run=self.data_plane.run)

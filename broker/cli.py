@@ -36,6 +36,7 @@ COMMANDS = {
     "trace": "follow a message: each step of it, over all nodes",
     "drain": "move the clients of a node to other nodes",
     "clients": "clients and sessions: list, show, disconnect, end",
+    "request": "a message to one client, and its response",
     "groups": "shared subscriptions: their subscribers, and the messages that wait",
     "delayed": "delayed messages that wait: list and cancel",
     "limits": "how full each limit of a broker is, and what happens when it is reached",

@@ -455,6 +455,7 @@ WITHOUT_ROW = {
     "links.max_inflight": "the other broker may set less; messages wait in the queue of the link",
     "links.max_rate": "a rate; messages wait in the queue of the link",
     "links.max_bytes_rate": "a rate; messages wait in the queue of the link",
+    "audit.max_bytes": "a number of bytes; the oldest records are dropped first",
     "tenants.messages_per_second": "a rate; clients over it are read later",
     "tenants.bytes_per_second": "a rate; clients over it are read later",
 }

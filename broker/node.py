@@ -19,6 +19,7 @@ from . import logs
 from .admin.exporters import shared_address
 from .admin.exporters.otel import Exporter
 from .admin.exporters.sys_topics import SysTopics
+from .admin.exporters.syslog import Syslog
 from .auth.access_control import AccessControl
 from .auth.access_store import Documents, Kind
 from .auth.chain import Method
@@ -30,6 +31,8 @@ from .config.reload import diff, follow
 from .config.schema import Config
 from .coordination.coordinator import Foundation
 from .coordination.standalone import StandaloneFoundation
+from .core.audit_log import AuditLog
+from .core.audit_record import DONE, FAILED
 from .core.driver import make_driver
 from .core.full_queues import FullQueues
 from .core.ticket_keys import TicketKeys
@@ -114,6 +117,7 @@ class Node:
             secret=lambda: self.broker.secret(),
             proofs=lambda: self.broker.login_proofs,
         )
+        self._syslog = Syslog(config.audit.syslog) if config.audit.syslog else None
         self._full_queues = FullQueues(self._queue_limits)
         host = Host(
             lambda: self.broker.data_plane,
@@ -135,8 +139,10 @@ class Node:
         self.broker.schemas.use(self._schemas)
         self.broker.add_methods(methods(self) | shared_address.methods(self))
         self.broker.data_plane.reactor.attach(Dispatcher(self.broker))
-        self.users = Users(self._foundation.access, self._users_changed, self.broker.connected_users.names)
+        self.users: Users = Users(self._foundation.access, self._users_changed, self.broker.connected_users.names)
         self._foundation.access.attach(self)
+        export = (lambda record: None) if self._syslog is None else self._syslog.send
+        self.audit_log = AuditLog(self.broker.data_plane, self.name, lambda: self.config.audit, export)
         self._sys_topics = SysTopics(self.broker, self.version)
         self._ticket_keys = TicketKeys(self.broker.data_plane, self.listeners.ticket_keys)
         self._clock.jobs = self._jobs()
@@ -323,6 +329,7 @@ class Node:
     def _check_files(self) -> None:
         """Apply files of users and rules that have changed."""
         if self.access.changed():
+            self.audit_log.add("read_access_files", via="file")
             self.broker.connected_users.renew(self.access.renewing)
 
     # ---- Watcher of the stored users and roles ----
@@ -360,6 +367,7 @@ class Node:
 
     def reload(self) -> None:
         """Read the configuration again; a wrong one changes nothing."""
+        record = self.audit_log.begin("reload", via="signal")
         try:
             changes = diff(self.config, self._reload())
             config = follow(self.config, changes)
@@ -369,7 +377,11 @@ class Node:
             changed += self.access.configure(config)
         except ConfigError as error:
             log.error("configuration not changed", error=error)
+            self.audit_log.end(record, FAILED, str(error))
             return
+        self.audit_log.end(
+            record, DONE, after={"changed": changed, "after a restart": [*map(str, changes.needs_restart)]}
+        )
         for change in changes.needs_restart:
             log.warning("takes effect after a restart", change=change)
         self.config = config
@@ -435,6 +447,8 @@ class Node:
         if self.http is not None:
             await self.http.close()
         self.access.close()
+        if self._syslog is not None:
+            await asyncio.to_thread(self._syslog.close)
         if self._exporter is not None:
             await asyncio.to_thread(self._exporter.stop)
         if self.serving:

@@ -155,9 +155,11 @@ cdef class SessionQueue(Subscriber):
         return (<list>self.queue.identifier_sets)[e.identifiers] if e.identifiers else b""
 
     cdef int trace(self, str step, const Message* message, int qos, str detail) except -1:
-        """Report a step of the message to the tracer, if there is one."""
+        """Report a step of the message to the tracer and to the watch, if they are there."""
         if self.turn.tracer is not None:
             self.turn.tracer.note_message(step, self.client_id, message, qos, detail)
+        if self.turn.watch is not None:
+            self.turn.watch.note(step, message, detail)
         return 0
 
     # ---- QoS 2 messages from the client ----

@@ -20,3 +20,9 @@ cdef class Tracer:
                       uint16_t packet_id) except -1
     cdef int answered(self, object outlet, uint8_t first_byte, uint16_t packet_id, bint was_stored) except -1
     cdef bint has_room(self, const uint8_t* topic, Py_ssize_t n, int steps) except -1
+
+
+cdef class Watch:
+    cdef dict waiting          # property block -> function that takes the steps of the message with it
+
+    cdef int note(self, str step, const Message* m, str detail) except -1

@@ -9,7 +9,7 @@ for each filter apart.
 from time import time
 from zlib import crc32
 
-from .message cimport message_payload
+from .message cimport message_payload, message_properties
 from ..codec.topics cimport match_topic
 
 STEPS = ("received", "stored", "answered", "retained", "forwarded", "queued", "sent", "acknowledged", "dropped")
@@ -111,4 +111,32 @@ cdef class Tracer:
         if was_stored:
             self.events.append((time(), "stored", *rest, ""))
         self.events.append((time(), "answered", *rest, "PUBACK" if kind == 4 else "PUBREC" if kind == 5 else "PUBCOMP"))
+        return 0
+
+
+cdef class Watch:
+    """Reports the steps of single messages, which their property blocks identify.
+
+    A message to a persistent session of a cluster comes back from Redis as another object, with the same block.
+    """
+
+    def __init__(self):
+        self.waiting = {}
+
+    def __len__(self):
+        return len(self.waiting)
+
+    def add(self, bytes properties not None, take):
+        """Call `take` with each step of the message with this property block, and its detail."""
+        self.waiting[properties] = take
+
+    def remove(self, bytes properties not None):
+        """Report steps of this message no more."""
+        self.waiting.pop(properties, None)
+
+    cdef int note(self, str step, const Message* m, str detail) except -1:
+        if m.properties_length:
+            take = self.waiting.get(message_properties(m)[:<Py_ssize_t>m.properties_length])
+            if take is not None:
+                take(step, detail)
         return 0

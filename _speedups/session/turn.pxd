@@ -10,7 +10,7 @@ from .journal cimport Journal
 from .rights cimport Rights
 from .topic_aliases cimport TopicAliases
 from .tenant cimport Tenants
-from .trace cimport Tracer
+from .trace cimport Tracer, Watch
 
 cdef enum:
     ALIASES_MAX = 255          # largest topic alias that a configuration may allow
@@ -136,6 +136,7 @@ cdef class Turn:
     cdef readonly object rewrite      # callable: (channel, topic name) -> the name to publish to; None = as received
     cdef readonly object deliver_hook # callable: whether the session may get the message; None = always
     cdef readonly Tracer tracer       # None while no trace runs
+    cdef readonly Watch watch         # None while nothing waits for a step of a single message
     cdef readonly uint32_t tick       # quarters of a second that the loop has been running
     cdef readonly int64_t clock       # quarters of a second since the node began, the machine's sleep included
     cdef uint64_t counters[COUNTER_COUNT]

@@ -7,7 +7,7 @@ from .group_settings import GroupSettings
 from .journal import Journal
 from .rights import Rights
 from .tenant import Tenants
-from .trace import Tracer
+from .trace import Tracer, Watch
 from .turn_limits import TurnLimits
 
 COUNTERS: tuple[str, ...]
@@ -58,6 +58,7 @@ class Turn:
     rewrite: Callable[[Any, bytes], bytes] | None
     deliver_hook: Callable[[Any, bytes, bytes, int, bool, bytes], bool] | None
     tracer: Tracer | None
+    watch: Watch | None
     uncommitted: int
     queued: int
     queued_bytes: int
@@ -77,6 +78,7 @@ class Turn:
     def set_rewrite(self, rewrite: Callable[[Any, bytes], bytes] | None) -> None: ...
     def set_dead_letters(self, publish: Callable[[DeadLetter], object]) -> None: ...
     def follow(self, tracer: Tracer | None) -> None: ...
+    def watch_messages(self, watch: Watch | None) -> None: ...
     def count(self, counter: int, n: int = 1) -> None: ...
     def counted(self) -> dict[str, int]: ...
     def add_full_queues(self, dropped: dict[bytes, int]) -> None: ...

@@ -28,7 +28,7 @@ from .group_settings cimport GroupSettings
 from .journal cimport Journal
 from .tenant cimport Tenants
 from .topic_aliases cimport aliases_free
-from .trace cimport Tracer
+from .trace cimport Tracer, Watch
 
 from .counters import counter_names
 
@@ -297,6 +297,10 @@ cdef class Turn:
     def follow(self, Tracer tracer):
         """Note the steps of messages in this tracer; None: in none."""
         self.tracer = tracer
+
+    def watch_messages(self, Watch watch):
+        """Report the steps of the messages in this watch; None: of none."""
+        self.watch = watch
 
     def count(self, int counter, uint64_t n=1):
         """Add `n` to a counter, given by its index in COUNTERS."""

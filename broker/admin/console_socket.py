@@ -1,8 +1,8 @@
 """/mqtt: MQTT over WebSocket for the page's console, from the page's own origin only.
 
 The library handles frames. Bytes pass through a socket pair whose other end is an ordinary client connection:
-authenticated, limited and counted like any other. The request needs the role admin, by a token among the subprotocols,
-if the node uses tokens.
+authenticated, limited and counted like any other. The request needs the role operator, by a login or by a token among
+the subprotocols, if the node uses them.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from ..rpc.node_view import NodeView
 from .http.authorization import SUBPROTOCOL, AdminAuthorization
 from .http.clients import address_of
 from .http.problems import Problem
+from .http.tokens import OPERATOR
 
 PROTOCOL = "mqtt"  # [MQTT-6.0.0-3]
 CHUNK = 65_536
@@ -39,7 +40,7 @@ class ConsoleSocket:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """A console connects."""
-        self._authorization.judge(request, "admin", is_socket=True)
+        self._authorization.judge(request, OPERATOR, is_socket=True)
         if self._open >= MAX_CONSOLES or not self._node.serving:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many consoles are open, or the node is starting")
         messages = web.WebSocketResponse(

@@ -6,7 +6,7 @@ name in CONNECT must be the same, "jwt" or empty; a claim `client_id` must be th
 """
 
 import base64
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 import jwt
@@ -77,32 +77,14 @@ class TokenUsers:
     def _verify(self, credentials: Credentials, header: dict[str, Any]) -> Verdict:
         """In a thread: it may fetch keys."""
         try:
-            return self._verdict(credentials, self._claims(credentials.password or b"", header))
+            return self._verdict(
+                credentials,
+                verified_claims(credentials.password or b"", header, self._keys, self._audience, self._issuer),
+            )
         except KeysAway:
             return AWAY
         except FAULTS as error:
             return Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason=f"its token: {error}")
-
-    def _claims(self, token: bytes, header: dict[str, Any]) -> dict[str, Any]:
-        algorithm, name = header.get("alg"), header.get("kid")
-        found = [key for keys in self._keys for key in keys.find(name, algorithm)] if isinstance(algorithm, str) else []
-        fault: Exception = ValueError("no key fits its algorithm and key id")
-        for key in found:
-            try:
-                claims: dict[str, Any] = jwt.decode(
-                    token,
-                    key.key,
-                    [str(algorithm)],
-                    options={"require": ["exp"]},
-                    leeway=LEEWAY,
-                    audience=self._audience,
-                    issuer=self._issuer,
-                )
-            except jwt.InvalidSignatureError as error:
-                fault = error  # another key may fit
-            else:
-                return claims
-        raise fault
 
     def _verdict(self, credentials: Credentials, claims: dict[str, Any]) -> Verdict:
         username = claims.get(self._claim)
@@ -116,6 +98,42 @@ class TokenUsers:
         rules = parse_rules(claims.get("acl"))
         identity = Identity(username, expires=float(claims["exp"]), rules=rules, claims=kept)
         return Verdict(ReasonCode.ACCEPTED, identity)
+
+
+def verified_claims(
+    token: bytes, header: dict[str, Any], sources: Iterable[Keys], audience: str | None, issuer: str | None
+) -> dict[str, Any]:
+    """The claims of a token whose signature, end, audience and issuer are right. May fetch keys.
+
+    Args:
+        token: as it was sent.
+        header: of the token.
+        sources: of keys.
+        audience, issuer: that it must have; None: any.
+
+    Raises:
+        KeysAway: the keys can't be fetched.
+        FAULTS: it is not right.
+    """
+    algorithm, name = header.get("alg"), header.get("kid")
+    found = [key for keys in sources for key in keys.find(name, algorithm)] if isinstance(algorithm, str) else []
+    fault: Exception = ValueError("no key fits its algorithm and key id")
+    for key in found:
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                key.key,
+                [str(algorithm)],
+                options={"require": ["exp"]},
+                leeway=LEEWAY,
+                audience=audience,
+                issuer=issuer,
+            )
+        except jwt.InvalidSignatureError as error:
+            fault = error  # another key may fit
+        else:
+            return claims
+    raise fault
 
 
 def looks_like_token(password: bytes) -> bool:

@@ -14,6 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 from .. import logs
 from ..errors import FlockError, UsageError
+from ..version import version
 from .parser import Parser
 
 DEFAULT = "http://127.0.0.1:8080"
@@ -110,7 +111,7 @@ def response(
     data = None if body is None else json.dumps(body).encode()
     token = None if args.token_file is None else _token(args.token_file)
     url = f"{args.url.rstrip('/')}/api/v1{path}" + (f"?{urlencode(query)}" if query else "")
-    request = urllib.request.Request(url, data, method=method)
+    request = urllib.request.Request(url, data, {"User-Agent": f"flockmq/{version()}"}, method=method)
     if data is not None:
         request.add_header("Content-Type", "application/json")
     if token is not None:

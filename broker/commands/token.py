@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from ..admin.http.tokens import NAME, ROLES, add
+from ..admin.http.tokens import NAME, ROLES, VIEWER, add
 from ..config.tenants import is_tenant
 from ..errors import UsageError
 from .parser import Parser
@@ -19,7 +19,12 @@ def run(arguments: list[str]) -> int:
     parser = Parser("token", "A token for the HTTP API and the web page.", "FILE NAME [OPTION...]", EXAMPLES)
     parser.add_argument("file", metavar="FILE", help="the file that http.tokens_file names; it is made if need be")
     parser.add_argument("name", metavar="NAME", help="holder of the token, for the log")
-    parser.add_argument("--role", choices=ROLES, default="read", help="read: read only (default); admin: also change")
+    parser.add_argument(
+        "--role",
+        choices=ROLES,
+        default=VIEWER,
+        help="viewer: reads (default); operator: also acts on clients, messages, groups; admin: everything",
+    )
     parser.add_argument(
         "--tenant", default="", metavar="NAME", help="only for this tenant: opens the API for what is its own"
     )

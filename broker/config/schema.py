@@ -471,6 +471,24 @@ class HttpConfig:
         "it.",
         FilePath(),
     )
+    login_seconds: float = option(
+        8 * 3600.0,
+        "Seconds after which an operator who has logged in to the page has to log in again.",
+        Duration(60, 30 * 86_400),
+        reloadable=True,
+    )
+    open_to_local: bool = option(
+        False,
+        "Whether programs of this machine may read over HTTP without credentials, although there are operators or "
+        "tokens.",
+        Boolean(),
+        reloadable=True,
+    )
+    public_url: str = option(
+        "",
+        "URL of the page as browsers know it, for a reverse proxy; empty = the one that the browser names.",
+        Name(r"(https?://[^/\s]+)?", 'a URL without a path, such as "https://broker.example.com"'),
+    )
     metrics_token: bool = option(False, "Whether /metrics needs a token, too.", Boolean(), reloadable=True)
     trusted_proxies: tuple[str, ...] = option(
         (),
@@ -507,6 +525,51 @@ class OtelConfig:
         "",
         "Address of a collector for OTLP over HTTP, such as http://collector:4318; empty = nothing is sent.",
         Name(r"(https?://\S+)?", 'a URL such as "http://collector:4318"'),
+    )
+
+
+@dataclass(frozen=True)
+class OidcConfig:
+    """OpenID Connect: operators sign in to the page at an identity provider (code flow with PKCE). Its redirect URI is
+    URL/api/v1/login/oidc/callback."""
+
+    issuer: str = option(
+        "",
+        "Issuer, such as https://login.example.com/realms/iot; empty = operators don't sign in this way.",
+        Name(r"(https?://\S+)?", 'a URL such as "https://login.example.com"'),
+    )
+    client_id: str = option("flockmq", "Client id of this broker at the issuer.", Name(r"\S+", "a client id"))
+    secret_file: str = option("", "File of the client secret; without it the client is a public one.", FilePath())
+    scope: str = option("openid profile email", "Scopes of the request.", Name(r"openid( \S+)*", '"openid" and others'))
+    claim: str = option("groups", "Claim of the ID token with the groups of an operator.", Name(r"\S+", "a claim"))
+    roles: tuple[str, ...] = option(
+        (),
+        "Roles of groups; the first group that an operator is in counts, and an operator of none is refused.",
+        Texts(
+            r"[^=]+=(viewer|operator|admin)(:[^:]+)?",
+            '"GROUP=ROLE" or "GROUP=ROLE:TENANT", where the role is viewer, operator or admin',
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class AuditConfig:
+    """The audit log: changes by API, page, commands and reloads, each with its author and its result."""
+
+    max_bytes: int = option(
+        8 * MIB,
+        "Bytes of the records that are kept, of all nodes; the oldest are dropped first.",
+        Size(64 * 1024, SIZE_MAX),
+        reloadable=True,
+    )
+    seconds: float = option(
+        90 * 86_400.0, "Seconds for which a record is kept.", Duration(60, CENTURY), reloadable=True
+    )
+    syslog: str = option(
+        "",
+        "Address of a syslog server that gets each record, too: unix:/dev/log, udp://HOST:PORT or tcp://HOST:PORT; "
+        "empty = none.",
+        Name(r"(unix:/.+|(udp|tcp)://\S+:\d+)?", '"unix:/dev/log", "udp://HOST:PORT" or "tcp://HOST:PORT"'),
     )
 
 
@@ -922,7 +985,9 @@ class Config:
     analytics: AnalyticsConfig = AnalyticsConfig()
     http: HttpConfig = HttpConfig()
     proxy: ProxyConfig = ProxyConfig()
+    oidc: OidcConfig = OidcConfig()
     otel: OtelConfig = OtelConfig()
+    audit: AuditConfig = AuditConfig()
     hooks: HooksConfig = HooksConfig()
     tls: TlsConfig = TlsConfig()
     websocket: WebsocketConfig = WebsocketConfig()

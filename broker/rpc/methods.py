@@ -16,6 +16,8 @@ def methods(view: NodeView) -> RpcMethods:
         "own_references": partial(node.own_references, view),
         "drain": partial(node.drain, view),
         "listeners": partial(node.listeners, view),
+        "record": partial(node.record, view),
+        "reach": lambda arguments: None,  # the reply says that the node has all that was sent before
         "log_level": partial(node.log_level, view),
         "tenants": partial(tenants.find, data_plane),
         "clients": partial(clients.find, data_plane, coordinator.sessions),

@@ -71,6 +71,12 @@ def listeners(node: NodeView, arguments: Arguments) -> list[dict[str, Any]]:
     return [{"kind": kind, "address": address} for kind, addresses in kinds for address in addresses]
 
 
+def record(node: NodeView, arguments: Arguments) -> None:
+    """Record a change that a command has made in Redis, in the audit log of one node."""
+    if node.broker.coordinator.nodes.is_responsible("audit log"):
+        node.audit_log.add(**arguments)
+
+
 def log_level(node: NodeView, arguments: Arguments) -> str:
     """Its log level; first set to `level`, if that is given."""
     if "level" in arguments:

@@ -5,6 +5,7 @@ from typing import Protocol
 from ..auth.access_control import AccessControl
 from ..broker import Broker
 from ..config.schema import Config
+from ..core.audit_log import AuditLog
 from ..links.links import Links
 from ..listeners.listeners import Listeners
 
@@ -27,6 +28,10 @@ class NodeView(Protocol):
     @property
     def broker(self) -> Broker:
         """Protocol side of the node."""
+
+    @property
+    def audit_log(self) -> AuditLog:
+        """Audit log; another object after a rejoin."""
 
     @property
     def access(self) -> AccessControl:

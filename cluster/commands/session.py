@@ -3,13 +3,18 @@
 `show` reads a consistent state (MULTI). The others call functions of `cluster/redis/functions/`, which notify the node.
 """
 
+import getpass
+import json
 import os
+import socket
 import time
 from typing import Any, cast
 
 from ...broker.commands.output import print_json, size, table, text
 from ...broker.commands.parser import Parser
+from ...broker.core.audit_record import DONE, FAILED
 from ...broker.errors import FlockError
+from ..peers import wire
 from ..redis.packed_session import PackedSession
 from .connection import Cluster, add_redis_options, connected
 
@@ -18,7 +23,7 @@ EXAMPLES = """\
   flockmq session kick pump-17       # ends its connection; it may come back
   flockmq session purge pump-17      # ends its connection, forgets its subscriptions and queue"""
 LEVELS = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
-RECEIVED, DONE = b"r", b"d"
+PUBREC_RECEIVED, OUT_OF_ORDER = b"r", b"d"
 DONE_BY = {"kick": "the connection is closed", "purge": "the session has ended"}
 SECONDS = 10.0  # for the node of the client to do it
 PAUSE = 0.02  # s between two reads
@@ -38,7 +43,12 @@ def run(arguments: list[str]) -> int:
         if args.action == "show":
             show(read(cluster, client_id), as_json=args.json)
         else:
-            node = act(cluster, args.action, client_id)
+            try:
+                node = act(cluster, args.action, client_id)
+            except FlockError as error:
+                record(cluster, args.action, args.client_id, FAILED, error.message)
+                raise
+            record(cluster, args.action, args.client_id, DONE)
             done = DONE_BY[args.action]
             if args.json:
                 print_json({"client_id": text(client_id), "outcome": done, "node": node})
@@ -84,6 +94,21 @@ def act(cluster: Cluster, action: str, client_id: bytes) -> str | None:
             )
         time.sleep(PAUSE)
     return node
+
+
+def record(cluster: Cluster, action: str, client_id: str, result: str, detail: str = "") -> None:
+    """Ask the nodes to record the change in the audit log."""
+    arguments = {
+        "operation": f"session_{action}",
+        "arguments": {"client_id": client_id},
+        "result": result,
+        "detail": detail,
+        "by": getpass.getuser(),
+        "address": socket.gethostname(),
+        "via": "command",
+    }
+    question = wire.ask(b"", 0, "record", json.dumps(arguments))  # no node has this id: nobody gets the replies
+    cluster.client.execute_command(cluster.keys.publish, cluster.keys.all, question)  # type: ignore[no-untyped-call]
 
 
 def connection_of(cluster: Cluster, client_id: bytes) -> tuple[bytes, int] | None:
@@ -148,8 +173,8 @@ def read(cluster: Cluster, client_id: bytes) -> dict[str, Any]:
         "queued_bytes": session.queued_bytes,
         "first_number": session.head,
         "may_be_sent": max(0, min(session.sent - session.head, queued)),
-        "pubrec_received": states.count(RECEIVED),
-        "done_out_of_order": states.count(DONE),
+        "pubrec_received": states.count(PUBREC_RECEIVED),
+        "done_out_of_order": states.count(OUT_OF_ORDER),
         "awaiting_pubrel": sorted(int(packet_id) for packet_id in awaited),
         "session_expiry_interval": int(session.interval) if session.interval else None,
         "subscriptions": {text(name): int(stored.partition(b";")[0]) for name, stored in sorted(subscriptions.items())},

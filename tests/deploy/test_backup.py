@@ -184,7 +184,7 @@ def test_the_store_of_a_running_node_is_not_read_by_others(tmp_path: Path) -> No
 @pytest.mark.parametrize("store", ["sqlite"])
 def test_the_api_needs_an_administrator(start_broker: StartBroker, tmp_path: Path) -> None:
     path = tmp_path / "tokens"
-    admin, reader, tenant = add(path, "a", "admin", ""), add(path, "r", "read", ""), add(path, "t", "admin", "acme")
+    admin, reader, tenant = add(path, "a", "admin", ""), add(path, "r", "viewer", ""), add(path, "t", "admin", "acme")
     broker = start_broker({**HTTP, "http.tokens_file": path})
     assert [HttpClient(broker, token).ask("POST", "/backup").status for token in ("", reader, tenant)] == [
         401,

@@ -45,7 +45,7 @@ def api(start_broker: StartBroker) -> HttpClient:
 @pytest.fixture
 def guarded(start_broker: StartBroker, tmp_path: Path) -> tuple[HttpClient, dict[str, str]]:
     """A node with tokens, as who has none; and a token of each role."""
-    tokens = {role: add(tmp_path / "tokens", role, role) for role in ("read", "admin")}
+    tokens = {role: add(tmp_path / "tokens", role, role) for role in ("viewer", "admin")}
     return HttpClient(start_broker({**HTTP, "http.tokens_file": tmp_path / "tokens"})), tokens
 
 
@@ -221,8 +221,8 @@ def test_guessing_tokens(guarded: tuple[HttpClient, dict[str, str]]) -> None:
     replies = [guess.ask("GET", "/me") for _ in range(8)]
     assert [reply.status for reply in replies] == [401] * 5 + [403] * 3
     assert int(replies[-1].headers["retry-after"]) >= 1
-    guess.token = tokens["read"]  # whose token is good is not locked out by others behind the same address
-    assert guess.ask("GET", "/me").json == {"name": "read", "role": "read", "tenant": ""}
+    guess.token = tokens["viewer"]  # whose token is good is not locked out by others behind the same address
+    assert guess.ask("GET", "/me").json == {"name": "viewer", "role": "viewer", "tenant": ""}
     assert guess.get("/metrics")["nodes"]["node"]["http_auth_failures"] == 5
 
 
@@ -231,7 +231,7 @@ def test_roles(guarded: tuple[HttpClient, dict[str, str]]) -> None:
     assert api.ask("GET", "/clients").status == 401
     assert api.ask("GET", "//").status == 200  # the page holds nothing, and asks for the token itself
     assert api.ask("GET", "//metrics").status == api.ask("GET", "//healthz").status == 200
-    api.token = tokens["read"]
+    api.token = tokens["viewer"]
     assert api.ask("GET", "/clients").status == 200
     for method, path, body in (
         ("POST", "/messages", {"topic": "t"}),
@@ -256,7 +256,7 @@ def test_others_are_served_no_api_without_tokens(start_broker: StartBroker) -> N
 
 
 def test_metrics_may_take_a_token(start_broker: StartBroker, tmp_path: Path) -> None:
-    token = add(tmp_path / "tokens", "prometheus", "read")
+    token = add(tmp_path / "tokens", "prometheus", "viewer")
     closed = HttpClient(start_broker({"http.listen": "0.0.0.0:0", "http.metrics_token": True}))
     assert closed.ask("GET", "//metrics").status == 403  # there is no token yet
     broker = start_broker({**HTTP, "http.tokens_file": tmp_path / "tokens", "http.metrics_token": True})
@@ -283,10 +283,10 @@ def test_a_file_of_tokens_that_changes_or_breaks(start_broker: StartBroker, tmp_
 
 def test_a_new_token_keeps_the_other_lines(tmp_path: Path, store: str) -> None:
     path = tmp_path / "tokens"
-    add(path, "ada", "read")
+    add(path, "ada", "viewer")
     path.write_text(f"# of the page\n\n{path.read_text()}  # end\n")
     before = path.read_text()
-    add(path, "bob", "read")
+    add(path, "bob", "viewer")
     assert path.read_text().startswith(before)
     add(path, "bob", "admin")
     assert path.read_text().startswith(before) and path.read_text().count("\n") == 5

@@ -212,7 +212,7 @@ def test_declared_groups_of_another_tenant(start_broker: StartBroker, tmp_path: 
         assert globex_api.ask("PUT", "/group", {name: most}, group="$share/g/more").status == 204
     for topic in ("$tenant/acme/dead", "$SYS/x"):
         assert globex_api.ask("PUT", "/group", {"dead_letter_topic": topic}, group="$share/g/more").status == 422
-    reader = api_of(broker, add(tmp_path / "tokens", "reader", "read", "globex"))
+    reader = api_of(broker, add(tmp_path / "tokens", "reader", "viewer", "globex"))
     until(lambda: reader.ask("GET", "/groups").status == 200)
     assert reader.ask("PUT", "/group", {}, group="$share/g/x").status == 403
 

@@ -311,7 +311,7 @@ def secret_file(tmp_path: Path) -> Path:
 def test_tenants_have_their_own_names(start_broker: StartBroker, tmp_path: Path) -> None:
     files = AccessFiles(tmp_path)
     files.users("acme-device", "globex-device")
-    token = add(tmp_path / "tokens", "acme", "read", "acme")
+    token = add(tmp_path / "tokens", "acme", "viewer", "acme")
     rules = json.dumps([{"name": "*", "user": "*-device"}])
     settings = {"analytics__topics": "#", "tenants": rules, "http__tokens_file": tmp_path / "tokens"}
     broker = start_broker(files.settings(**settings))
@@ -330,7 +330,7 @@ def test_tenants_have_their_own_names(start_broker: StartBroker, tmp_path: Path)
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "0.0.0.0:0"])
 def test_clients_without_credentials(listen: str, start_broker: StartBroker, tmp_path: Path) -> None:
     """A broker that is open to its own machine only is not open to others by HTTP."""
-    add(tmp_path / "tokens", "operator", "read")
+    add(tmp_path / "tokens", "operator", "viewer")
     broker = start_broker(
         {**SETTINGS, "http.tokens_file": tmp_path / "tokens", "auth.allow_anonymous": True}, listen=listen
     )

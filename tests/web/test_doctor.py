@@ -89,7 +89,7 @@ def test_clients(start_broker: StartBroker) -> None:
 @pytest.mark.parametrize("store", ["sqlite"])
 def test_it_needs_an_administrator_and_shows_no_secret(start_broker: StartBroker, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
-    admin, reader = add(tokens, "a", "admin", ""), add(tokens, "r", "read", "")
+    admin, reader = add(tokens, "a", "admin", ""), add(tokens, "r", "viewer", "")
     links = json.dumps({"far": {"url": "mqtt://127.0.0.1:1", "topics": ["x"], "username": "u", "password": "sesame"}})
     broker = start_broker({**HTTP, "http.tokens_file": tokens, "links": links})
     assert [HttpClient(broker, token).ask("GET", "/doctor").status for token in ("", reader, admin)] == [401, 403, 200]

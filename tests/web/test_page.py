@@ -21,6 +21,7 @@ from tests.harness.chromium import Chromium
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
+from tests.security.oidc_provider import SECRET, Provider
 from tests.web.http_client import HttpClient
 
 StartBroker = Callable[..., BrokerProcess]
@@ -39,6 +40,8 @@ VIEWS = (
     "analytics",
     "trace",
     "bans",
+    "operators",
+    "audit",
     "log",
 )
 EVIL = "<img src=x onerror=alert(1)>\"'&{{7*7}}\u202e"
@@ -303,6 +306,23 @@ def test_the_log_level_is_set(browser: Chromium, node: BrokerProcess, url: str) 
     HttpClient(node).ask("PUT", "/log-level", {"level": "info"})
 
 
+def test_changes_are_on_record(browser: Chromium, node: BrokerProcess, url: str) -> None:
+    ban = {"kind": "client_id", "value": EVIL, "reason": EVIL}
+    api = HttpClient(node)
+    assert api.ask("POST", "/bans", ban).status == 200
+    assert api.ask("DELETE", "/bans", kind="client_id", value=EVIL).status == 204
+    visit(browser, url, "audit")
+    browser.until("return document.querySelectorAll('main tbody tr').length >= 2")
+    click(browser, "ban", "main")
+    browser.until(
+        "return document.querySelector('dialog pre')?.innerText.includes(arguments[0])", json.dumps(EVIL)[1:9]
+    )
+    click(browser, "Close", "dialog")
+    browser.run("document.querySelector('main [name=result]').value = 'failed'")
+    click(browser, "Show", "main")
+    says(browser, "No change is on record.")
+
+
 def test_a_message_is_followed(browser: Chromium, node: BrokerProcess, url: str) -> None:
     visit(browser, url, "trace?topic=followed/%23")
     says(browser, "Following")
@@ -375,6 +395,59 @@ def test_a_token_is_asked_for(browser: Chromium, start_broker: StartBroker, tmp_
     says(browser, "No client fits.")
     visit(browser, url, "console")
     browser.until("return document.querySelector('main .link').innerText === 'connected'")
+    click(browser, "Sign out")
+    browser.until("return document.querySelector('dialog[open]') !== null")
+
+
+@pytest.mark.parametrize("store", ["memory"])
+def test_operators_sign_in_and_manage_each_other(browser: Chromium, start_broker: StartBroker) -> None:
+    broker = start_broker({"http.listen": "127.0.0.1:0"})
+    url = HttpClient(broker).url
+    visit(browser, url, "operators")
+    says(browser, "There are no operators")
+    fill(browser, "name", "ann")
+    fill(browser, "password", "correct horse battery")
+    browser.run("document.querySelector('main [name=role]').value = 'admin'")
+    click(browser, "Add", "main")
+    for password, said in (("wrong", "wrong name or password"), ("correct horse battery", "")):
+        browser.until("return document.querySelector('dialog[open] [name=password]') !== null")
+        browser.run("document.querySelector('dialog [name=name]').focus()")
+        browser.type("ann")
+        browser.press("Tab")
+        browser.type(password)
+        browser.press("Enter")
+        if said:
+            browser.until("return document.querySelector('dialog[open]')?.innerText.includes(arguments[0])", said)
+    browser.until("return document.querySelector('dialog') === null")
+    visit(browser, url, "operators")
+    says(browser, "enabled")
+    fill(browser, "key-name", "grafana")
+    click(browser, "Make a key", "main")
+    browser.until("return document.querySelector('dialog pre')?.innerText.startsWith('flockmq_')")
+    key = str(browser.run("return document.querySelector('dialog pre').innerText"))
+    assert HttpClient(broker, key).get("/me")["name"] == "grafana"
+    click(browser, "Close", "dialog")
+    says(browser, "grafana")
+    click(browser, "Disable", "main")
+    browser.until("return document.querySelector('.told')?.innerText.includes('the last administrator')")
+    browser.run("location.reload()")  # the login is a cookie
+    says(browser, "enabled")
+    assert browser.run("return document.cookie") == ""  # which scripts can't read
+    click(browser, "Sign out")
+    browser.until("return document.querySelector('dialog[open] [name=password]') !== null")
+
+
+@pytest.mark.parametrize("store", ["memory"])
+def test_an_operator_signs_in_at_a_provider(browser: Chromium, start_broker: StartBroker, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+    with Provider() as provider:
+        own = {"oidc.issuer": provider.issuer, "oidc.secret_file": tmp_path / "secret", "oidc.roles": "staff=admin"}
+        url = HttpClient(start_broker({"http.listen": "127.0.0.1:0", **own})).url
+        browser.open(url)
+        click(browser, "Sign in at the identity provider", "dialog")
+        browser.until("return document.querySelector('[data-view]') !== null")  # the cookie is there at once
+    visit(browser, url, "operators")
+    says(browser, "There are no operators")
     click(browser, "Sign out")
     browser.until("return document.querySelector('dialog[open]') !== null")
 

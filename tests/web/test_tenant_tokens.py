@@ -127,7 +127,7 @@ def test_the_rest_is_refused(start_broker: StartBroker, tmp_path: Path) -> None:
     assert acme.ask("GET", "//mqtt", headers=socket).status == 403
     assert {operation.name for operation in OPERATIONS} >= OPEN
     reader = tmp_path / "tokens"
-    acme.token = add(reader, "reader", "read", "acme")
+    acme.token = add(reader, "reader", "viewer", "acme")
     until(lambda: acme.ask("GET", "/clients").status == 200)
     assert acme.ask("POST", "/messages", {"topic": "a"}).status == 403
 

@@ -10,18 +10,21 @@ from typing import Any
 from aiohttp import web
 
 from ... import logs
+from ...core.audit_record import SECRET
 from ...errors import NotNow
 from ...rpc.node_view import NodeView
 from ..http import problems
 from ..http.authorization import AdminAuthorization
 from ..http.clients import ClientAuthorization
-from ..http.problems import Problem, bad_request
+from ..http.problems import LacksRight, Problem, bad_request
 from ..http.server import REQUEST_SECONDS
-from ..http.tokens import Holder
+from ..http.tokens import VIEWER, Holder
 from . import tenant_scope
+from .audited import Refusals, audited
 from .openapi import description
 from .operation import ROOT, Operation, Request
 from .operations import (
+    audit_log,
     backup,
     bans,
     clients,
@@ -35,6 +38,8 @@ from .operations import (
     message_log,
     messages,
     nodes,
+    operators,
+    requests,
     retained,
     roles,
     settings,
@@ -49,6 +54,7 @@ from .schema import BODY, Schema, check
 OPERATIONS: tuple[Operation, ...] = (
     *nodes.OPERATIONS,
     *clients.OPERATIONS,
+    *requests.OPERATIONS,
     *tenants.OPERATIONS,
     *subscriptions.OPERATIONS,
     *groups.OPERATIONS,
@@ -65,13 +71,13 @@ OPERATIONS: tuple[Operation, ...] = (
     *users.OPERATIONS,
     *roles.OPERATIONS,
     *settings.OPERATIONS,
+    *operators.OPERATIONS,
+    *audit_log.OPERATIONS,
     *events.OPERATIONS,
     *doctor.OPERATIONS,
     *backup.OPERATIONS,
 )
-ANSWER_SECONDS = 20.0  # timeout of an operation: requests that wait for a disk must not use up all connections
 MAX_SHOWN = 200  # characters of a path in an error
-CONTENT = ("payload", "properties", "password", "hash", "users")  # arguments that are not logged
 NO_STORE = {"Cache-Control": "no-store"}
 
 log = logs.get("flockmq.http")
@@ -91,6 +97,7 @@ class Api:
         self._node = node
         self._authorization = authorization
         self._clients = ClientAuthorization(node, authorization)
+        self._refusals = Refusals()
         self._description = json.dumps(description(OPERATIONS, version, tokens=tokens)).encode()
 
     def routes(self) -> list[web.RouteDef]:
@@ -102,20 +109,27 @@ class Api:
         return self._authorization.judge(raw, role)
 
     async def _describe(self, request: web.Request) -> web.Response:
-        self._authorization.judge(request, "read")
+        self._authorization.judge(request, VIEWER)
         return web.Response(body=self._description, content_type="application/json", headers=NO_STORE)
 
     def _handler(self, operation: Operation) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(raw: web.Request) -> web.StreamResponse:
             judge = self._clients.judge if operation.clients else self._authorized
-            holder = await judge(raw, operation.role)
-            tenant_scope.judge(operation.name, holder.tenant)
+            try:
+                holder = await judge(raw, operation.role)
+                tenant_scope.judge(operation.name, holder)
+                judge_scope(operation, holder)
+            except LacksRight as refusal:
+                if operation.is_audited:
+                    self._refusals.record(self._node, operation.name, refusal.holder, raw, refusal.detail)
+                raise
             if not self._node.serving:
                 raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the node is starting", Retry_After="1")
             arguments = read_arguments(operation, raw)
             body = await read_body(operation.body, raw) if operation.body is not None else {}
-            if operation.role != "read":
-                shown = {name: value for name, value in {**arguments, **body}.items() if name not in CONTENT}
+            given = {**arguments, **body}
+            if operation.role != VIEWER:
+                shown = {name: value for name, value in given.items() if name not in SECRET}
                 log.info(
                     "operation requested over HTTP",
                     operation=operation.name,
@@ -125,7 +139,10 @@ class Api:
                 )
             if holder.tenant:
                 arguments, body = (tenant_scope.qualified(holder.tenant, given) for given in (arguments, body))
-            found = await _done(operation, Request(self._node, holder, arguments, body, raw))
+            with audited(self._node, operation, holder, raw, given) as change:
+                found = await _done(operation, Request(self._node, holder, arguments, body, raw, change))
+                if change.after is None and not isinstance(found, web.StreamResponse):
+                    change.after = found
             if isinstance(found, web.StreamResponse):
                 return found
             if holder.tenant:
@@ -137,10 +154,16 @@ class Api:
         return handle
 
 
+def judge_scope(operation: Operation, holder: Holder) -> None:
+    """Raises LacksRight: it is an API key without this operation among its scopes."""
+    if holder.scopes and operation.name not in holder.scopes:
+        raise LacksRight(f"the key {holder.name} does not open the operation {operation.name}", holder)
+
+
 async def _done(operation: Operation, request: Request) -> Any:
     """The result of an operation, in time."""
     try:
-        async with asyncio.timeout(None if operation.stream else ANSWER_SECONDS):
+        async with asyncio.timeout(None if operation.stream else operation.seconds):
             return await operation.handle(request)
     except NotNow as error:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error), Retry_After="1") from error

@@ -3,6 +3,7 @@
 Routes, validation and the OpenAPI description are derived from the rows."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from aiohttp import web
 from ...core.tenants import ROOT as TENANTS
 from ...core.tenants import prefix_of
 from ...rpc.node_view import NodeView
-from ..http.tokens import Holder
+from ..http.tokens import VIEWER, Holder
 from .schema import EXPECTED, Schema, array, integer, record, table, text
 
 ROOT = "/api/v1"
@@ -33,6 +34,14 @@ AFTER = text("`next` of the previous page", maxLength=2 * MAX_NAME + 1)
 FAILURES = table(text(), "nodes that did not answer, and why: their items are missing")
 
 
+@dataclass
+class Change:
+    """The changed thing, for the audit log; secrets in it are left out."""
+
+    before: Any = None
+    after: Any = None  # or the result of the operation
+
+
 class Request(NamedTuple):
     """An authorized request for an operation."""
 
@@ -41,6 +50,7 @@ class Request(NamedTuple):
     arguments: dict[str, Any]  # of path and query
     body: dict[str, Any]
     raw: web.Request
+    change: Change  # which the operation may complete
 
     @property
     def prefix(self) -> str:
@@ -64,13 +74,20 @@ class Operation(NamedTuple):
     summary: str
     handle: Callable[[Request], Awaitable[Any]]
     answer: Schema | None = None
-    role: str = "read"
+    role: str = VIEWER
     arguments: dict[str, Schema] = {}  # noqa: RUF012 - never changed
     required: tuple[str, ...] = ()  # of the arguments
     body: Schema | None = None
     problems: tuple[HTTPStatus, ...] = ()  # besides the responses of every operation
     clients: bool = False  # whether MQTT clients may use it, too, with the credentials of CONNECT
+    changes: bool = True  # whether the audit log records it, unless its role is viewer
+    seconds: float = 20.0  # timeout: requests that wait for a disk must not use up all connections
     stream: str = ""  # media type of a response that is sent in pieces; empty: JSON
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether the audit log records each use."""
+        return self.role != VIEWER and self.changes
 
     def in_path(self, argument: str) -> bool:
         """Whether an argument is a segment of the path; all others are in the query."""

@@ -9,6 +9,7 @@ from typing import Any
 from ...core.tenants import ROOT, prefix_of, with_prefix
 from ...core.topic_filters import parts_of
 from ..http.problems import unfit, whole_broker
+from ..http.tokens import Holder
 
 # Names of operations. The others show or change what is of the whole broker.
 OPERATIONS = frozenset(
@@ -16,7 +17,7 @@ OPERATIONS = frozenset(
         "me", "clients", "client", "kick", "sessions", "end_session", "subscriptions", "groups", "group", "purge_group",
         "wills", "cancel_will", "browse_retained", "retained", "retained_messages", "clear_retained", "publish", "bans",
         "ban", "unban", "tenants", "delayed", "cancel_delayed", "declare_group", "pause_group", "remove_group", "trace",
-        "log",
+        "log", "audit_log", "send", "change_own_password",
     }
 )  # fmt: skip
 PLAIN = ("client_id", "client", "filter", "parent")  # arguments that get the prefix in front
@@ -25,10 +26,10 @@ NODE, FAILURES = "node", "failures"  # in results, too
 INCOMPLETE = {"": "a part of the broker did not answer: its items are missing"}
 
 
-def judge(operation: str, tenant: str) -> None:
-    """Raises Problem: a token of this tenant may not use the operation."""
-    if tenant and operation not in OPERATIONS:
-        raise whole_broker()
+def judge(operation: str, holder: Holder) -> None:
+    """Raises LacksRight: it is the token of a tenant, which may not use the operation."""
+    if holder.tenant and operation not in OPERATIONS:
+        raise whole_broker(holder)
 
 
 def qualified(tenant: str, given: dict[str, Any]) -> dict[str, Any]:

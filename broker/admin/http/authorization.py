@@ -1,10 +1,12 @@
-"""Authorization for the API and the page: holders of tokens; without a file of tokens, this machine.
+"""Authorization for the API and the page: holders of tokens and API keys, operators; without these, this machine.
 
-- With `http.tokens_file` a request needs a bearer token. Wrong tokens are counted by address, and soon delayed.
-- Without it, addresses that other machines reach serve neither API nor page. On loopback all is open, but `Host` must
+- With `http.tokens_file`, or with operators, a request needs a bearer token (also an API key) or the cookie of a login.
+  Wrong tokens are counted by address, and soon delayed.
+- Without them, addresses that other machines reach serve neither API nor page. On loopback all is open, but `Host` must
   name this machine: else a web page in a browser here could get access by a DNS name that it controls. And nothing may
   show that a proxy on this machine has passed the request on: a proxy often sends its own `Host`.
-- A request must not be from another site's page: its `Origin` is this node, or absent.
+- A request must not be from another site's page: its `Origin` is this node, or absent. With a cookie, a request that
+  changes something must say that its page is the node's own.
 """
 
 import re
@@ -12,15 +14,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from aiohttp import HttpVersion11, web
 
 from ... import logs
 from ...core.log_limiter import LogLimiter
-from .problems import Problem, whole_broker
+from .problems import LacksRight, Problem, whole_broker
 from .server import Connection
-from .tokens import ROLES, Holder, Tokens
+from .tokens import ADMIN, ROLES, VIEWER, Holder, Tokens
 
 # Headers that proxies add: with the address of a client, or their own name.
 FORWARDED = re.compile(
@@ -33,7 +36,10 @@ MAX_HOLD_SECONDS = 60.0  # ... up to this
 FORGET_SECONDS = 300.0
 MAX_ADDRESSES = 10_000  # whose failures are counted
 SUBPROTOCOL = "flockmq.token."  # before a token among WebSocket's subprotocols, since browsers set no headers there
-LOCAL_USER = Holder("this machine", ROLES[-1])
+COOKIE = "flockmq_login"
+SAFE_METHODS = ("GET", "HEAD")
+LOCAL_USER = Holder("this machine", ADMIN)
+LOCAL_READER = Holder("this machine", VIEWER)
 
 log = logs.get("flockmq.http")
 
@@ -63,17 +69,45 @@ class Failures:
             self._known.popitem(last=False)
 
 
+class Operators(Protocol):
+    """The logins of operators, and the API keys."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there are operators: requests need credentials then."""
+
+    def login(self, secret: str) -> Holder | None:
+        """The holder of a login that is valid now."""
+
+    def key(self, text: str) -> Holder | None:
+        """The holder of an API key that is valid now."""
+
+
 class AdminAuthorization:
     """Authorizes requests.
 
     Args:
         tokens: of the node.
+        operators: of the node.
         log_limiter: returns addresses whose lines in the log are summed up.
+        is_open: whether this machine may read without credentials, although others need some.
+        has_provider: whether operators sign in at an identity provider.
     """
 
-    def __init__(self, tokens: Tokens, log_limiter: Callable[[], LogLimiter]) -> None:
+    def __init__(
+        self,
+        tokens: Tokens,
+        operators: Operators,
+        log_limiter: Callable[[], LogLimiter],
+        is_open: Callable[[], bool] = lambda: False,
+        *,
+        has_provider: bool = False,
+    ) -> None:
         self._tokens = tokens
+        self._operators = operators
         self._log_limiter = log_limiter
+        self._is_open = is_open
+        self._has_provider = has_provider
         self.failures = Failures()
 
     def judge(self, request: web.Request, role: str, *, is_socket: bool = False) -> Holder:
@@ -83,19 +117,30 @@ class AdminAuthorization:
             Problem: the request is refused.
         """
         judge_origin(request)
-        holder = self._holder(request) if self._tokens.wanted else self._local(request)
+        holder = self._holder(request) if self.needs_credentials else self._local(request)
         if ROLES.index(holder.role) < ROLES.index(role):
-            raise Problem(
-                HTTPStatus.FORBIDDEN, f"this needs a token of role {role}; that of {holder.name} is {holder.role}"
-            )
+            raise LacksRight(f"this needs the role {role}; the role of {holder.name} is {holder.role}", holder)
         if is_socket and holder.tenant:  # the console is a client of a listener, of any tenant
-            raise whole_broker()
+            raise whole_broker(holder)
         return holder
 
+    @property
+    def needs_credentials(self) -> bool:
+        """Whether requests need a token, a key or a login."""
+        return self._tokens.wanted or self._has_provider or self._operators.is_used
+
     def knows(self, request: web.Request) -> bool:
-        """Whether a token of the file is in the request."""
-        token = shown(request)
-        return token is not None and self._tokens.wanted and self._tokens.holder(token) is not None
+        """Whether credentials of a holder are in the request."""
+        return self._known(request) is not None
+
+    def judge_reachable(self, request: web.Request) -> None:
+        """Allow an attempt to log in.
+
+        Raises:
+            Problem: there is no operator, and the request is not from this machine.
+        """
+        if not self.needs_credentials:
+            self._local(request)
 
     def is_local(self, request: web.Request) -> bool:
         """Whether a program of this machine sent the request, and no proxy has passed it on."""
@@ -112,7 +157,7 @@ class AdminAuthorization:
             Problem: the request is from another site's page.
         """
         judge_origin(request)
-        return LOCAL_USER if not self._tokens.wanted and self.is_local(request) else None
+        return LOCAL_USER if not self.needs_credentials and self.is_local(request) else None
 
     def judge_page(self, request: web.Request) -> None:
         """Allow reading the files of the page, which ask for a token themselves.
@@ -120,7 +165,7 @@ class AdminAuthorization:
         Raises:
             Problem: the request is refused.
         """
-        if not self._tokens.wanted:
+        if not self.needs_credentials:
             self._local(request)
 
     def judge_metrics(self, request: web.Request) -> None:
@@ -130,9 +175,10 @@ class AdminAuthorization:
             Problem: the request is refused.
         """
         judge_origin(request)
-        if self._tokens.wanted:
-            if self._holder(request).tenant:
-                raise whole_broker()
+        if self.needs_credentials:
+            holder = self._holder(request)
+            if holder.tenant:
+                raise whole_broker(holder)
         else:
             self._local(request)
 
@@ -156,14 +202,26 @@ class AdminAuthorization:
             )
         return LOCAL_USER
 
-    def _holder(self, request: web.Request) -> Holder:
+    def _known(self, request: web.Request) -> Holder | None:
+        """The holder of the token, the key or the login in a request."""
         token = shown(request)
-        if token is None:
-            raise Problem(HTTPStatus.UNAUTHORIZED, "this needs a token", WWW_Authenticate="Bearer")
-        holder = self._tokens.holder(token)
-        if holder is None:
+        if token is not None:
+            return self._operators.key(token) or (self._tokens.holder(token) if self._tokens.wanted else None)
+        secret = cookie_of(request)
+        holder = self._operators.login(secret) if secret is not None else None
+        if holder is not None and request.method not in SAFE_METHODS and not is_from_page(request):
+            raise Problem(HTTPStatus.FORBIDDEN, "with a login only the page of this node may change something")
+        return holder
+
+    def _holder(self, request: web.Request) -> Holder:
+        holder = self._known(request)
+        if holder is not None:
+            return holder  # also from a delayed address: other hosts behind it must not lock its owner out
+        if shown(request) is not None:
             raise self._failed(request)
-        return holder  # also from a delayed address: other hosts behind it must not lock its owner out
+        if self._is_open() and self.is_local(request):
+            return LOCAL_READER
+        raise Problem(HTTPStatus.UNAUTHORIZED, "this needs a login or a token", WWW_Authenticate="Bearer")
 
     def _failed(self, request: web.Request) -> Problem:
         address = request.remote or ""
@@ -183,6 +241,24 @@ def judge_origin(request: web.Request) -> None:
     site = request.headers.get("Sec-Fetch-Site", "same-origin")
     if (origin is not None and origin.partition("://")[2] != request.host) or site not in ("same-origin", "none"):
         raise Problem(HTTPStatus.FORBIDDEN, "requests from pages of other sites are refused")
+
+
+def is_from_page(request: web.Request) -> bool:
+    """Whether the browser says that the page of this node has sent the request."""
+    origin = request.headers.get("Origin")
+    if origin is None:
+        return request.headers.get("Sec-Fetch-Site") == "same-origin"
+    return origin.partition("://")[2] == request.host
+
+
+def is_https(request: web.Request, url: str) -> bool:
+    """Whether the browser reaches the node by https, perhaps through a proxy; `url`: as `http.public_url`."""
+    return request.secure or (url or request.headers.get("Origin", "")).startswith("https://")
+
+
+def cookie_of(request: web.Request) -> str | None:
+    """The secret of a login."""
+    return request.cookies.get(COOKIE) or None
 
 
 def host_name(host: str) -> str:

@@ -21,7 +21,7 @@ from ...hooks.chain import Refused
 from ...rpc.node_view import NodeView
 from .authorization import AdminAuthorization, judge_origin, shown
 from .problems import Problem
-from .tokens import Holder
+from .tokens import VIEWER, Holder
 
 LEVEL = 5  # of the protocol: a password needs no user name
 CHALLENGE = 'Basic realm="FlockMQ", charset="UTF-8"'
@@ -93,7 +93,7 @@ class ClientAuthorization:
         identity = verdict.identity
         self._judge_bans(credentials, identity.username, identity.tenant)
         await self._ask_hooks(client_of(credentials.address, identity))
-        return Holder(identity.username or "an anonymous client", "read", identity.tenant, identity)
+        return Holder(identity.username or "an anonymous client", VIEWER, identity.tenant, identity=identity)
 
     def _judge_bans(self, credentials: Credentials, username: str | None, tenant: str = "") -> None:
         if self._node.broker.bans.covering(None, username, credentials.address, tenant) is not None:

@@ -6,6 +6,8 @@ from typing import Any
 
 from aiohttp import web
 
+from .tokens import Holder
+
 KIND = "application/problem+json"
 
 
@@ -22,6 +24,18 @@ class Problem(Exception):
         self.detail = detail
         self.members: dict[str, Any] = {}
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+class LacksRight(Problem):
+    """A request that its known sender may not make.
+
+    Attributes:
+        holder: sender of the request.
+    """
+
+    def __init__(self, detail: str, holder: Holder) -> None:
+        super().__init__(HTTPStatus.FORBIDDEN, detail)
+        self.holder = holder
 
 
 def response(problem: Problem) -> web.Response:
@@ -48,9 +62,9 @@ def missing(detail: str) -> Problem:
     return Problem(HTTPStatus.NOT_FOUND, detail)
 
 
-def whole_broker() -> Problem:
+def whole_broker(holder: Holder) -> Problem:
     """The request is for more than a tenant's own."""
-    return Problem(HTTPStatus.FORBIDDEN, "this is of the whole broker: it needs a token without a tenant")
+    return LacksRight("this is of the whole broker: it needs a token without a tenant", holder)
 
 
 def unfit(detail: str) -> Problem:

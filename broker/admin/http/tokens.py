@@ -22,7 +22,7 @@ from ...config.tenants import is_tenant
 from ...errors import ConfigError, reason_of
 from ...files import replace_file
 
-ROLES = ("read", "admin")  # each includes all before it
+VIEWER, OPERATOR, ADMIN = ROLES = ("viewer", "operator", "admin")  # each includes all before it
 NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}", re.ASCII)
 LINE = re.compile(rf"({NAME.pattern}):({'|'.join(ROLES)}):([0-9a-f]{{64}})(?::(.+))?", re.ASCII)
 CHECK_SECONDS = 1.0  # between checks of the file
@@ -36,6 +36,7 @@ class Holder(NamedTuple):
     name: str
     role: str
     tenant: str = ""  # that the token is for; empty: for the whole broker
+    scopes: frozenset[str] = frozenset()  # operations that an API key opens; empty: all of its role
     identity: Identity | None = None  # of an MQTT client, which has no token; its rights bound what it gets
 
 

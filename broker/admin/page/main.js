@@ -1,7 +1,7 @@
 // The page: finds the view that the address names, shows it, and asks for a token where one is needed.
 
-import { token } from "./api.js";
-import { forToken } from "./dialogs.js";
+import { get, post, token } from "./api.js";
+import { forOperator } from "./dialogs.js";
 import { fault, field, h, put } from "./dom.js";
 import * as pulse from "./live_figures.js";
 import * as theme from "./theme.js";
@@ -64,11 +64,13 @@ async function signIn(reason) {
   pulse.stop();
   pulse.forget();
   put(main);
+  const ways = await get("/login").catch(() => ({ password: false }));
   for (let why = reason; ;) {
-    const given = await forToken(why);
+    const given = await forOperator(why, ways);
     if (!given) continue;
-    token.set(given);
     try {
+      if (given.token) token.set(given.token);
+      else await post("/login", given);
       await ask();
       break;
     } catch (error) {
@@ -81,7 +83,7 @@ async function signIn(reason) {
 }
 
 function begin() {
-  document.getElementById("sign-out").hidden = !token.get();
+  document.getElementById("sign-out").hidden = who.name === "this machine";
   const name = document.getElementById("of");
   name.textContent = name.title = who.tenant;
   put(document.getElementById("views"), views().map(([key, title]) => h("a", { href: `#/${key}`, "data-name": key }, title)));
@@ -102,9 +104,10 @@ addEventListener("pagehide", () => {
 });
 document.addEventListener("visibilitychange", () => (document.hidden || asking || !who.role ? pulse.stop() : pulse.start()));
 addEventListener("pageshow", (event) => event.persisted && begin());
-addEventListener("token-needed", () => signIn("This node takes a token."));
-document.getElementById("sign-out").addEventListener("click", () => {
+addEventListener("token-needed", () => signIn("This node needs to know who you are."));
+document.getElementById("sign-out").addEventListener("click", async () => {
   token.clear();
+  await post("/logout").catch(() => {}); // of a login; with a token there is none
   location.reload();
 });
 document.querySelector(".skip").addEventListener("click", (event) => {

@@ -25,6 +25,8 @@ const VIEWS = [
   ["analytics", "Analytics", () => import("./view_analytics.js"), operators],
   ["trace", "Trace", () => import("./view_trace.js"), all],
   ["bans", "Bans", () => import("./view_bans.js"), all],
+  ["operators", "Operators", () => import("./view_operators.js"), administrators],
+  ["audit", "Audit", () => import("./view_audit.js"), () => who.role === "admin"],
   ["log", "Log", () => import("./view_log.js"), operators],
 ];
 

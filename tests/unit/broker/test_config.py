@@ -305,7 +305,18 @@ def test_diff_sorts_what_a_running_node_can_follow() -> None:
 
 def test_what_is_opened_at_start_is_not_reloadable() -> None:
     fixed = {key.name for key in KEYS.values() if not key.reloadable}
-    parts = ("cluster.", "proxy.", "otel.", "hooks.", "http.listen", "http.tokens", "http.trusted")
+    parts = (
+        "cluster.",
+        "proxy.",
+        "otel.",
+        "hooks.",
+        "http.listen",
+        "http.tokens",
+        "http.trusted",
+        "http.public_url",
+        "oidc.",
+        "audit.syslog",
+    )
     sections = {name for name in KEYS if name.startswith(parts)}
     top = {"listen", "proxied", "socket_mode", "listen_shared", "store.url", "store.sync", "log.format"}
     top |= {"limits.max_connections"}

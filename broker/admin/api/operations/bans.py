@@ -6,6 +6,7 @@ from typing import Any
 
 from ....auth.bans import KINDS, MAX_BANS, Ban, network
 from ...http.problems import Problem, missing, unfit
+from ...http.tokens import OPERATOR
 from ..operation import MAX_NAME, Operation, Request
 from ..schema import Schema, array, integer, nullable, number, record, text
 
@@ -55,13 +56,16 @@ async def ban(request: Request) -> dict[str, Any]:
     now = round(time.time(), 3)
     until = now + body["seconds"] if "seconds" in body else None
     found = Ban(body["kind"], _value(body), body.get("reason", ""), now, until, prefix + request.holder.name)
+    request.change.before = [each._asdict() for each in known if each.key == found.key]
     await known.add(found)
     return _of_tenant(found, prefix)._asdict() if prefix else found._asdict()
 
 
 async def unban(request: Request) -> None:
     """Remove a ban."""
-    if not await request.node.broker.bans.remove(request.arguments["kind"], _value(request.arguments)):
+    known, kind, value = request.node.broker.bans, request.arguments["kind"], _value(request.arguments)
+    request.change.before = [each._asdict() for each in known if (each.kind, each.value) == (kind, value)]
+    if not await known.remove(kind, value):
         raise missing("there is no such ban")
 
 
@@ -83,7 +87,7 @@ OPERATIONS = (
         "Ban clients; those connected are closed.",
         ban,
         BAN,
-        role="admin",
+        role=OPERATOR,
         body=record({"kind": KIND, "value": VALUE}, NEW),
         problems=(HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.CONFLICT),
     ),
@@ -93,7 +97,7 @@ OPERATIONS = (
         "unban",
         "Remove a ban.",
         unban,
-        role="admin",
+        role=OPERATOR,
         arguments={"kind": KIND, "value": VALUE},
         required=("kind", "value"),
         problems=(HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.NOT_FOUND),

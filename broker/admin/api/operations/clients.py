@@ -5,6 +5,7 @@ from typing import Any
 
 from ....._speedups.codec.tables import PACKET_TYPES, REASON_CODES
 from ...http.problems import missing, unfit
+from ...http.tokens import OPERATOR
 from .. import aggregate
 from ..aggregate import call, failures, values
 from ..operation import AFTER, CLIENT_ID, FAILURES, LIMIT, MAX_LIMIT, TENANT, Operation, Request, listed
@@ -164,7 +165,7 @@ OPERATIONS = (
         "kick",
         "End a client's connection; it may connect again.",
         kick,
-        role="admin",
+        role=OPERATOR,
         arguments={
             **ONE,
             "reason_code": integer("of DISCONNECT, MQTT 5.0 [152]", minimum=FAILURE, maximum=KICK_CODES[-1]),
@@ -188,7 +189,7 @@ OPERATIONS = (
         "end_session",
         "End a session: its connection, subscriptions and queue.",
         end,
-        role="admin",
+        role=OPERATOR,
         arguments=ONE,
         required=("client_id",),
         problems=(HTTPStatus.NOT_FOUND,),

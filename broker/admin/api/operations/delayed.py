@@ -4,6 +4,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ...http.problems import missing
+from ...http.tokens import OPERATOR
 from ..operation import AFTER, LIMIT, TENANT, Operation, Request, listed
 from ..schema import EXPECTED, boolean, integer, number, record, text
 
@@ -67,7 +68,7 @@ OPERATIONS = (
         "cancel_delayed",
         "Drop a message that waits: it is not published.",
         cancel,
-        role="admin",
+        role=OPERATOR,
         arguments={
             "id": text(
                 "`id` of the list",

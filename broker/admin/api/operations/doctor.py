@@ -63,5 +63,6 @@ OPERATIONS = (
             {"failures": FAILURES},
         ),
         role="admin",
+        changes=False,
     ),
 )

@@ -1,5 +1,6 @@
 """Shared subscriptions: the groups, their subscribers, and the messages that wait."""
 
+import json
 from collections import defaultdict
 from http import HTTPStatus
 from operator import itemgetter
@@ -9,6 +10,7 @@ from ....._speedups.codec.topics import split_shared
 from ....config.declared_group import OPTIONS, declared, paused
 from ....config.kinds import Boolean, Choice, Duration, Integer, Kind, Size
 from ...http.problems import Problem, missing, unfit
+from ...http.tokens import OPERATOR
 from ..aggregate import call, failures, values
 from ..operation import AFTER, FAILURES, LIMIT, MAX_NAME, TENANT, Operation, Request, listed
 from ..schema import Schema, array, boolean, integer, nullable, number, record, text
@@ -130,6 +132,7 @@ async def declare(request: Request) -> None:
         group = declared(request.arguments["group"], request.body)
     except ValueError as fault:
         raise unfit(f"expected {fault}") from None
+    request.change.before, request.change.after = _declaration(request), request.body
     try:
         await request.node.broker.coordinator.groups.declare(group)
     except ValueError as fault:
@@ -153,6 +156,12 @@ def _judge(request: Request) -> None:
         raise Problem(HTTPStatus.CONFLICT, f"there are {MAX_TENANT_GROUPS} declared groups, the maximum")
 
 
+def _declaration(request: Request) -> Any:
+    """The settings that the declaration of a group has now; None: it is not declared."""
+    found = request.node.broker.data_plane.router.filters.groups.get(request.arguments["group"].encode())
+    return json.loads(found.settings.declaration) if found is not None and found.settings.declared else None
+
+
 async def pause(request: Request) -> None:
     """Let the subscribers of a declared group get no new messages, or let them get some again."""
     broker, name = request.node.broker, request.arguments["group"]
@@ -164,6 +173,7 @@ async def pause(request: Request) -> None:
 
 async def remove(request: Request) -> dict[str, Any]:
     """Declare a group no more."""
+    request.change.before = _declaration(request)
     dropped = await request.node.broker.coordinator.groups.remove(request.arguments["group"].encode())
     if dropped is None:
         raise missing("there is no such declared group")
@@ -210,7 +220,7 @@ OPERATIONS = (
         "Declare a shared subscription: it exists without subscribers, with the settings of the body, and those of "
         "`[shared]` for the rest. Replaces the settings of one that is declared.",
         declare,
-        role="admin",
+        role=OPERATOR,
         arguments={"group": GROUP},
         required=("group",),
         body=record({}, SETTINGS),
@@ -223,7 +233,7 @@ OPERATIONS = (
         "Let the subscribers of a declared shared subscription get no new messages, so that they finish theirs; "
         "or let them get messages again.",
         pause,
-        role="admin",
+        role=OPERATOR,
         arguments={"group": GROUP},
         required=("group",),
         body=record({"paused": boolean()}),
@@ -236,7 +246,7 @@ OPERATIONS = (
         "Declare a shared subscription no more: without subscribers it ends, and the messages that wait are dropped.",
         remove,
         record({"dropped": integer("messages")}),
-        role="admin",
+        role=OPERATOR,
         arguments={"group": GROUP},
         required=("group",),
         problems=(HTTPStatus.NOT_FOUND,),
@@ -248,7 +258,7 @@ OPERATIONS = (
         "Drop the messages that wait in a shared subscription; those that subscribers have stay.",
         purge,
         record({"dropped": integer("messages")}),
-        role="admin",
+        role=OPERATOR,
         arguments={"group": GROUP},
         required=("group",),
         problems=(HTTPStatus.NOT_FOUND,),

@@ -6,6 +6,7 @@ from typing import Any
 from ....config.link import CLIENT_ID_PREFIX, NAME
 from ....links.link import ENDS
 from ...http.problems import missing
+from ...http.tokens import OPERATOR
 from ..aggregate import call, failures, values
 from ..operation import FAILURES, Operation, Request
 from ..schema import array, integer, nullable, record, text
@@ -83,7 +84,7 @@ OPERATIONS = (
         "End the session of a link at this broker: the messages that wait for it are dropped. A link that is still "
         "configured begins a new one.",
         end_session,
-        role="admin",
+        role=OPERATOR,
         arguments={"name": text("of the link", pattern=f"^{NAME.pattern}$")},
         required=("name",),
         problems=(HTTPStatus.NOT_FOUND,),

@@ -11,6 +11,7 @@ from ....._speedups.routing.delayed import split_delayed
 from ....broker import Broker
 from ....core.tenants import is_whole, split
 from ...http.problems import Problem, unfit
+from ...http.tokens import OPERATOR
 from .. import properties
 from ..operation import TOPIC, Operation, Request
 from ..schema import boolean, integer, record, text
@@ -86,7 +87,8 @@ OPERATIONS = (
         "Publish a message.",
         publish,
         record({"receivers": integer("receiving sessions and other nodes")}),
-        role="admin",
+        role=OPERATOR,
+        changes=False,
         body=record(
             {"topic": TOPIC},
             {

@@ -9,6 +9,7 @@ from ....._speedups.base.tick import TICKS_PER_SECOND
 from ....._speedups.codec.topics import InvalidTopic, validate_topic_filter
 from ....core.data_plane import DataPlane
 from ...http.problems import missing, unfit
+from ...http.tokens import OPERATOR
 from .. import properties
 from ..operation import AFTER, LIMIT, MAX_NAME, TOPIC_FILTER, Operation, Request
 from ..schema import array, boolean, integer, nullable, record, text
@@ -177,7 +178,7 @@ OPERATIONS = (
         "Clear the retained messages that match a topic filter.",
         clear,
         record({"cleared": integer("messages")}),
-        role="admin",
+        role=OPERATOR,
         arguments={"filter": TOPIC_FILTER},
         required=("filter",),
         problems=(HTTPStatus.UNPROCESSABLE_ENTITY,),

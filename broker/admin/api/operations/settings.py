@@ -12,6 +12,8 @@ LEVEL = text("the least important lines that are written", enum=list(LEVELS))
 
 async def log_level(request: Request) -> dict[str, Any]:
     """The log level of each node; first set to the level of the request, if it has one."""
+    if request.body:
+        request.change.before = await collect(request, "log_level")
     return await collect(request, "log_level", **request.body)
 
 

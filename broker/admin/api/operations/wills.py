@@ -4,6 +4,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ...http.problems import missing
+from ...http.tokens import OPERATOR
 from .. import aggregate
 from ..aggregate import call, values
 from ..operation import AFTER, CLIENT_ID, LIMIT, TENANT, Operation, Request, listed
@@ -53,7 +54,7 @@ OPERATIONS = (
         "cancel_will",
         "Discard the delayed will of a client: it is not published.",
         cancel,
-        role="admin",
+        role=OPERATOR,
         arguments={"client_id": CLIENT_ID},
         required=("client_id",),
         problems=(HTTPStatus.NOT_FOUND,),

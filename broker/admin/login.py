@@ -1,0 +1,134 @@
+"""Login of operators, for the page: a name and a password for a cookie, and its end.
+
+The cookie is a random secret. Scripts can't read it (HttpOnly), and requests that pages of other sites send don't have
+it (SameSite=Strict). A request with it that changes something must also say that it is from the page's own origin.
+"""
+
+import time
+from http import HTTPStatus
+
+from aiohttp import web
+
+from .. import logs
+from ..auth.passwords import hash_password
+from ..core.audit_record import DONE
+from ..rpc.node_view import NodeView
+from .api.api import read_body
+from .api.audited import Refusals, author
+from .api.operation import ROOT
+from .api.schema import record, text
+from .http.authorization import COOKIE, AdminAuthorization, cookie_of, is_https, judge_origin
+from .http.operators import PASSWORD, Login, OperatorStore, credential_of
+from .http.problems import Problem
+from .http.tokens import NAME, Holder
+
+MAX_PASSWORD = 1024  # characters
+BODY = record({"name": text(maxLength=64), "password": text(maxLength=MAX_PASSWORD)})
+WRONG = "wrong name or password"
+
+log = logs.get("flockmq.http")
+
+
+class LoginPage:
+    """Handles logins and logouts.
+
+    Args:
+        node: of the operators.
+        authorization: counts failures.
+        store: of the operators.
+    """
+
+    def __init__(self, node: NodeView, authorization: AdminAuthorization, store: OperatorStore) -> None:
+        self._node = node
+        self._authorization = authorization
+        self._store = store
+        self._refusals = Refusals()
+        self._dummy = hash_password(b"").dummy()
+
+    def routes(self) -> list[web.RouteDef]:
+        """The routes."""
+        return [
+            web.get(f"{ROOT}/login", self.ways, allow_head=False),
+            web.post(f"{ROOT}/login", self.login),
+            web.post(f"{ROOT}/logout", self.logout),
+        ]
+
+    async def ways(self, request: web.Request) -> web.Response:
+        """The ways to sign in, for the page."""
+        self._judge(request)
+        found = {"password": self._store.is_used, "oidc": bool(self._node.config.oidc.issuer)}
+        return web.json_response(found, headers={"Cache-Control": "no-store"})
+
+    async def login(self, request: web.Request) -> web.Response:
+        """Verify name and password, and set the cookie."""
+        self._judge(request)
+        body = await read_body(BODY, request)
+        name, address = body["name"], request.remote or ""
+        wait = self._authorization.failures.wait(address)
+        if wait > 0:
+            detail = "too many wrong passwords from this address"
+            raise Problem(HTTPStatus.TOO_MANY_REQUESTS, detail, Retry_After=str(int(wait) + 1))
+        operator = self._store.operator(name)
+        stored = self._dummy if operator is None else operator.stored
+        is_right = await self._store.matches(stored, body["password"])
+        if operator is None or not is_right or operator.disabled:
+            self._authorization.failures.add(address)
+            self.refuse(name if NAME.fullmatch(name) else "", request, WRONG)
+            raise Problem(HTTPStatus.FORBIDDEN, WRONG)
+        now = round(time.time(), 3)
+        until = now + self._node.config.http.login_seconds
+        login = Login(name, PASSWORD, operator.role, operator.tenant, credential_of(operator), now, until)
+        holder = Holder(operator.name, operator.role, operator.tenant)
+        self._node.audit_log.add("login", result=DONE, **author(holder, request))
+        log.info("an operator has logged in", name=name, address=address)
+        return await self.logged_in(request, login)
+
+    def refuse(self, name: str, request: web.Request, reason: str) -> None:
+        """Record that an operator may not log in."""
+        log.warning("an operator was refused", name=name, address=request.remote, reason=reason)
+        self._refusals.record(self._node, "login", Holder(name, ""), request, reason)
+
+    async def logged_in(self, request: web.Request, login: Login, response: web.Response | None = None) -> web.Response:
+        """The response that sets the cookie of a login."""
+        secret = await self._store.add_login(login)
+        found = response or web.Response(status=HTTPStatus.NO_CONTENT)
+        found.headers["Cache-Control"] = "no-store"
+        found.set_cookie(
+            COOKIE,
+            secret,
+            max_age=int(login.until - login.since),
+            path="/",
+            httponly=True,
+            secure=is_https(request, self._node.config.http.public_url),
+            samesite="Strict",
+        )
+        return found
+
+    async def logout(self, request: web.Request) -> web.Response:
+        """End the login of the request's cookie."""
+        self._judge(request)
+        secret = cookie_of(request)
+        if secret is not None:
+            holder = self._store.login(secret)
+            await self._store.remove_login(secret)
+            if holder is not None:
+                self._node.audit_log.add("logout", result=DONE, **author(holder, request))
+        response = web.Response(status=HTTPStatus.NO_CONTENT, headers={"Cache-Control": "no-store"})
+        response.del_cookie(
+            COOKIE,
+            path="/",
+            httponly=True,
+            secure=is_https(request, self._node.config.http.public_url),
+            samesite="Strict",
+        )
+        return response
+
+    def _judge(self, request: web.Request) -> None:
+        judge_origin(request)
+        self._authorization.judge_reachable(request)
+        self.judge_serving()
+
+    def judge_serving(self) -> None:
+        """Raises Problem: the node has not started."""
+        if not self._node.serving:
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the node is starting", Retry_After="1")
