@@ -36,6 +36,7 @@ from .scram import NAME as SCRAM
 from .scram import Find, ScramSha256
 from .stored_user import StoredUser, UserStore
 from .tenants import Tenants
+from .users import WRONG
 from .verifier import Verifier
 
 NO_TENANTS = Tenants(())
@@ -143,6 +144,8 @@ class Chain:
             method = following
             found = method.authenticate(credentials)
             answer = await found if isinstance(found, Awaitable) else found
+        if answer is WRONG and method.dummy_hash is None and self._dummy_hash is not None:
+            await self._verifier.matches(self._dummy_hash, credentials.password)  # as for a user that is unknown
         return self._admitted(credentials, answer, method.name)
 
     async def _refuse_unknown(self, credentials: Credentials) -> Verdict:
