@@ -94,6 +94,7 @@ class Method:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.pool.close()
         self.users.close()
 
 
