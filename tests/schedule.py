@@ -54,7 +54,13 @@ HEAVY: dict[str, tuple[str, ...]] = {
     ),
 }
 # Files that begin next, since their tests share brokers and take long together.
-LONG = ("protocol/test_conversations.py", "deploy/test_homeassistant.py", "deploy/test_helm.py")
+LONG = (
+    "protocol/test_conversations.py",
+    "deploy/test_homeassistant.py",
+    "deploy/test_helm.py",
+    "security/test_sql_users.py",
+    "security/test_ldap_users.py",
+)
 # Files whose tests are spread over the workers, the longest first.
 SPREAD = (
     "faults/test_cluster_kill.py",

@@ -7,7 +7,7 @@ Later the previous state stays in force, with an error in the log: the node neve
 import asyncio
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import TypeVar
@@ -116,9 +116,11 @@ class AccessControl:
         claims = {rule.claim_name for rule in config.tenants if rule.claim}
         chains = {listener.name: self._chain(listener, assigned, claims) for listener in listeners}
         changed = [path for path, stamp in files.items() if self._files.get(path) != stamp]
+        _check_tenants(config, chains)
         self._config, self._chains, self._files = config, chains, files
-        self._configured += 1
+        self._tenants = assigned
         self._builder.drop_unused()
+        self._configured += 1
         self._builder.verifier.configure(config.auth.remember, config.auth.remember_stored)
         self._penalties.configure(config.auth.failure_delay)
         return changed
@@ -137,6 +139,7 @@ class AccessControl:
             close_on_password_change=auth.close_on_password_change,
             tenants=assigned,
             roles=self.roles,
+            name=listener.name,
         )
 
     def changed(self) -> bool:
@@ -156,7 +159,7 @@ class AccessControl:
     # ---- a CONNECT ----
 
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict]:
-        chain = self._chains[credentials.listener]
+        chain = self._chains[self._tenants.auth_for(credentials)]
         answer = chain.authenticate(credentials)
         if isinstance(answer, Verdict):
             return answer
@@ -181,7 +184,7 @@ class AccessControl:
         """A verdict with the present rights: rules and users may have changed."""
         if isinstance(step, Challenge) or step.code != ReasonCode.ACCEPTED:
             return step
-        if self._chains.get(credentials.listener) is chain:
+        if self._chains.get(chain.name) is chain:
             return step
         found = self.renewed(step.identity, credentials.client_id)
         if isinstance(found, CloseReason):
@@ -199,8 +202,8 @@ class AccessControl:
     # ---- an exchange of several steps ----
 
     def exchange(self, credentials: Credentials, method: str) -> Exchange | None:
-        chain = self._chains[credentials.listener]
-        found = chain.exchange(method, partial(self._find_user, credentials.listener), self._secret)
+        chain = self._chains[self._tenants.auth_for(credentials)]
+        found = chain.exchange(method, partial(self._find_user, chain.name), self._secret)
         if found is None:
             return None
         exchange, name = found
@@ -228,6 +231,10 @@ class AccessControl:
         return None if chain is None else await chain.find_user(username)
 
     # ---- connected clients ----
+
+    def _chain_of(self, identity: Identity) -> Chain | None:
+        """The chain that has authenticated a client; None: its listener is no more."""
+        return self._chains.get(self._tenants.auth_of(identity.tenant) or identity.listener)
 
     def renewed(self, identity: Identity, client_id: str) -> Identity | CloseReason:
         """The present identity and rights of a connected client, or the reason for which it would be refused now."""
@@ -257,7 +264,7 @@ class AccessControl:
     def _renewal(self, identity: Identity) -> Renewal | CloseReason:
         if identity.listener == LISTENER:
             return Renewal(identity, None)
-        chain = self._chains.get(identity.listener)
+        chain = self._chain_of(identity)
         return USER_REMOVED if chain is None else chain.renewal(identity)
 
     @property
@@ -332,13 +339,26 @@ class AccessControl:
             return False
         if identity.listener == LISTENER:
             return True
-        chain = self._chains.get(identity.listener)
+        chain = self._chain_of(identity)
         rights = NO_RIGHTS if chain is None else chain.rights_of_absent(identity, name)
         return rights is None or rights.may_publish(topic)
 
     def close(self) -> None:
         """End the threads."""
         self._builder.close()
+
+
+def _check_tenants(config: Config, chains: Mapping[str, Chain]) -> None:
+    """Raise ConfigError: everybody could be of a tenant that has users of its own."""
+    for rule in config.tenants:
+        chain = chains.get(rule.auth_of)
+        if rule.auth_of and chain is None:
+            raise ConfigError(f"tenants: auth_of = {rule.auth_of!r}: the listener is new", "restart the node")
+        if chain is not None and not chain.methods:
+            raise ConfigError(
+                f"tenants: auth_of = {rule.auth_of!r} of {rule.name}: that listener does not authenticate its clients",
+                f'such as auth.password_file = "FILE" in [listeners.{rule.auth_of}]',
+            )
 
 
 def is_wrong(step: Step) -> bool:

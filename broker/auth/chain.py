@@ -37,10 +37,12 @@ from .scram import NAME as SCRAM
 from .scram import Find, ScramSha256
 from .stored_user import StoredUser, UserStore
 from .tenants import Tenants
+from .users import WRONG
 from .verifier import Verifier
 
 NO_TENANTS = Tenants(())
 WITHOUT_TENANT = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its credentials have no name that a tenant may have")
+OF_ANOTHER = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its tenant has users of its own, and it is none of them")
 NEEDS_CREDENTIALS = Verdict(ReasonCode.NOT_AUTHORIZED, reason="it sent no credentials")
 NO_PASSWORDS = Verdict(ReasonCode.BAD_AUTHENTICATION_METHOD, reason="this listener accepts no passwords in CONNECT")
 UNKNOWN = Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason="unknown user")
@@ -84,6 +86,7 @@ class Chain:
         allowed: names of the built-in ways to authenticate, as in `auth.methods`.
         close_on_password_change: whether a client whose stored credentials have changed since may not stay connected.
         tenants: assigns clients to tenants.
+        name: of the listener.
         roles: of the node.
     """
 
@@ -98,7 +101,9 @@ class Chain:
         close_on_password_change: bool = True,
         tenants: Tenants = NO_TENANTS,
         roles: Roles | None = None,
+        name: str = "default",
     ) -> None:
+        self.name = name
         self._tenants = tenants
         self._roles = Roles() if roles is None else roles
         self._rule_set = lru_cache(SHARED)(self._make_rule_set)
@@ -140,6 +145,8 @@ class Chain:
             method = following
             found = method.authenticate(credentials)
             answer = await found if isinstance(found, Awaitable) else found
+        if answer is WRONG and method.dummy_hash is None and self._dummy_hash is not None:
+            await self._verifier.matches(self._dummy_hash, credentials.password)  # as for a user that is unknown
         return self._admitted(credentials, answer, method.name)
 
     async def _refuse_unknown(self, credentials: Credentials) -> Verdict:
@@ -202,6 +209,8 @@ class Chain:
             tenant = self._tenants.tenant_of(credentials, identity)
             if tenant is None:
                 return WITHOUT_TENANT
+            if (self._tenants.auth_of(tenant) or credentials.listener) != self.name:
+                return OF_ANOTHER
             identity = identity._replace(tenant=tenant)
         identity = self._with_rights(identity, credentials.client_id)
         return Verdict(verdict.code, identity, verdict.reason, verdict.data)

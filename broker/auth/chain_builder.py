@@ -116,9 +116,8 @@ class ChainBuilder:
             remember=auth.ldap_remember,
             claims=tuple(sorted(self._claims)),
         )
-        made: Method = self._keep(
-            ("ldap", settings), lambda: module.LdapUsers(settings, WorkPool("ldap", LDAP_THREADS, MAX_WAITING))
-        )
+        pool = self._keep(("threads", settings), lambda: WorkPool("ldap", LDAP_THREADS, MAX_WAITING))
+        made: Method = self._keep(("ldap", settings), lambda: module.LdapUsers(settings, pool))
         return made
 
     def _token_users(self, listener: ListenerConfig) -> Method:
@@ -142,9 +141,13 @@ class ChainBuilder:
         return self._kept[settings]
 
     def drop_unused(self) -> None:
-        """Close what no method has used that was made since the last call."""
+        """Close what no method has used that was made since the last call; clients that wait for it are served."""
         for settings in self._kept.keys() - self._used:
-            _close(self._kept.pop(settings))
+            made = self._kept.pop(settings)
+            if isinstance(made, WorkPool):
+                made.retire()
+            else:
+                _close(made)
         self._used.clear()
 
     def close(self) -> None:

@@ -291,8 +291,7 @@ class LdapUsers:
         return identity
 
     def close(self) -> None:
-        """End the threads and connections."""
-        self._pool.close()
+        """End the connections."""
         self._searchers.close()
         self._binders.close()
 

@@ -231,7 +231,7 @@ class SqlUsers:
         if set(self._query.names) != {"username"} or not set(self._rules_query.names) <= {"username", ACCESS}:
             return None
         values = self._values_of(Credentials("", username, None, "", 5))
-        user = None if values is None else self._known.find(values) or await self._find(values)
+        user = None if values is None else await self._find(values)  # not the remembered one: its password may be new
         if user is None or user.stored is None:
             return None
         return StoredUser(user.stored, user.identity._replace(method=self.name), user.disabled)

@@ -16,8 +16,23 @@ class Tenants:
     def __init__(self, rules: Iterable[TenantRule]) -> None:
         self._rules = tuple(rules)
 
+        self._auth_of = {rule.name: rule.auth_of for rule in self._rules if rule.auth_of}
+
     def __bool__(self) -> bool:
         return bool(self._rules)
+
+    def auth_of(self, tenant: str) -> str:
+        """The listener whose users and rules are a tenant's; empty: those of the listener that its client is at."""
+        return self._auth_of.get(tenant, "")
+
+    def auth_for(self, credentials: Credentials) -> str:
+        """The listener whose methods authenticate a client, as far as it says who it is."""
+        if self._auth_of:
+            presented = Identity(credentials.username)
+            for rule in self._rules:
+                if _part(rule, credentials, presented) is not None:
+                    return rule.auth_of or credentials.listener
+        return credentials.listener
 
     def tenant_of(self, credentials: Credentials, identity: Identity) -> str | None:
         """The name of a client's tenant; empty: it has none; None: it shows an invalid name, and must be refused."""

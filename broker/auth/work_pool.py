@@ -40,18 +40,25 @@ class WorkPool:
         """Run a function in a thread, and wait for it.
 
         Raises:
-            Busy: the queue is full.
+            Busy: the queue is full, or the pool has been closed.
         """
         if self._under_way >= self._max:
             raise Busy
+        try:
+            future = self._executor.submit(work, *arguments)
+        except RuntimeError:  # it is closed, or retired
+            raise Busy from None
         self._under_way += 1
-        future = self._executor.submit(work, *arguments)
         loop = asyncio.get_running_loop()
         future.add_done_callback(lambda _: _tell(loop, self._done))  # it counts until its thread is free again
         return await asyncio.wrap_future(future)
 
     def _done(self) -> None:
         self._under_way -= 1
+
+    def retire(self) -> None:
+        """Take no more calls; the calls that wait are made."""
+        self._executor.shutdown(wait=False)
 
     def close(self) -> None:
         """Start no more calls; those under way are not waited for."""

@@ -22,7 +22,7 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
     _check_listeners(config, origins)
     known = {listener.name for listener in config.listeners}
     named = [("mqtt.auto_subscribe", rule.listener) for rule in config.mqtt.auto_subscribe]
-    named += [("tenants", rule.listener) for rule in config.tenants]
+    named += [("tenants", name) for rule in config.tenants for name in (rule.listener, rule.auth_of)]
     for key, name in named:
         if name and name not in known:
             raise ConfigError(
@@ -30,6 +30,7 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
             )
     for listener in config.listeners:
         _check_back_ends(listener)
+    _check_tenants(config, origins)
     cluster = config.cluster
     if cluster.workers > 1 and cluster.replicas and not cluster.redis:
         raise ConfigError(
@@ -38,6 +39,17 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
             "name one with --redis redis://HOST:PORT, or leave it at 0",
         )
     _check_log(config, origins)
+
+
+def _check_tenants(config: Config, origins: Mapping[str, str]) -> None:
+    """Raise ConfigError: the users of a tenant are not the same by each of its rules."""
+    for rule in config.tenants:
+        own = {other.auth_of or other.listener for other in config.tenants if other.name == rule.name}
+        if rule.auth_of and own != {rule.auth_of}:
+            raise ConfigError(
+                f"tenants ({origins['tenants']}): rules of {rule.name} differ in auth_of = {rule.auth_of!r}",
+                "clients could take the other one: write it in each rule of the tenant",
+            )
 
 
 def _check_back_ends(listener: ListenerConfig) -> None:
@@ -79,7 +91,7 @@ def _check_log(config: Config, origins: Mapping[str, str]) -> None:
 
 def _check_listeners(config: Config, origins: Mapping[str, str]) -> None:
     for name, table in config.tables:
-        if "listen" not in dict(table):
+        if "listen" not in dict(table) and not any(rule.auth_of == name for rule in config.tenants):
             raise ConfigError(f"listeners.{name} has no addresses", 'give it `listen = ["HOST:PORT"]`')
     _check_places(config)
     is_secure = False
@@ -107,7 +119,8 @@ def _check_places(config: Config) -> None:
     """Raise ConfigError if two addresses of the node clash: the kernel would name one of them only."""
     named = [("listen", config.listen), ("proxy.listen", config.proxy.listen)]
     named += [
-        (f"listeners.{name}.listen", cast(tuple[str, ...], dict(table)["listen"])) for name, table in config.tables
+        (f"listeners.{name}.listen", cast(tuple[str, ...], dict(table).get("listen", ())))
+        for name, table in config.tables
     ]
     found = [(key, address, ListenUrl.parse(address)) for key, addresses in named for address in addresses]
     pages = ((address, address.rpartition("://")[2]) for address in config.http.listen)

@@ -989,8 +989,9 @@ class Config:
         (),
         "Tenants: groups of clients that don't see each other, by rules, a table [[tenants]] each; the first that fits "
         'counts: name (empty = no tenant; "*" = the part that the * of a condition stands for), and conditions: '
-        "listener, user, certificate, server_name (of TLS), claim (CLAIM=PATTERN, of a token, row or entry). Limits of "
-        "the tenant at this node, 0 = none: max_connections, max_sessions, max_subscriptions, max_subscription_bytes, "
+        "listener, user, certificate, server_name (of TLS), claim (CLAIM=PATTERN, of a token, row or entry). auth_of: "
+        "the listener whose users and rules are the tenant's. Limits of the tenant at this node, 0 = none: "
+        "max_connections, max_sessions, max_subscriptions, max_subscription_bytes, "
         "messages_per_second, bytes_per_second, max_retained_messages, max_retained_bytes; of all nodes: "
         "max_delayed_messages, max_queued_bytes. New "
         "conditions hold for new connections (deploy/docs/TENANTS.md).",
@@ -1034,7 +1035,7 @@ class Config:
         found = [self._listener("default", own + tuple((address, True) for address in self.proxy.listen), {})]
         for name, values in self.tables:
             given = cast(dict[str, Any], dict(values))
-            places = tuple((address, given.get("proxied", self.proxied)) for address in given["listen"])
+            places = tuple((address, given.get("proxied", self.proxied)) for address in given.get("listen", ()))
             found.append(self._listener(name, places, given))
         return tuple(found)
 

@@ -25,7 +25,8 @@ LIMITS: Mapping[str, Kind] = {  # of a tenant at a node; 0 = none
 
 @dataclass(frozen=True)
 class TenantRule:
-    """Clients that meet all conditions belong to the tenant `name`; empty: to none. The rest are limits."""
+    """Clients that meet all conditions belong to the tenant `name`; empty: to none. The rest are limits, and `auth_of`:
+    the listener whose users and rules are the tenant's."""
 
     name: str
     listener: str = ""
@@ -33,6 +34,7 @@ class TenantRule:
     certificate: str = ""
     server_name: str = ""
     claim: str = ""
+    auth_of: str = ""
     max_connections: int = 0
     max_sessions: int = 0
     max_subscriptions: int = 0
@@ -78,7 +80,7 @@ class TenantRules(RuleTables):
     expected = 'tables such as {name = "acme", user = "acme-*"}'
     made = TenantRule
     kinds: ClassVar[Mapping[str, Kind]] = {
-        **{name: Text() for name in ("name", "listener", "user", "certificate", "server_name", "claim")},
+        **{name: Text() for name in ("name", "listener", "user", "certificate", "server_name", "claim", "auth_of")},
         **LIMITS,
     }
 
@@ -89,6 +91,8 @@ class TenantRules(RuleTables):
         for name, pattern in rule.patterns().items():
             if pattern.count("*") > 1:
                 raise ValueError(f"at most one * in {name}, not {pattern!r}")
+        if rule.auth_of and (rule.name in ("", "*") or rule.claim):
+            raise ValueError("a name, and no claim, with auth_of: the tenant is known before its client authenticates")
         if not rule.name and any(rule.limits.values()):
             raise ValueError('no limits for name = "": they are of a tenant')
         if rule.name == "*":

@@ -127,7 +127,8 @@ class MariaDbProcess(DatabaseProcess):
         self.socket = str(self.directory / "socket")
         self.port = free_port() if certificate else 0
         self._certificate = certificate
-        self._common = ["--no-defaults", f"--datadir={self.directory}/data"]
+        # Servers that share a folder of temporary files delete each other's.
+        self._common = ["--no-defaults", f"--datadir={self.directory}/data", f"--tmpdir={self.directory}"]
         if os.geteuid() == 0:
             self._common.append("--user=root")
         made = ["mariadb-install-db", *self._common, "--auth-root-authentication-method=normal", "--skip-test-db"]

@@ -13,7 +13,10 @@ import pytest
 from flockmq.broker.auth.access_control import AccessControl
 from flockmq.broker.auth.authenticator import Credentials, ReasonCode, Verdict
 from flockmq.broker.auth.back_end import MAX_FAILURES
+from flockmq.broker.auth.chain import Chain
 from flockmq.broker.auth.chain_builder import LDAP_THREADS, MAX_WAITING
+from flockmq.broker.auth.password_file import PasswordFile
+from flockmq.broker.auth.verifier import Verifier
 from flockmq.broker.auth.work_pool import Busy, WorkPool
 from flockmq.broker.config.ldap_roles import LdapRole
 from flockmq.broker.config.load import load
@@ -24,7 +27,7 @@ from tests.harness.certificates import Authority
 from tests.harness.cluster_process import Broker
 from tests.harness.ldap_process import ADMIN, GROUPS, PASSWORD, PEOPLE, LdapProcess
 from tests.protocol.wire import Wire
-from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, WRONG, refused
+from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, WRONG, AccessFiles, refused
 
 ldap_users = pytest.importorskip("flockmq.broker.auth.ldap_users")
 
@@ -91,6 +94,7 @@ class Method:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.pool.close()
         self.users.close()
 
 
@@ -274,6 +278,26 @@ def test_an_unknown_user_costs_as_much_as_a_wrong_password(directory: LdapProces
             ldap_users._bind = bind
         assert len(made) == 3 and made[0].startswith("uid=ada,")
         assert not made[1].startswith("uid") and not made[2].startswith("uid")
+
+
+def test_an_unknown_user_costs_as_much_as_a_wrong_password_beside_a_file(
+    directory: LdapProcess, tmp_path: Path
+) -> None:
+    """Otherwise a hash would tell which names the directory has."""
+    files = AccessFiles(tmp_path)
+    files.users("fay")
+    verifier = Verifier()
+    with Method(directory) as method:
+        chain = Chain([PasswordFile(str(files.passwords), verifier), method.users], verifier, anonymous=False)
+
+        async def cost(name: str) -> int:
+            before = verifier.verifications
+            verdict = chain.authenticate(Credentials("c", name, b"wrong", "192.0.2.1", 5))
+            assert not isinstance(verdict, Verdict) and (await verdict).code == BAD
+            return verifier.verifications - before
+
+        assert [run(cost(name)) for name in ("fay", "ada", "nobody")] == [1, 1, 1]
+    verifier.close()
 
 
 def test_more_clients_than_may_wait(directory: LdapProcess) -> None:

@@ -346,6 +346,30 @@ def test_more_clients_than_may_wait(in_postgresql: UserTables) -> None:
     run(storm())
 
 
+def test_clients_that_wait_while_the_settings_change_are_served(in_postgresql: UserTables) -> None:
+    """A reload retires the threads and closes the connections of the settings of before."""
+    in_postgresql.add("ada")
+
+    async def change() -> None:
+        method = Method(in_postgresql, remember=0.0)
+        with psycopg.connect(in_postgresql.url) as lock:
+            lock.execute("LOCK TABLE users IN ACCESS EXCLUSIVE MODE")
+            waiting = [asyncio.create_task(method.ask("ada", client_id=f"c{number}")) for number in range(50)]
+            await asyncio.sleep(0)
+            method.pool.retire()
+            method.database.close()
+        assert {code(verdict) for verdict in await asyncio.gather(*waiting)} == {ACCEPTED}
+        with pytest.raises(Busy):
+            await method.ask("ada", b"other")
+        method.verifier.close()
+
+    run(change())
+    ended = "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%password_hash%' AND pid <> pg_backend_pid()"
+    assert in_postgresql.server is not None
+    server = in_postgresql.server
+    until(lambda: not server.rows(ended), "its connections are closed")
+
+
 # ---- what is remembered ----
 
 
