@@ -39,6 +39,15 @@ class Outbox:
         self.suppressed = 0
         self.rate = 0  # events a second, to operators and to each tenant, at most
 
+    def suppresses(self, readers: str, kind: str) -> bool:
+        """Whether the bucket is empty, and events of this kind were suppressed since the last report: one more is."""
+        key = readers, kind
+        if key not in self._suppressed or self._spent.get(readers, 0) < self.rate:
+            return False
+        self.suppressed += 1
+        self._suppressed[key] += 1
+        return True
+
     def has_room(self, readers: str, kind: str) -> bool:
         """Whether an event may be published; if not, it is counted as suppressed."""
         if self._spent.get(readers, 0) < self.rate:

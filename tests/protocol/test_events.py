@@ -14,6 +14,7 @@ from tests.harness.cluster_process import Broker
 from tests.harness.socket_client import SocketClient
 from tests.security.access_files import AccessFiles
 
+pytestmark = pytest.mark.parametrize("store", ["sqlite", "cluster"])
 ROOT = "$SYS/broker/events/"
 Event = dict[str, Any]
 
