@@ -29,7 +29,7 @@ from .topics import CLIENTS, OF_TENANT, ROOT
 SHOWN_FILTERS = 100  # of a packet ...
 SHOWN_BYTES = 8192  # ... and bytes of them
 EPISODE_SECONDS = 10.0  # between events of a client that goes on losing messages, or that goes on being too fast
-MAX_EPISODES = 10_000  # at a time, of each kind
+MAX_EPISODES = 1000  # at a time, of each kind
 
 KINDS = (
     "connected",
@@ -224,7 +224,8 @@ class ClientEvents:
         now = time.monotonic()
         if self._losing:
             self._report_losses(now)
-        self._note_throttled(now)
+        if self._throttled or self._data_plane.reactor.rate_limited:
+            self._note_throttled(now)
         self.outbox.tick()
 
     def _report_losses(self, now: float) -> None:
@@ -250,7 +251,7 @@ class ClientEvents:
         return any(b"$SYS" in name for name, *_ in held)
 
     def _note_throttled(self, now: float) -> None:
-        for connection in self._data_plane.reactor.rate_limited:
+        for connection in self._data_plane.reactor.rate_limited[:MAX_EPISODES]:
             session = connection.session
             if session is None:
                 continue
