@@ -13,6 +13,7 @@ from ..._speedups.base.tick import TICKS_PER_SECOND
 from ..core.data_plane import DataPlane
 from .topics import ROOT
 
+AT_ONCE = 20  # events in a quarter of a second; in a storm one write to each reader then carries many
 QOS = 1  # of events, so subscribers with QoS 1 get each once at least
 BROKER = b""  # in place of the client id of a publisher: the message log leaves out messages that have none
 
@@ -34,6 +35,8 @@ class Outbox:
         self._spent: dict[str, int] = {}  # by readers: events that are missing in their buckets
         self._suppressed: dict[tuple[str, str], int] = {}  # by readers and kind: numbers since the last report
         self._report_at = 0  # tick of the turn
+        self._at_once = AT_ONCE  # events that are published at once until the next tick ...
+        self._waiting: list[tuple[bytes, bytes]] = []  # ... and the topic names and payloads of those after them
         self._now = Clock()
         self.published = 0
         self.suppressed = 0
@@ -69,18 +72,28 @@ class Outbox:
         self._spent[readers] = self._spent.get(readers, 0) + 1
         self.published += 1
         payload = encode({"time": self._now(), "event": kind, **values}).encode()
-        self._router.publish(topic, payload, QOS, False, BROKER)
+        if self._at_once:
+            self._at_once -= 1
+            self._router.publish(topic, payload, QOS, False, BROKER)
+        else:
+            self._waiting.append((topic, payload))
 
     def tick(self) -> None:
-        """A quarter of a second has passed: refill the buckets, and report suppressed events, once a second."""
+        """A quarter of a second has passed: refill the buckets, publish what waits, and report suppressed events."""
         for readers in list(self._spent):
             self._spent[readers] -= -(-self.rate // TICKS_PER_SECOND)
             if self._spent[readers] <= 0:
                 del self._spent[readers]
+        self._at_once = AT_ONCE
+        waiting, self._waiting = self._waiting, []
+        for topic, payload in waiting:
+            self._router.publish(topic, payload, QOS, False, BROKER)
         now = self._data_plane.turn.tick
-        if self._suppressed and now >= self._report_at:
+        reports = bool(self._suppressed) and now >= self._report_at
+        if reports:
             self._report_at = now + TICKS_PER_SECOND
             self._report()
+        if waiting or reports:
             self._data_plane.end_turn()
 
     def _report(self) -> None:
