@@ -32,7 +32,7 @@ class Outbox:
         self._node_id = node_id
         self._data_plane = data_plane
         self._router = data_plane.router
-        self._spent: dict[str, int] = {}  # by readers: events that are missing in their buckets
+        self._spent: dict[str, float] = {}  # by readers: events that are missing in their buckets
         self._suppressed: dict[tuple[str, str], int] = {}  # by readers and kind: numbers since the last report
         self._report_at = 0  # tick of the turn
         self._at_once = AT_ONCE  # events that are published at once until the next tick ...
@@ -45,15 +45,18 @@ class Outbox:
     def suppresses(self, readers: str, kind: str) -> bool:
         """Whether the bucket is empty, and events of this kind were suppressed since the last report: one more is."""
         key = readers, kind
-        if key not in self._suppressed or self._spent.get(readers, 0) < self.rate:
+        if key not in self._suppressed or self._has_allowance(readers):
             return False
         self.suppressed += 1
         self._suppressed[key] += 1
         return True
 
+    def _has_allowance(self, readers: str) -> bool:
+        return self._spent.get(readers, 0) <= self.rate - 1
+
     def has_room(self, readers: str, kind: str) -> bool:
         """Whether an event may be published; if not, it is counted as suppressed."""
-        if self._spent.get(readers, 0) < self.rate:
+        if self._has_allowance(readers):
             return True
         self.suppressed += 1
         key = readers, kind
@@ -81,7 +84,7 @@ class Outbox:
     def tick(self) -> None:
         """A quarter of a second has passed: refill the buckets, publish what waits, and report suppressed events."""
         for readers in list(self._spent):
-            self._spent[readers] -= -(-self.rate // TICKS_PER_SECOND)
+            self._spent[readers] -= self.rate / TICKS_PER_SECOND
             if self._spent[readers] <= 0:
                 del self._spent[readers]
         self._at_once = AT_ONCE
