@@ -438,6 +438,7 @@ class Node:
         if self.serving:
             self._clock.stop()
             await self.coordinator.life.drain(self.broker.redirect.references)
+            self.broker.events.tick()  # of the clients that were closed
             reactor.stop()
         self.listeners.close()
         await self.coordinator.life.stop()

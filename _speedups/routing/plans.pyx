@@ -470,6 +470,45 @@ cdef class Plans(TopicTree):
         self.match(topic, n)
         return topic[:n] if self.scratch.count else None
 
+    def may_reach(self, bytes head not None):
+        """Whether a filter of the tree may match topic names that begin with these levels; foreign filters may, too."""
+        cdef const uint8_t* topic = head
+        cdef const uint8_t* p = topic
+        cdef const uint8_t* end = topic + len(head)
+        cdef Py_ssize_t length, count = 1, found, i
+        cdef uint32_t h
+        cdef Node* node
+        cdef Node* child
+        cdef Node** swap
+        self.widen(1)
+        self.frontier[0] = self.root
+        while count > 0:
+            length = level_length(p, end)
+            h = level_hash(p, length)
+            self.widen(count * 2)
+            found = 0
+            for i in range(count):
+                node = self.frontier[i]
+                child = node_child(node, p, length, h)
+                if child != NULL:
+                    self.beyond[found] = child
+                    found += 1
+                if node.wild and not (p == topic and p < end and p[0] == c'$'):
+                    if node.wild & HASH:
+                        return True
+                    self.beyond[found] = node_plus(node)
+                    found += 1
+            swap = self.frontier
+            self.frontier = self.beyond
+            self.beyond = swap
+            self.frontier_capacity, self.beyond_capacity = self.beyond_capacity, self.frontier_capacity
+            count = found
+            p += length
+            if p == end:
+                return count > 0
+            p += 1
+        return False
+
     def match_many(self, bytes topic not None, int times):
         """Match without a plan, `times` times, for measuring; returns the number of receivers."""
         cdef const uint8_t* path = topic

@@ -450,7 +450,7 @@ class EventsConfig:
     """Events of clients: messages below $SYS/broker/events/, made for subscribers only (deploy/docs/EVENTS.md)."""
 
     rate: int = option(
-        500,
+        200,
         "Events a second that this node publishes to operators, and to each tenant, at most; more are only counted, "
         "and an event reports their number. 0 = no events.",
         Integer(0, 1_000_000),

@@ -4,6 +4,7 @@ A message has no time. Each round notes the oldest message of every session in w
 counts from the first round that has seen it. A session without a connection is not stuck.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,9 +111,9 @@ class StuckSessions:
             "waiting": waiting,
         }
 
-    def ages(self) -> list[tuple[int, bytes]]:
+    def ages(self) -> Iterator[tuple[int, bytes]]:
         """Of each session in which messages wait behind one: seconds since a round has seen that one, and client id."""
-        return [(self._seconds(hold), client_id) for client_id, hold in self._holds.items() if hold.message[0]]
+        return ((self._seconds(hold), client_id) for client_id, hold in list(self._holds.items()) if hold.message[0])
 
     def age_of(self, client_id: bytes) -> int | None:
         """The seconds of one session; None: nothing waits."""

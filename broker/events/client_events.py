@@ -24,12 +24,12 @@ from ..core.subscription_options import MAXIMUM_QOS
 from ..hooks.api import Client
 from ..hooks.chain import HookChain, client_of
 from .outbox import Outbox
-from .topics import CLIENTS, OF_TENANT
+from .topics import CLIENTS, OF_TENANT, ROOT
 
 SHOWN_FILTERS = 100  # of a packet ...
 SHOWN_BYTES = 8192  # ... and bytes of them
 EPISODE_SECONDS = 10.0  # between events of a client that goes on losing messages, or that goes on being too fast
-MAX_EPISODES = 10_000  # at a time, of each kind
+MAX_EPISODES = 1000  # at a time, of each kind
 
 KINDS = (
     "connected",
@@ -79,12 +79,15 @@ class ClientEvents:
         self._nodes = coordinator.nodes
         self._number_of = coordinator.owner.number_of
         self._subscribing = coordinator.subscribing
+        self._looked_at = -1  # `changes` of the filters when `_is_unread` was true or not
+        self._is_unread = False
         self._losing: dict[bytes, Episode] = {}
         self._throttled: dict[bytes, Episode] = {}
 
     def configure(self, config: EventsConfig) -> None:
         """Apply a configuration, at the start and after a reload."""
         self.outbox.rate, self._of_tenants = config.rate, config.of_tenants
+        self._looked_at = -1
 
     # ---- connections ----
 
@@ -221,7 +224,8 @@ class ClientEvents:
         now = time.monotonic()
         if self._losing:
             self._report_losses(now)
-        self._note_throttled(now)
+        if self._throttled or self._data_plane.reactor.rate_limited:
+            self._note_throttled(now)
         self.outbox.tick()
 
     def _report_losses(self, now: float) -> None:
@@ -247,7 +251,7 @@ class ClientEvents:
         return any(b"$SYS" in name for name, *_ in held)
 
     def _note_throttled(self, now: float) -> None:
-        for connection in self._data_plane.reactor.rate_limited:
+        for connection in self._data_plane.reactor.rate_limited[:MAX_EPISODES]:
             session = connection.session
             if session is None:
                 continue
@@ -269,7 +273,7 @@ class ClientEvents:
 
         `values`: of its payload, or makes them, given the prefix of its readers' tenant.
         """
-        if not self.outbox.rate:
+        if not self.outbox.rate or self._nobody_reads():
             return
         if client_id.startswith(OF_TENANT):
             prefix, name = split_tenant(client_id)
@@ -278,9 +282,20 @@ class ClientEvents:
                 return
         self._emit_to("", CLIENTS, client_id, kind, values)
 
+    def _nobody_reads(self) -> bool:
+        """Whether no event has a receiver, as far as that is known without its topic name."""
+        changes = self._filters.changes
+        if changes != self._looked_at:
+            self._looked_at = changes
+            alone = self._nodes.is_alone and not self._data_plane.config.tenants
+            self._is_unread = alone and not self._filters.may_reach(ROOT[:-1])
+        return self._is_unread
+
     def _emit_to(
         self, readers: str, head: bytes, name: bytes, kind: str, values: Callable[[str], Values] | Values
     ) -> None:
+        if self.outbox.suppresses(readers, kind):
+            return
         topic = self._filters.reached(head, name, LAST_LEVELS[kind])
         if topic is not None and self.outbox.has_room(readers, kind):
             node = {} if readers else {"node": self._nodes.node_id}

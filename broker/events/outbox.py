@@ -13,6 +13,7 @@ from ..._speedups.base.tick import TICKS_PER_SECOND
 from ..core.data_plane import DataPlane
 from .topics import ROOT
 
+AT_ONCE = 20  # events in a quarter of a second; in a storm one write to each reader then carries many
 QOS = 1  # of events, so subscribers with QoS 1 get each once at least
 BROKER = b""  # in place of the client id of a publisher: the message log leaves out messages that have none
 
@@ -31,17 +32,31 @@ class Outbox:
         self._node_id = node_id
         self._data_plane = data_plane
         self._router = data_plane.router
-        self._spent: dict[str, int] = {}  # by readers: events that are missing in their buckets
+        self._spent: dict[str, float] = {}  # by readers: events that are missing in their buckets
         self._suppressed: dict[tuple[str, str], int] = {}  # by readers and kind: numbers since the last report
         self._report_at = 0  # tick of the turn
+        self._at_once = AT_ONCE  # events that are published at once until the next tick ...
+        self._waiting: list[tuple[bytes, bytes]] = []  # ... and the topic names and payloads of those after them
         self._now = Clock()
         self.published = 0
         self.suppressed = 0
         self.rate = 0  # events a second, to operators and to each tenant, at most
 
+    def suppresses(self, readers: str, kind: str) -> bool:
+        """Whether the bucket is empty, and events of this kind were suppressed since the last report: one more is."""
+        key = readers, kind
+        if key not in self._suppressed or self._has_allowance(readers):
+            return False
+        self.suppressed += 1
+        self._suppressed[key] += 1
+        return True
+
+    def _has_allowance(self, readers: str) -> bool:
+        return self._spent.get(readers, 0) <= self.rate - 1
+
     def has_room(self, readers: str, kind: str) -> bool:
         """Whether an event may be published; if not, it is counted as suppressed."""
-        if self._spent.get(readers, 0) < self.rate:
+        if self._has_allowance(readers):
             return True
         self.suppressed += 1
         key = readers, kind
@@ -60,18 +75,28 @@ class Outbox:
         self._spent[readers] = self._spent.get(readers, 0) + 1
         self.published += 1
         payload = encode({"time": self._now(), "event": kind, **values}).encode()
-        self._router.publish(topic, payload, QOS, False, BROKER)
+        if self._at_once:
+            self._at_once -= 1
+            self._router.publish(topic, payload, QOS, False, BROKER)
+        else:
+            self._waiting.append((topic, payload))
 
     def tick(self) -> None:
-        """A quarter of a second has passed: refill the buckets, and report suppressed events, once a second."""
+        """A quarter of a second has passed: refill the buckets, publish what waits, and report suppressed events."""
         for readers in list(self._spent):
-            self._spent[readers] -= -(-self.rate // TICKS_PER_SECOND)
+            self._spent[readers] -= self.rate / TICKS_PER_SECOND
             if self._spent[readers] <= 0:
                 del self._spent[readers]
+        self._at_once = AT_ONCE
+        waiting, self._waiting = self._waiting, []
+        for topic, payload in waiting:
+            self._router.publish(topic, payload, QOS, False, BROKER)
         now = self._data_plane.turn.tick
-        if self._suppressed and now >= self._report_at:
+        reports = bool(self._suppressed) and now >= self._report_at
+        if reports:
             self._report_at = now + TICKS_PER_SECOND
             self._report()
+        if waiting or reports:
             self._data_plane.end_turn()
 
     def _report(self) -> None:

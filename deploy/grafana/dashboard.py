@@ -53,6 +53,11 @@ def count_of(counter: str, legend: str = "") -> Query:
     return whole(rate(counter), legend)
 
 
+def of_topics(figure: str) -> Query:
+    """A counter of topic filters, of all nodes, a second: a line each."""
+    return Query(f"sum by (filter) ({rate(f'topic_{figure}')})", "{{filter}}")
+
+
 GOOD = ((None, "good"),)
 GOOD_AT_0 = ((None, "good"), (1e-9, "bad"))
 GOOD_AT_1 = ((None, "bad"), (1, "good"))
@@ -119,6 +124,25 @@ MESSAGES = (
             count_of("messages_refused_by_receiver", "refused"),
         ),
         stacked=True,
+    ),
+    Panel(
+        "Topics in",
+        "mps",
+        "Messages that nodes have accepted, by topic filter of metrics.topics; without that option there are none.",
+        (of_topics("messages_received"),),
+    ),
+    Panel(
+        "Topics out",
+        "mps",
+        "Deliveries of messages of these topic filters to sessions and shared subscriptions.",
+        (of_topics("messages_sent"),),
+    ),
+    Panel(
+        "Events",
+        "mps",
+        "Events of clients for subscribers of $SYS/broker/events. Suppressed ones were more than events.rate: their "
+        "readers know only the number.",
+        (count_of("events_published", "published"), count_of("events_suppressed", "suppressed")),
     ),
 )
 

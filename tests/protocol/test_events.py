@@ -14,6 +14,7 @@ from tests.harness.cluster_process import Broker
 from tests.harness.socket_client import SocketClient
 from tests.security.access_files import AccessFiles
 
+pytestmark = pytest.mark.parametrize("store", ["sqlite", "cluster"])
 ROOT = "$SYS/broker/events/"
 Event = dict[str, Any]
 
@@ -126,6 +127,24 @@ def test_numbers_of_connections_grow_over_a_restart(start_broker: StartBroker) -
     reader = Reader(broker)
     SocketClient(broker.port, "c")
     assert reader.until(lambda event: event["event"] == "connected")[-1]["connection"] > before
+
+
+@pytest.mark.one_node
+def test_the_end_of_the_node_is_the_end_of_connections(start_broker: StartBroker) -> None:
+    """Their events are stored for a reader that comes back."""
+    broker = start_broker({"events.rate": 1000})
+    reader = Reader(broker, ROOT + "clients/+/disconnected", clean_start=False)
+    clients = [SocketClient(broker.port, f"c{number}") for number in range(40)]
+    reader.client.close()
+    broker.stop()
+    broker.start()
+    names = {f"c{number}" for number in range(len(clients))}
+    back = SocketClient(broker.port, "reader", clean_start=False)
+    while names:
+        packet = back.receive()
+        assert isinstance(packet, Publish)
+        back.send(Puback(packet.packet_id))
+        names.discard(json.loads(packet.payload)["client_id"])
 
 
 LEVELS = {

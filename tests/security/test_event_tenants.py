@@ -13,6 +13,7 @@ from tests.harness.cluster_process import Broker
 from tests.harness.socket_client import SocketClient
 from tests.security.test_tenant_isolation import client, messages, start_tenants
 
+pytestmark = pytest.mark.parametrize("store", ["sqlite", "cluster"])
 ROOT = "$SYS/broker/events/"
 
 

@@ -21,7 +21,7 @@ CLIENT = record(
         "oldest_seconds": nullable(
             integer("since others wait behind a message that it does not acknowledge, within 5 s; null: none waits")
         ),
-        "dropped_messages": integer("that it has lost since the node started, or among the last 10 000 such clients"),
+        "dropped_messages": integer("that it has lost since the node started, of the last 1000 such clients"),
         "dropped_queue_full": integer("of these: at its full queue"),
         "dropped_output_full": integer("of these: QoS 0, as it did not read its connection"),
         "dropped_ago": nullable(number("seconds since the last one; null: it has lost none")),
