@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from ... import logs
-from ...core.audit_record import SECRET
+from ...core.audit_record import public
 from ...errors import NotNow
 from ...rpc.node_view import NodeView
 from ..http import problems
@@ -133,13 +133,12 @@ class Api:
             body = await read_body(operation.body, raw) if operation.body is not None else {}
             given = {**arguments, **body}
             if operation.role != VIEWER:
-                shown = {name: value for name, value in given.items() if name not in SECRET}
                 log.info(
                     "operation requested over HTTP",
                     operation=operation.name,
                     by=holder.name,
                     address=raw.remote,
-                    arguments=json.dumps(shown),
+                    arguments=json.dumps(public(given)),
                 )
             if holder.tenant:
                 arguments, body = (tenant_scope.qualified(holder.tenant, given) for given in (arguments, body))
