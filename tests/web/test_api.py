@@ -458,6 +458,7 @@ def test_the_description_is_kept(start_broker: StartBroker, tmp_path: Path) -> N
     document.write_bytes(api.ask("GET", "/openapi.json").data)
     (tmp_path / "schemathesis.toml").write_text(
         "[checks]\npositive_data_acceptance.expected-statuses = ['2xx', 404, 409, 422]\n"
+        "negative_data_rejection.expected-statuses = [400, 403, 404, 406, 413, 415, 422, 428, '5xx']\n"  # 413: 4 MiB
     )
     command = [
         str(Path(sys.executable).with_name("schemathesis")),
