@@ -12,10 +12,13 @@ if [ "$*" = serve ] && ! env | grep -q -e '^FLOCKMQ_AUTH_' -e '^FLOCKMQ_CONFIG='
         fi
         [ -e tokens ] || flockmq token tokens admin --role admin >first-token 2>/dev/null
         if [ -e first-password ]; then
-            echo "the user flockmq has the password in $PWD/first-password, the web page takes the token in" \
-                "$PWD/first-token: docker exec CONTAINER cat first-password first-token" >&2
+            echo "the user flockmq, and admin of the web page, have the password in $PWD/first-password; programs take" \
+                "the token in $PWD/first-token: docker exec CONTAINER cat first-password first-token" >&2
         fi
     )
+    if [ -e first-password ]; then
+        export FLOCKMQ_HTTP_FIRST_PASSWORD_FILE="${FLOCKMQ_HTTP_FIRST_PASSWORD_FILE-$PWD/first-password}"
+    fi
     export FLOCKMQ_AUTH_PASSWORD_FILE="$PWD/passwords" FLOCKMQ_HTTP_TOKENS_FILE="${FLOCKMQ_HTTP_TOKENS_FILE-$PWD/tokens}"
 fi
 exec flockmq "$@"

@@ -71,6 +71,9 @@ class LoginPage:
         operator = self._store.operator(name)
         stored = self._dummy if operator is None else operator.stored
         is_right = await self._store.matches(stored, body["password"])
+        if operator is None:
+            operator = await self._store.first(name, body["password"])
+            is_right = operator is not None
         if operator is None or not is_right or operator.disabled:
             self._authorization.failures.add(address)
             self.refuse(name if NAME.fullmatch(name) else "", request, WRONG)

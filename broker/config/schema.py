@@ -502,6 +502,11 @@ class HttpConfig:
         "it.",
         FilePath(),
     )
+    first_password_file: str = option(
+        "",
+        "File with the password of the operator `admin`, for a first login while there are no operators.",
+        FilePath(),
+    )
     login_seconds: float = option(
         8 * 3600.0,
         "Seconds after which an operator who has logged in to the page has to log in again.",

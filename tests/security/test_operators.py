@@ -12,6 +12,7 @@ from flockmq.broker.admin.http.tokens import add
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.cluster_process import Broker
+from tests.harness.command import flockmq
 from tests.web.http_client import HttpClient, Reply
 
 PASSWORD = "correct horse battery"
@@ -303,3 +304,27 @@ def test_strange_names(node: Broker) -> None:
         )  # fmt: skip
     assert isinstance(node, BrokerProcess)
     node.check()
+
+
+def test_the_first_password_of_an_image(start_broker: StartBroker, tmp_path: Path) -> None:
+    """It opens while there is no operator; then the operator has a password of its own."""
+    file = tmp_path / "first-password"
+    file.write_text(f"{PASSWORD}\nanother line\n")
+    node = start_broker(HTTP | {"http.first_password_file": str(file)})
+    assert HttpClient(node).ask("GET", "/nodes").status == 401
+    assert HttpClient(node).get("/login")["password"] is True
+    browser = Browser(node)
+    for name, password in (("admin", "wrong"), ("root", PASSWORD), ("admin", "")):
+        assert browser.log_in(name, password).status == 403
+    assert browser.log_in("admin").status == 204
+    assert (
+        browser.ask("PUT", "/me/password", {"current": PASSWORD, "new_password": "my own long password"}).status == 204
+    )
+    assert browser.log_in("admin").status == 403
+    assert browser.log_in("admin", "my own long password").status == 204
+    add_operator(browser, "ann", "admin")
+    assert browser.ask("DELETE", "/operator", name="admin").status == 204
+    assert browser.log_in("admin").status == 403  # there is another operator
+    file.write_text("short")
+    options = ("--set", f"http.first_password_file={file}", "--http", "127.0.0.1:0", "--listen", "127.0.0.1:0")
+    assert "less than 12 characters" in flockmq("serve", *options, status=2)

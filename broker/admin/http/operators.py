@@ -14,14 +14,18 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from ... import logs
+from ...auth.acl_file import read_text
 from ...auth.passwords import StoredHash, hash_password, parse_hash
 from ...auth.work_pool import Busy, WorkPool
 from ...core.hidden_messages import HiddenMessages
+from ...errors import ConfigError
 from ...rpc.node_view import NodeView
 from .problems import Problem
 from .tokens import ADMIN, ROLES, Holder
 
 KEY_PREFIX = "flockmq_"  # of API keys: secret scanners find them
+FIRST = "admin"  # name of the first operator
+MIN_PASSWORD = 12  # characters
 ID_BYTES, SECRET_BYTES = 8, 32
 PASSWORD, OIDC = "password", "oidc"
 THREADS, MAX_WAITING = 1, 40  # passwords that are hashed or verified, and wait: a second of work
@@ -93,10 +97,14 @@ class OperatorStore:
 
     Args:
         node: of the store.
+
+    Raises:
+        ConfigError: the file of the first password can't be read, or it is too short.
     """
 
     def __init__(self, node: NodeView) -> None:
         self._node = node
+        self._first_password = _first_password(node.config.http.first_password_file)
         self._pool = WorkPool("operators", THREADS, MAX_WAITING)
 
     async def close(self, _: web.Application) -> None:
@@ -121,6 +129,15 @@ class OperatorStore:
 
     # ---- operators ----
 
+    async def first(self, name: str, password: str) -> Operator | None:
+        """The first operator, who is made if name and password are those of the configuration; None: they are not."""
+        given = hmac.compare_digest(_encoded(password), _encoded(self._first_password))
+        if not self._first_password or not given or name != FIRST or self.operators():
+            return None
+        operator = Operator(FIRST, ADMIN, "", await self.hash(password), False, round(time.time(), 3))
+        await self.put_operator(operator)
+        return operator
+
     def operator(self, name: str) -> Operator | None:
         """The operator of this name."""
         return self._find("operators", _level(name), Operator)
@@ -139,8 +156,8 @@ class OperatorStore:
 
     @property
     def is_used(self) -> bool:
-        """Whether there is an operator: then requests need credentials."""
-        return any(True for _ in self._all("operators", Operator))
+        """Whether there is an operator, or may be one: then requests need credentials."""
+        return bool(self._first_password) or any(True for _ in self._all("operators", Operator))
 
     # ---- logins ----
 
@@ -217,6 +234,16 @@ class OperatorStore:
         self._messages(kind).put(name, data, seconds=seconds, on_stored=stored.set)
         await stored.wait()
         await self._node.broker.coordinator.nodes.call_all("reach", {})  # follows the change to each node
+
+
+def _first_password(path: str) -> str:
+    """The first line of a file; empty: none is configured."""
+    if not path:
+        return ""
+    password = read_text(path, "http.first_password_file").partition("\n")[0].rstrip("\r")
+    if len(password) < MIN_PASSWORD:
+        raise ConfigError(f"http.first_password_file = {path!r}: its password has less than {MIN_PASSWORD} characters")
+    return password
 
 
 def credential_of(operator: Operator) -> str:

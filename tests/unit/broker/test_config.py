@@ -314,6 +314,7 @@ def test_what_is_opened_at_start_is_not_reloadable() -> None:
         "http.tokens",
         "http.trusted",
         "http.public_url",
+        "http.first_password",
         "oidc.",
         "audit.syslog",
     )

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from ....config.tenants import is_tenant
-from ...http.operators import ApiKey, Operator, OperatorStore
+from ...http.operators import MIN_PASSWORD, ApiKey, Operator, OperatorStore
 from ...http.problems import Problem, missing, unfit
 from ...http.tokens import ADMIN, NAME, ROLES, VIEWER
 from ..operation import Operation, Request
@@ -16,7 +16,7 @@ from ..schema import Schema, array, boolean, integer, nullable, number, record, 
 
 OPERATORS = web.AppKey("operators", OperatorStore)
 NAMES = web.AppKey("operation_names", frozenset[str])
-MIN_PASSWORD, MAX_PASSWORD = 12, 1024  # characters
+MAX_PASSWORD = 1024  # characters
 MAX_OPERATORS, MAX_KEYS = 1000, 1000
 CENTURY = 36_500 * 86_400
 NAME_TEXT = text("letters, digits and ._@-", pattern=f"^{NAME.pattern}$", maxLength=64)
