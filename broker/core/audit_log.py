@@ -21,6 +21,7 @@ from .hidden_messages import HiddenMessages
 
 TOPIC = b"$SYS/broker/events/audit"
 DAY = 86_400  # seconds
+EFFECT_SECONDS = 10.0  # after which a record that was written is there
 PARTS = 16  # of the bound of bytes: after so many bytes a node looks whether the records exceed it
 
 log = logs.get("flockmq.audit")
@@ -49,6 +50,7 @@ class AuditLog:
         self._config = config
         self._export = export
         self._numbers = itertools.count()
+        self._unchecked: dict[str, float] = {}  # names of records -> when they have to be there
         self._written = 0  # bytes since the bound was looked at
 
     # ---- writing ----
@@ -94,13 +96,19 @@ class AuditLog:
         data = packed(asdict(record))
         name = _name(record.id)
         self._messages.put(name, data, seconds=max(1, int(self._config().seconds)))
-        if self._messages.find(name) != data:
-            log.error(
-                "a change could not be recorded: the store has no room for retained messages", record=data.decode()
-            )
+        self._check(name)
         self._written += len(data)
         if self._written > self._config().max_bytes // PARTS:
             self.trim()
+
+    def _check(self, name: str) -> None:
+        """Report records that were written a while ago and are not there: in a cluster a record takes effect later."""
+        now = time.monotonic()
+        self._unchecked[name] = now + EFFECT_SECONDS
+        for other in [each for each, at in self._unchecked.items() if at <= now]:
+            del self._unchecked[other]
+            if self._messages.find(other) is None:
+                log.error("a change is not on record: there is no room for retained messages", record=other)
 
     def trim(self) -> None:
         """Drop the oldest records beyond the bound of bytes."""
