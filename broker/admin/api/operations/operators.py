@@ -8,6 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from ....config.tenants import is_tenant
+from ...http.authorization import Failures
 from ...http.operators import MIN_PASSWORD, ApiKey, Operator, OperatorStore
 from ...http.problems import Problem, missing, unfit
 from ...http.tokens import ADMIN, NAME, ROLES, VIEWER
@@ -15,6 +16,7 @@ from ..operation import Operation, Request
 from ..schema import Schema, array, boolean, integer, nullable, number, record, text
 
 OPERATORS = web.AppKey("operators", OperatorStore)
+FAILURES = web.AppKey("failures", Failures)  # of addresses with wrong tokens and passwords
 NAMES = web.AppKey("operation_names", frozenset[str])
 MAX_PASSWORD = 1024  # characters
 MAX_OPERATORS, MAX_KEYS = 1000, 1000
@@ -125,7 +127,10 @@ async def change_own_password(request: Request) -> None:
     found = store.operator(request.holder.name)
     if found is None or request.holder.scopes:
         raise missing("only an operator who has logged in has a password")
+    failures, address = request.raw.app[FAILURES], request.raw.remote or ""
+    failures.judge_password(address)  # a stolen cookie must not be a way to guess the password
     if not await store.matches(found.stored, request.body["current"]):
+        failures.add(address)
         raise unfit("current: wrong password")
     await store.put_operator(replace(found, hash=await store.hash(request.body["new_password"])))
 
@@ -218,7 +223,7 @@ OPERATIONS = (
         change_own_password,
         role=VIEWER,
         body=record({"current": text(maxLength=MAX_PASSWORD), "new_password": PASSWORD_TEXT}),
-        problems=(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY),
+        problems=(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.TOO_MANY_REQUESTS),
     ),
     Operation(
         "GET",
