@@ -62,7 +62,7 @@ def make_server(node: NodeView) -> HttpServer:
     app.on_response_prepare.append(_secure)
     needs_tls = any(address.startswith("https://") for address in config.listen)
     tls = Https(lambda: node.config.tls).context if needs_tls else None
-    return HttpServer(app, tls, lambda: authorization.failures.count)
+    return HttpServer(app, tls, lambda: authorization.failures.count, lambda: not authorization.needs_credentials)
 
 
 def _oidc() -> ModuleType:

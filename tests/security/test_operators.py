@@ -79,6 +79,10 @@ def test_the_first_operator_closes_the_door(start_broker: StartBroker) -> None:
     assert api.ask("POST", "/operators", {"name": "eve", "role": "admin", "password": PASSWORD}).status == 401
     assert api.ask("GET", "//healthz").status == 200
     assert logged_in(node, "boss").get("/me") == {"name": "boss", "role": "admin", "tenant": ""}
+    lines = len(node.log)
+    node.restart()
+    node.wait_for_log("only this machine can connect by MQTT", since=lines)  # the last line of the start
+    assert not [line for line in node.log[lines:] if "may do everything over HTTP" in line["event"]]
 
 
 def test_each_role_has_its_steps(node: Broker) -> None:
