@@ -91,9 +91,7 @@ async def change_operator(request: Request) -> dict[str, Any]:
         given["hash"] = await store.hash(body["password"])
     after = replace(before, **given)
     _judge_last(store, before, after)
-    request.change.before, request.change.after = _operator(before), {
-        **_operator(after), "new_password": "password" in body,
-    }  # fmt: skip
+    request.change.before, request.change.after = _operator(before), _operator(after)
     await store.put_operator(after)
     return _operator(after)
 
