@@ -231,6 +231,14 @@ def test_a_stolen_cookie_does_not_open_the_way_to_guess_the_password(node: Broke
     assert guest.ask("GET", "/nodes").status == 200
 
 
+def test_no_key_has_the_name_of_an_operator(node: Broker) -> None:
+    """Its changes would be on record as the operator's."""
+    boss = logged_in(node, "boss")
+    assert boss.ask("POST", "/keys", {"name": "worker", "role": "admin"}).status == 409
+    assert boss.ask("POST", "/keys", {"name": "ci", "role": "viewer"}).status == 200
+    assert boss.ask("POST", "/operators", {"name": "ci", "role": "viewer", "password": PASSWORD}).status == 409
+
+
 def test_a_key_opens_its_scopes_until_its_end(node: Broker) -> None:
     boss = logged_in(node, "boss")
     made = boss.ask(

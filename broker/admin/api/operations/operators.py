@@ -70,6 +70,8 @@ async def add_operator(request: Request) -> dict[str, Any]:
     known = store.operators()
     if store.operator(body["name"]) is not None:
         raise Problem(HTTPStatus.CONFLICT, f"there is an operator {body['name']}")
+    if any(key.name == body["name"] for key in store.api_keys()):
+        raise _ambiguous(f"there is a key {body['name']}")
     if len(known) >= MAX_OPERATORS:
         raise Problem(HTTPStatus.CONFLICT, f"there are {MAX_OPERATORS} operators, the maximum")
     hashed = await store.hash(body["password"])
@@ -144,6 +146,8 @@ async def add_key(request: Request) -> dict[str, Any]:
     unknown = [scope for scope in body.get("scopes", []) if scope not in request.raw.app[NAMES]]
     if unknown:
         raise unfit(f"scopes: there is no operation {unknown[0]!r}; openapi.json has their names (operationId)")
+    if store.operator(body["name"]) is not None:
+        raise _ambiguous(f"there is an operator {body['name']}")
     if len(store.api_keys()) >= MAX_KEYS:
         raise Problem(HTTPStatus.CONFLICT, f"there are {MAX_KEYS} keys, the maximum")
     until = round(time.time() + body["seconds"], 3) if "seconds" in body else None
@@ -157,6 +161,10 @@ async def add_key(request: Request) -> dict[str, Any]:
     )
     request.change.after = _key(key)
     return {**_key(key), "key": secret}
+
+
+def _ambiguous(reason: str) -> Problem:
+    return Problem(HTTPStatus.CONFLICT, f"{reason}, and the audit log names authors by name: choose another name")
 
 
 async def remove_key(request: Request) -> None:
