@@ -61,10 +61,13 @@ def banner(node: Node) -> None:
         log.info("listener", name=name, listen=", ".join(node.listeners.urls_of(name)))
     if node.http_addresses:
         log.info("HTTP server is listening", listen=", ".join(node.http_addresses))
-        if not node.config.http.tokens_file and any(map(is_loopback, node.http_addresses)):
+        if node.http is not None and node.http.is_open() and any(map(is_loopback, node.http_addresses)):
             log.info("every user of this machine may do everything over HTTP; `flockmq token` makes tokens")
     if all(is_loopback(address) for address in plain + proxied):
-        log.info("only this machine can connect by MQTT; `flockmq passwd` makes users, --listen :1883 lets others in")
+        command = "users" if node.config.auth.users else "passwd"
+        log.info(
+            f"only this machine can connect by MQTT; `flockmq {command}` makes users, --listen :1883 lets others in"
+        )
 
 
 async def _serve(config: Config, reload: Callable[[], Config]) -> None:

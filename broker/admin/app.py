@@ -14,7 +14,7 @@ from .api.figures_stream import FiguresStream
 from .api.operations.backup import UNDER_WAY
 from .api.operations.events import FIGURES, STREAMS
 from .api.operations.message_log import REPLIES, LogReplies
-from .api.operations.operators import NAMES, OPERATORS
+from .api.operations.operators import FAILURES, NAMES, OPERATORS
 from .console_socket import ConsoleSocket
 from .exporters import health
 from .http.authorization import AdminAuthorization
@@ -47,6 +47,7 @@ def make_server(node: NodeView) -> HttpServer:
     app = web.Application(middlewares=[errors_as_problems, in_time, *clients], client_max_size=MAX_BODY)
     app[FIGURES], app[STREAMS], app[UNDER_WAY] = FiguresStream(node), {}, asyncio.Lock()
     app[REPLIES] = LogReplies()
+    app[FAILURES] = authorization.failures
     app[OPERATORS], app[NAMES] = operators, frozenset(operation.name for operation in OPERATIONS)
     app.on_cleanup.extend((app[REPLIES].close, operators.close))
     app.add_routes(login.routes())
@@ -61,7 +62,7 @@ def make_server(node: NodeView) -> HttpServer:
     app.on_response_prepare.append(_secure)
     needs_tls = any(address.startswith("https://") for address in config.listen)
     tls = Https(lambda: node.config.tls).context if needs_tls else None
-    return HttpServer(app, tls, lambda: authorization.failures.count)
+    return HttpServer(app, tls, lambda: authorization.failures.count, lambda: not authorization.needs_credentials)
 
 
 def _oidc() -> ModuleType:

@@ -64,10 +64,7 @@ class LoginPage:
         self._judge(request)
         body = await read_body(BODY, request)
         name, address = body["name"], request.remote or ""
-        wait = self._authorization.failures.wait(address)
-        if wait > 0:
-            detail = "too many wrong passwords from this address"
-            raise Problem(HTTPStatus.TOO_MANY_REQUESTS, detail, Retry_After=str(int(wait) + 1))
+        self._authorization.failures.judge_password(address)
         operator = self._store.operator(name)
         stored = self._dummy if operator is None else operator.stored
         is_right = await self._store.matches(stored, body["password"])

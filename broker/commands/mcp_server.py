@@ -87,7 +87,8 @@ class Tools:
 
     def query_log(self, sql: str, topic_filter: str = "#", since: str = "1 h ago") -> dict[str, Any]:
         """Run SQL (DuckDB) over logged messages: the table `messages` has accepted_at, client_id, topic, qos, retain,
-        payload (text; null if it is no UTF-8). JSON: payload->>'$.temperature'. At most 500 rows are returned."""
+        payload (text; null if it is no UTF-8). JSON: payload->>'$.temperature'. At most 500 rows are returned, and
+        2000 characters of a value."""
         rows = self._log(topic_filter, since)
         connection = duckdb.connect(config={"enable_external_access": "false", "memory_limit": "1GB", "threads": "2"})
         timer = threading.Timer(SQL_SECONDS, connection.interrupt)
@@ -195,9 +196,9 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value of SQL, as JSON."""
+    """A value of SQL, as JSON; a long one is cut off: one row may hold all payloads of the log."""
     try:
-        json.dumps(value)
+        text = value if isinstance(value, str) else json.dumps(value)
     except (TypeError, ValueError):
-        return str(value)
-    return value
+        value = text = str(value)
+    return value if len(text) <= MAX_PAYLOAD else text[:MAX_PAYLOAD]

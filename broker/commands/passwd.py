@@ -63,7 +63,6 @@ def add_scram_options(group: Any) -> None:
         "--rounds",
         type=int,
         metavar="N",
-        default=SCRAM_ROUNDS,
         help=f"of SCRAM, which each client computes at login; {SCRAM_MIN_ROUNDS} or more, by default {SCRAM_ROUNDS}",
     )
 
@@ -72,11 +71,15 @@ def ask_credentials(user: str, args: Namespace) -> StoredHash:
     """The credentials of a password that is asked for, in the format that options choose.
 
     Raises:
-        UsageError: there is no password, or SCRAM can't have this user, this password or so many rounds.
+        UsageError: there is no password, or SCRAM can't have this user, this password or so many rounds, or
+            rounds were given without SCRAM.
     """
+    if args.rounds is not None and not args.scram:
+        raise UsageError("--rounds is of SCRAM", "add --scram")
     password = ask_password(user)
     try:
-        return make_credentials(user, password, scram=args.scram, rounds=args.rounds)
+        rounds = SCRAM_ROUNDS if args.rounds is None else args.rounds
+        return make_credentials(user, password, scram=args.scram, rounds=rounds)
     except ValueError as error:
         raise UsageError(str(error), "nothing was changed") from error
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import logs
+from ..errors import UsageError
 from .http_api import add_api_options, ask, ask_all, parse
 from .output import table
 from .parser import Parser
@@ -33,13 +34,15 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("name", metavar="NAME", nargs="?", help="of a role")
     rules = "for `add` and `set-rules`: as a line of an ACL file"
     parser.add_argument("rules", metavar="RULE", nargs="*", default=[], help=rules)
-    parser.add_argument("--description", metavar="TEXT", default="", help="for `add` and `describe`")
+    parser.add_argument("--description", metavar="TEXT", help="for `add` and `describe`")
     parser.add_argument("--search", metavar="TEXT", default="", help="list those whose names begin so")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_api_options(parser)
     args = parse(parser, arguments)
     check_name(args, "role")
     check_rules(args, ("add", "set-rules"))
+    if args.action == "describe" and args.description is None:
+        raise UsageError("`describe` takes --description TEXT", "an empty TEXT removes the description")
     ACTIONS[args.action](args)
     return 0
 
@@ -62,7 +65,7 @@ def show(args: Namespace) -> None:
 
 def add(args: Namespace) -> None:
     """Add a role."""
-    body = {"name": args.name, "rules": args.rules, "description": args.description}
+    body = {"name": args.name, "rules": args.rules, "description": args.description or ""}
     print_role(args, ask(args, "/roles", body))
 
 

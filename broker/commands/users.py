@@ -78,7 +78,9 @@ def check_name(args: Namespace, kind: str) -> None:
 def check_rules(args: Namespace, actions: tuple[str, ...]) -> None:
     """Raises UsageError: the action takes no rules, or a rule is invalid."""
     if args.rules and args.action not in actions:
-        raise UsageError(f"`{args.action}` takes no rules", "a name with spaces is one argument: quote it")
+        hint = "a name with spaces is one argument: quote it"
+        hint = "--role ROLE names each role" if args.action == "set-roles" else hint
+        raise UsageError(f"`{args.action}` takes no rules", hint)
     for rule in args.rules:
         try:
             parse_rule(rule)

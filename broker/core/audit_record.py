@@ -4,9 +4,10 @@ import json
 from dataclasses import dataclass, fields
 from typing import Any
 
-SECRET = frozenset(
-    {"payload", "properties", "password", "hash", "token", "secret"}
-)  # names of values that are left out
+SECRET = frozenset(  # names of values that are left out
+    {"payload", "properties", "password", "current", "new_password", "hash", "token", "secret"}
+)
+LEFT_OUT = "..."  # in place of such a value: a record of a new password shows that there was one
 MAX_BYTES = 4096  # of the JSON of arguments, before and after, each
 UNKNOWN, DONE, REFUSED, FAILED = "unknown", "done", "refused", "failed"
 RESULTS = (UNKNOWN, DONE, REFUSED, FAILED)
@@ -51,7 +52,7 @@ def public(value: Any) -> Any:
 
 def _without_secrets(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_secrets(each) for name, each in value.items() if name not in SECRET}
+        return {name: LEFT_OUT if name in SECRET else _without_secrets(each) for name, each in value.items()}
     return [_without_secrets(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 

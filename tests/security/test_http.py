@@ -208,6 +208,7 @@ def test_header_floods(start_broker: StartBroker) -> None:
 def test_a_body_that_is_too_large_or_too_deep(api: HttpClient) -> None:
     reply = api.ask("POST", "/messages", b'{"topic": "t", "payload": "' + b"x" * (5 << 20) + b'"}')
     assert reply.status == 413
+    assert reply.json["detail"] == "a body has at most 4 MiB"
     assert api.ask("POST", "/messages", b"[" * 200_000).status == 400
     assert api.ask("POST", "/messages", b'{"topic": "t", "qos": ' + b"9" * 5000 + b"}").status == 400
     assert api.ask("POST", "/messages", b'{"topic": "\\ud800"}').status == 400

@@ -79,6 +79,10 @@ def test_the_first_operator_closes_the_door(start_broker: StartBroker) -> None:
     assert api.ask("POST", "/operators", {"name": "eve", "role": "admin", "password": PASSWORD}).status == 401
     assert api.ask("GET", "//healthz").status == 200
     assert logged_in(node, "boss").get("/me") == {"name": "boss", "role": "admin", "tenant": ""}
+    lines = len(node.log)
+    node.restart()
+    node.wait_for_log("only this machine can connect by MQTT", since=lines)  # the last line of the start
+    assert not [line for line in node.log[lines:] if "may do everything over HTTP" in line["event"]]
 
 
 def test_each_role_has_its_steps(node: Broker) -> None:
@@ -213,6 +217,26 @@ def test_everybody_changes_the_own_password(node: Broker) -> None:
     assert guest.log_in("guest", new).status == 204
     records = logged_in(node, "boss").get("/audit-log")["items"]
     assert new not in json.dumps(records) and PASSWORD not in json.dumps(records)
+    changes = [each for each in records if each["operation"] == "change_own_password"]
+    assert [(each["by"], each["result"]) for each in changes] == [("guest", "done"), ("guest", "refused")]
+    assert changes[0]["arguments"] == {"current": "...", "new_password": "..."}
+
+
+def test_a_stolen_cookie_does_not_open_the_way_to_guess_the_password(node: Broker) -> None:
+    guest = logged_in(node, "guest")
+    guess = {"current": "wrong", "new_password": "a new long password"}
+    assert [guest.ask("PUT", "/me/password", guess).status for _ in range(7)][-1] == 429
+    right = {"current": PASSWORD, "new_password": "a new long password"}
+    assert guest.ask("PUT", "/me/password", right).status == 429
+    assert guest.ask("GET", "/nodes").status == 200
+
+
+def test_no_key_has_the_name_of_an_operator(node: Broker) -> None:
+    """Its changes would be on record as the operator's."""
+    boss = logged_in(node, "boss")
+    assert boss.ask("POST", "/keys", {"name": "worker", "role": "admin"}).status == 409
+    assert boss.ask("POST", "/keys", {"name": "ci", "role": "viewer"}).status == 200
+    assert boss.ask("POST", "/operators", {"name": "ci", "role": "viewer", "password": PASSWORD}).status == 409
 
 
 def test_a_key_opens_its_scopes_until_its_end(node: Broker) -> None:

@@ -228,5 +228,6 @@ def test_changes_of_users_and_roles_are_on_record_without_passwords(start_broker
     assert [record["operation"] for record in found] == ["remove_user", "change_user", "add_user", "add_role"]
     removed, changed, _, role = found
     assert (changed["before"]["roles"], changed["after"]["roles"]) == ([], ["r"])
+    assert changed["arguments"] == {"name": "ann", "roles": ["r"], "password": "..."}
     assert removed["before"]["name"] == "ann" and role["after"]["rules"] == rules
     assert "geheim" not in json.dumps(found) and "$argon2" not in json.dumps(found)

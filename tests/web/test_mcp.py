@@ -99,6 +99,9 @@ def test_an_agent_reads(broker: Broker) -> None:
             assert [row.get("payload_base64") for row in rows] == [None, None, "/wA="]
             sql = "select max((payload->>'$.t')::int) as hottest, count(*) as n from messages where topic like '%temp'"
             assert (await use(client, "query_log", sql=sql))["rows"] == [[29, 10]]
+            long = "select repeat('x', 9000000) as text, [repeat('y', 9000000)] as list"
+            ((text, listed),) = (await use(client, "query_log", sql=long))["rows"]
+            assert text == "x" * 2000 and len(listed) == 2000
             assert "no such" in await use(client, "describe_client", client_id="nobody") or "no session" in await use(
                 client, "describe_client", client_id="nobody"
             )

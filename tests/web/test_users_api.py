@@ -330,10 +330,13 @@ def test_the_commands(start_broker: StartBroker) -> None:
         (("add", "a\nb"), "can't be a user's name"),
         (("set-rules", "ada", "topic reads x"), "the rule 'topic reads x'"),
         (("remove", "ada", "x"), "takes no rules"),
+        (("set-roles", "ada", "pump"), "--role ROLE names each role"),
+        (("set-password", "ada", "--rounds", "5000"), "add --scram"),
         (("remove", "ada", "--role", "x"), "--role is not of"),
         (("may", "ada", "drink", "tea"), "publish, subscribe and read"),
     ):
         assert words in run("users", *arguments, status=2), arguments
+    assert "takes --description" in run("roles", "describe", "r", status=2)
 
 
 @one_node

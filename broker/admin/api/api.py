@@ -17,7 +17,7 @@ from ..http import problems
 from ..http.authorization import AdminAuthorization
 from ..http.clients import ClientAuthorization
 from ..http.problems import LacksRight, Problem, bad_request
-from ..http.server import REQUEST_SECONDS
+from ..http.server import MAX_BODY, REQUEST_SECONDS
 from ..http.tokens import VIEWER, Holder
 from . import tenant_scope
 from .audited import Refusals, audited
@@ -169,7 +169,8 @@ async def _done(operation: Operation, request: Request) -> Any:
         async with asyncio.timeout(None if operation.stream else operation.seconds):
             return await operation.handle(request)
     except NotNow as error:
-        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error), Retry_After="1") from error
+        open_end = "; the change may have been made or not" if operation.is_audited else ""
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}{open_end}", Retry_After="1") from error
     except TimeoutError:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the store does not respond; it may complete later") from None
 
@@ -245,6 +246,8 @@ def _detail(request: web.Request, error: web.HTTPException) -> str:
         return f"{path} takes {', '.join(sorted(error.allowed_methods))}, not {error.method}"
     if isinstance(error, web.HTTPNotFound):
         return f"{path} is not there; {ROOT}/openapi.json describes what is"
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return f"a body has at most {MAX_BODY >> 20} MiB"
     return error.reason
 
 

@@ -59,6 +59,13 @@ class Failures:
         hold: float = min(HOLD_SECONDS * 2.0 ** min(number - FREE_FAILURES, 10), MAX_HOLD_SECONDS)
         return max(0.0, last + hold - time.monotonic())
 
+    def judge_password(self, address: str) -> None:
+        """Raises Problem: the address has to wait before its next password."""
+        wait = self.wait(address)
+        if wait > 0:
+            detail = "too many wrong passwords from this address"
+            raise Problem(HTTPStatus.TOO_MANY_REQUESTS, detail, Retry_After=str(int(wait) + 1))
+
     def add(self, address: str) -> None:
         """Count a failure."""
         now = time.monotonic()

@@ -111,12 +111,18 @@ class HttpServer:
         app: the application; `in_time` is one of its middlewares.
         tls: for addresses that begin with https://; None if there are none.
         failures: number of wrong tokens received.
+        is_open: whether this machine needs no credentials.
     """
 
     def __init__(
-        self, app: web.Application, tls: ssl.SSLContext | None = None, failures: Callable[[], int] = int
+        self,
+        app: web.Application,
+        tls: ssl.SSLContext | None = None,
+        failures: Callable[[], int] = int,
+        is_open: Callable[[], bool] = bool,
     ) -> None:
         self.failures = failures
+        self.is_open = is_open
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
         self._tls = tls
         self.connections: dict[Connection, None] = {}  # the oldest first

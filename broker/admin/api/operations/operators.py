@@ -8,6 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from ....config.tenants import is_tenant
+from ...http.authorization import Failures
 from ...http.operators import MIN_PASSWORD, ApiKey, Operator, OperatorStore
 from ...http.problems import Problem, missing, unfit
 from ...http.tokens import ADMIN, NAME, ROLES, VIEWER
@@ -15,6 +16,7 @@ from ..operation import Operation, Request
 from ..schema import Schema, array, boolean, integer, nullable, number, record, text
 
 OPERATORS = web.AppKey("operators", OperatorStore)
+FAILURES = web.AppKey("failures", Failures)  # of addresses with wrong tokens and passwords
 NAMES = web.AppKey("operation_names", frozenset[str])
 MAX_PASSWORD = 1024  # characters
 MAX_OPERATORS, MAX_KEYS = 1000, 1000
@@ -68,6 +70,8 @@ async def add_operator(request: Request) -> dict[str, Any]:
     known = store.operators()
     if store.operator(body["name"]) is not None:
         raise Problem(HTTPStatus.CONFLICT, f"there is an operator {body['name']}")
+    if any(key.name == body["name"] for key in store.api_keys()):
+        raise _ambiguous(f"there is a key {body['name']}")
     if len(known) >= MAX_OPERATORS:
         raise Problem(HTTPStatus.CONFLICT, f"there are {MAX_OPERATORS} operators, the maximum")
     hashed = await store.hash(body["password"])
@@ -89,9 +93,7 @@ async def change_operator(request: Request) -> dict[str, Any]:
         given["hash"] = await store.hash(body["password"])
     after = replace(before, **given)
     _judge_last(store, before, after)
-    request.change.before, request.change.after = _operator(before), {
-        **_operator(after), "new_password": "password" in body,
-    }  # fmt: skip
+    request.change.before, request.change.after = _operator(before), _operator(after)
     await store.put_operator(after)
     return _operator(after)
 
@@ -125,7 +127,10 @@ async def change_own_password(request: Request) -> None:
     found = store.operator(request.holder.name)
     if found is None or request.holder.scopes:
         raise missing("only an operator who has logged in has a password")
+    failures, address = request.raw.app[FAILURES], request.raw.remote or ""
+    failures.judge_password(address)  # a stolen cookie must not be a way to guess the password
     if not await store.matches(found.stored, request.body["current"]):
+        failures.add(address)
         raise unfit("current: wrong password")
     await store.put_operator(replace(found, hash=await store.hash(request.body["new_password"])))
 
@@ -141,6 +146,8 @@ async def add_key(request: Request) -> dict[str, Any]:
     unknown = [scope for scope in body.get("scopes", []) if scope not in request.raw.app[NAMES]]
     if unknown:
         raise unfit(f"scopes: there is no operation {unknown[0]!r}; openapi.json has their names (operationId)")
+    if store.operator(body["name"]) is not None:
+        raise _ambiguous(f"there is an operator {body['name']}")
     if len(store.api_keys()) >= MAX_KEYS:
         raise Problem(HTTPStatus.CONFLICT, f"there are {MAX_KEYS} keys, the maximum")
     until = round(time.time() + body["seconds"], 3) if "seconds" in body else None
@@ -154,6 +161,10 @@ async def add_key(request: Request) -> dict[str, Any]:
     )
     request.change.after = _key(key)
     return {**_key(key), "key": secret}
+
+
+def _ambiguous(reason: str) -> Problem:
+    return Problem(HTTPStatus.CONFLICT, f"{reason}, and the audit log names authors by name: choose another name")
 
 
 async def remove_key(request: Request) -> None:
@@ -218,7 +229,7 @@ OPERATIONS = (
         change_own_password,
         role=VIEWER,
         body=record({"current": text(maxLength=MAX_PASSWORD), "new_password": PASSWORD_TEXT}),
-        problems=(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY),
+        problems=(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.TOO_MANY_REQUESTS),
     ),
     Operation(
         "GET",
