@@ -21,4 +21,6 @@ mqtt=/volumes/mqtt-password
 # The user `flockmq`; how to add users: deploy/docs/COMPOSE.md.
 [ -e $mqtt/password ] || new_password | keep $mqtt/password
 [ -e $mqtt/passwords ] || flockmq passwd $mqtt/passwords flockmq <$mqtt/password
+# The token of the nodes' API for `flockmq users` and other commands in their containers.
+[ -e $mqtt/token ] || flockmq token $mqtt/tokens admin --role admin 2>/dev/null | keep $mqtt/token
 [ -e $grafana/password ] || new_password | keep $grafana/password

@@ -1,6 +1,7 @@
 """Common to commands that use the HTTP API of a node: the flags, the request, its errors in one line."""
 
 import json
+import os
 import sys
 import urllib.request
 from argparse import Namespace, _ActionsContainer
@@ -21,6 +22,7 @@ from .parser import Parser
 DEFAULT = "http://127.0.0.1:8080"
 SECONDS = 30.0  # for a response
 PAGE = 1000  # items
+TOKEN_VARIABLE = "FLOCKMQ_TOKEN_FILE"
 COMMAND = f"flockmq/{version()}"
 
 
@@ -31,7 +33,14 @@ class NotThere(FlockError):
 def add_api_options(group: _ActionsContainer) -> None:
     """Add the options for the address of a node, and for its token."""
     group.add_argument("--url", default=DEFAULT, help=f"of a node's HTTP port [{DEFAULT}]")
-    group.add_argument("--token-file", metavar="FILE", type=Path, help="file with a token of `flockmq token`")
+    given = os.environ.get(TOKEN_VARIABLE)
+    group.add_argument(
+        "--token-file",
+        metavar="FILE",
+        type=Path,
+        default=Path(given) if given else None,
+        help=f"file with a token of `flockmq token`, or an API key [{TOKEN_VARIABLE}]",
+    )
 
 
 def parse(parser: Parser, arguments: list[str]) -> Namespace:

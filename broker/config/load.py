@@ -30,7 +30,7 @@ FILE_VARIABLE = "FLOCKMQ_CONFIG"
 # Variables with this prefix that are not keys: of the build, of the tests, and variables that Kubernetes sets in every
 # container beside a Service called flockmq or flockmq-something.
 FOREIGN_VARIABLE = re.compile(
-    r"FLOCKMQ_(CONFIG|SANITIZE|TEST_.*|(.*_)?SERVICE_(HOST|PORT(_.*)?)|(.*_)?PORT(_\d+_(TCP|UDP|SCTP)(_.*)?)?)"
+    r"FLOCKMQ_(CONFIG|TOKEN_FILE|SANITIZE|TEST_.*|(.*_)?SERVICE_(HOST|PORT(_.*)?)|(.*_)?PORT(_\d+_(TCP|UDP|SCTP)(_.*)?)?)"
 )
 
 

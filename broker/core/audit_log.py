@@ -82,7 +82,9 @@ class AuditLog:
         record.result, record.detail = result, detail
         record.before, record.after = public(before), public(after)
         shown = asdict(record)
-        self._data_plane.router.publish(TOPIC, packed(shown), 1, False, publisher=b"")  # which the log takes
+        self._data_plane.router.publish(
+            TOPIC, packed({"event": "audit", **shown}), 1, False, publisher=b""
+        )  # which the log takes
         self._write(record)
         self._export(shown)
 

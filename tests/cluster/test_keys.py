@@ -29,6 +29,6 @@ def test_one_slot(prefix: str, tag: bytes, tagged: bytes) -> None:
     assert (keys.prefix, keys.tag) == (tagged, tag)
     assert (keys.publish, keys.subscribe) == (b"SPUBLISH", b"SSUBSCRIBE")
     assert keys.function("beat") == [b"FCALL", b"flockmq_beat", b"1", tag, tagged]
-    for key in (tag, keys.users, keys.all, keys.to(b"n"), keys.session(b"{other}"), keys.queue(b"}{")):
+    for key in (tag, keys.access("user"), keys.all, keys.to(b"n"), keys.session(b"{other}"), keys.queue(b"}{")):
         assert redis.crc.key_slot(key) == keys.slot
-    assert tag not in (keys.users, keys.all, keys.session(b""))
+    assert tag not in (keys.access("user"), keys.all, keys.session(b""))

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from flockmq.broker.auth.connected_users import RENEW_BATCH
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker
@@ -55,11 +54,11 @@ def test_who_comes_back_too_often_is_held_off(files: AccessFiles, start_broker: 
 
 
 def test_new_rules_reach_many_clients(files: AccessFiles, start_broker: StartBroker) -> None:
-    """More than are looked at in one turn, and also the clients of the last turn."""
+    """More than are looked at in one slice, and also the clients of the last slice."""
     files.rules("topic read a")
     broker = files.start(start_broker, auth__allow_anonymous=True)
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(Wire(broker.port, name=f"c{n}")) for n in range(RENEW_BATCH + 100)]
+        clients = [stack.enter_context(Wire(broker.port, name=f"c{n}")) for n in range(600)]
         for client in clients:
             client.connect()
         files.rules("topic read b")

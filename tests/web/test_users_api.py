@@ -192,7 +192,7 @@ def test_only_administrators_of_the_whole_broker_change_users(start_broker: Star
     tokens = tmp_path / "tokens"
     by_role = {
         role: add(tokens, role, role.partition("-")[0], "red" if "-" in role else "")
-        for role in ("admin", "read", "admin-red", "read-red")
+        for role in ("admin", "viewer", "admin-red", "viewer-red")
     }
     broker = start_broker({**SETTINGS, "http.tokens_file": str(tokens)})
     admin, reader, *of_tenant = (HttpClient(broker, token) for token in by_role.values())
