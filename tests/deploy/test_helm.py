@@ -151,6 +151,10 @@ def test_by_default_it_differs_by_generated_secrets_and_the_first_user_only() ->
     assert default.keys() - named.keys() == {("Secret", "flockmq-redis"), ("Secret", "flockmq-user")}
     spec = node(default)
     assert [one["name"] for one in spec.pop("initContainers")] == ["first-user"]
+    (container,) = spec["containers"]
+    tokens = [entry for entry in container["env"] if "TOKEN" in entry["name"]]
+    assert [entry["name"] for entry in tokens] == ["FLOCKMQ_HTTP_TOKENS_FILE", "FLOCKMQ_TOKEN_FILE"]
+    container["env"] = [entry for entry in container["env"] if entry not in tokens]
     assert spec["volumes"].pop(0)["emptyDir"]["medium"] == "Memory"
     node(named)["volumes"].pop(0)
     for key in named.keys() - {("Pod", "flockmq-test")}:

@@ -155,6 +155,7 @@ def test_a_silent_server_holds_up_nobody_else(in_postgresql: UserTables, start_b
             waits.expect(f"connack {UNAVAILABLE}", None)
         for number in range(MAX_FAILURES + 2):
             refused(broker, "user=ada pass=ada", UNAVAILABLE, f"c{number}")
+        broker.wait_for_log("authentication back end failed", failures=MAX_FAILURES)
         failures = [line["failures"] for line in broker.log if line["event"] == "authentication back end failed"]
         assert failures[-1] == max(failures) == MAX_FAILURES, "then it is left alone"
     until(lambda: connects(broker), "it is asked again")
