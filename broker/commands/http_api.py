@@ -1,7 +1,6 @@
 """Common to commands that use the HTTP API of a node: the flags, the request, its errors in one line."""
 
 import json
-import os
 import sys
 import urllib.request
 from argparse import Namespace, _ActionsContainer
@@ -15,6 +14,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urlsplit
 
 from .. import logs
+from ..config.client_variables import TOKEN_VARIABLE, token_file
 from ..errors import FlockError, UsageError
 from ..version import version
 from .parser import Parser
@@ -22,7 +22,6 @@ from .parser import Parser
 DEFAULT = "http://127.0.0.1:8080"
 SECONDS = 30.0  # for a response
 PAGE = 1000  # items
-TOKEN_VARIABLE = "FLOCKMQ_TOKEN_FILE"
 COMMAND = f"flockmq/{version()}"
 
 
@@ -33,7 +32,7 @@ class NotThere(FlockError):
 def add_api_options(group: _ActionsContainer) -> None:
     """Add the options for the address of a node, and for its token."""
     group.add_argument("--url", default=DEFAULT, help=f"of a node's HTTP port [{DEFAULT}]")
-    given = os.environ.get(TOKEN_VARIABLE)
+    given = token_file()
     group.add_argument(
         "--token-file",
         metavar="FILE",
