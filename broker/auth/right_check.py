@@ -49,14 +49,16 @@ def decide(rules: Iterable[Placed], username: str | None, client_id: str, action
     Args:
         rules: all rules of the client, with their places.
         username: of the client; None: it is anonymous.
-        client_id: of the client.
+        client_id: of the client; empty: the check is for a user, and rules with %c can't be judged.
         action: of the client.
         topic: a topic name; to subscribe, a topic filter without `$share`.
     """
     wanted, name = PUBLISH if action == Action.PUBLISH else READ, topic.encode()
     allows: list[tuple[Placed, bytes]] = []
     denies: list[tuple[Placed, bytes]] = []
+    is_by_client = False
     for placed in rules:
+        is_by_client |= placed[1].allow and placed[1].is_pattern and "%c" in placed[1].topic_filter
         rights = RuleSet([placed[1]]).rights(username, client_id)
         if rights is NOTHING:
             reason = "the rule needs a name that is no single level of a topic: so the client may do nothing"
@@ -74,7 +76,8 @@ def decide(rules: Iterable[Placed], username: str | None, client_id: str, action
             ).may_read_all(name)
             reason = "a rule allows it" if is_whole else "a rule allows it for a part of the messages"
             return Decision(True, reason, text_of(rule), place)
-    return Decision(False, "no rule allows it")
+    hint = "; a rule with %c may, for a client id: check a connected client"
+    return Decision(False, f"no rule allows it{hint if is_by_client and not client_id else ''}")
 
 
 def _matches(topic_filter: bytes, name: bytes) -> bool:

@@ -219,16 +219,16 @@ def test_everybody_changes_the_own_password(node: Broker) -> None:
     assert new not in json.dumps(records) and PASSWORD not in json.dumps(records)
     changes = [each for each in records if each["operation"] == "change_own_password"]
     assert [(each["by"], each["result"]) for each in changes] == [("guest", "done"), ("guest", "refused")]
-    assert changes[0]["arguments"] == {"current": "...", "new_password": "..."}
 
 
 def test_a_stolen_cookie_does_not_open_the_way_to_guess_the_password(node: Broker) -> None:
-    guest = logged_in(node, "guest")
+    boss, guest = logged_in(node, "boss"), logged_in(node, "guest")
     guess = {"current": "wrong", "new_password": "a new long password"}
     assert [guest.ask("PUT", "/me/password", guess).status for _ in range(7)][-1] == 429
     right = {"current": PASSWORD, "new_password": "a new long password"}
     assert guest.ask("PUT", "/me/password", right).status == 429
     assert guest.ask("GET", "/nodes").status == 200
+    assert 0 < len(boss.get("/audit-log", operation="change_own_password")["items"]) < 7
 
 
 def test_no_key_has_the_name_of_an_operator(node: Broker) -> None:

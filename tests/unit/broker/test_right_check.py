@@ -71,3 +71,10 @@ def test_a_rule_of_a_file_has_its_line(action: str, topic: str, wanted: Decision
     file = AclFile(str(tmp_path / "acl"))
     placed = [(Place("file", "", line), rule) for line, rule in file.numbered(file.section("ada"))]
     assert decide(placed, "ada", "c1", Action(action), topic) == wanted
+
+
+def test_rules_with_the_client_id_need_a_client() -> None:
+    placed = [(Place("user", "ada"), parse_rule("pattern write devices/%c/#"))]
+    found = decide(placed, "ada", "", Action.PUBLISH, "devices/c1/x")
+    assert not found.allowed and "check a connected client" in found.reason
+    assert decide(placed, "ada", "c2", Action.PUBLISH, "devices/c1/x") == Decision(False, "no rule allows it")

@@ -8,14 +8,17 @@ from typing import Any
 from aiohttp import web
 
 from ....config.tenants import is_tenant
+from ....core.audit_record import DONE, REFUSED
 from ...http.authorization import Failures
 from ...http.operators import MIN_PASSWORD, ApiKey, Operator, OperatorStore
 from ...http.problems import Problem, missing, unfit
 from ...http.tokens import ADMIN, NAME, ROLES, VIEWER
+from ..audited import author
 from ..operation import Operation, Request
 from ..schema import Schema, array, boolean, integer, nullable, number, record, text
 
 OPERATORS = web.AppKey("operators", OperatorStore)
+OWN_PASSWORD, WRONG = "change_own_password", "current: wrong password"
 FAILURES = web.AppKey("failures", Failures)  # of addresses with wrong tokens and passwords
 NAMES = web.AppKey("operation_names", frozenset[str])
 MAX_PASSWORD = 1024  # characters
@@ -122,8 +125,11 @@ def _judge_last(store: OperatorStore, before: Operator, after: Operator | None) 
 
 
 async def change_own_password(request: Request) -> None:
-    """Change the password of the operator who asks; other logins of the operator end."""
-    store = _store(request)
+    """Change the password of the operator who asks; all logins of the operator end.
+
+    Attempts that have to wait are not on record: a viewer must not push changes out of the audit log.
+    """
+    store, audit_log = _store(request), request.node.audit_log
     found = store.operator(request.holder.name)
     if found is None or request.holder.scopes:
         raise missing("only an operator who has logged in has a password")
@@ -131,8 +137,12 @@ async def change_own_password(request: Request) -> None:
     failures.judge_password(address)  # a stolen cookie must not be a way to guess the password
     if not await store.matches(found.stored, request.body["current"]):
         failures.add(address)
-        raise unfit("current: wrong password")
-    await store.put_operator(replace(found, hash=await store.hash(request.body["new_password"])))
+        audit_log.add(OWN_PASSWORD, result=REFUSED, detail=WRONG, **author(request.holder, request.raw))
+        raise unfit(WRONG)
+    after = replace(found, hash=await store.hash(request.body["new_password"]))
+    begun = audit_log.begin(OWN_PASSWORD, **author(request.holder, request.raw))
+    await store.put_operator(after)
+    audit_log.end(begun, DONE, before=_operator(found), after=_operator(after))
 
 
 async def keys(request: Request) -> dict[str, Any]:
@@ -224,7 +234,7 @@ OPERATIONS = (
     Operation(
         "PUT",
         "/me/password",
-        "change_own_password",
+        OWN_PASSWORD,
         "Change the own password.",
         change_own_password,
         role=VIEWER,
