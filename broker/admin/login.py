@@ -79,7 +79,7 @@ class LoginPage:
         until = now + self._node.config.http.login_seconds
         login = Login(name, PASSWORD, operator.role, operator.tenant, credential_of(operator), now, until)
         holder = Holder(operator.name, operator.role, operator.tenant)
-        self._node.audit_log.add("login", result=DONE, **author(holder, request))
+        self._node.audit_log.add("login", result=DONE, minor=True, **author(holder, request))
         log.info("an operator has logged in", name=name, address=address)
         return await self.logged_in(request, login)
 
@@ -112,7 +112,7 @@ class LoginPage:
             holder = self._store.login(secret)
             await self._store.remove_login(secret)
             if holder is not None:
-                self._node.audit_log.add("logout", result=DONE, **author(holder, request))
+                self._node.audit_log.add("logout", result=DONE, minor=True, **author(holder, request))
         response = web.Response(status=HTTPStatus.NO_CONTENT, headers={"Cache-Control": "no-store"})
         response.del_cookie(
             COOKIE,

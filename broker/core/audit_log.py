@@ -3,7 +3,7 @@
 A record is a hidden message, so the store and all nodes of a cluster have it, and a restart keeps it. It is written
 before the change is made, without a result, and again when the change has ended: a crash in between leaves a record
 whose result is unknown, and never a change without a record. Nothing deletes or alters a record except its age, and the
-bound of bytes, which drops the oldest records first.
+bound of bytes, which drops the oldest records first: of logins, refusals and reading agents before those of changes.
 """
 
 import itertools
@@ -22,6 +22,7 @@ from .hidden_messages import HiddenMessages
 TOPIC = b"$SYS/broker/events/audit"
 DAY = 86_400  # seconds
 EFFECT_SECONDS = 10.0  # after which a record that was written is there
+MINOR = "m"  # in the id of a record that is dropped before others
 PARTS = 16  # of the bound of bytes: after so many bytes a node looks whether the records exceed it
 
 log = logs.get("flockmq.audit")
@@ -55,16 +56,17 @@ class AuditLog:
 
     # ---- writing ----
 
-    def begin(self, operation: str, arguments: object = None, **author: str) -> Record:
+    def begin(self, operation: str, arguments: object = None, *, minor: bool = False, **author: str) -> Record:
         """Write the record of a change that is about to be made.
 
         Args:
             operation: name of the change.
             arguments: of the change, as JSON has them; secrets are left out.
+            minor: whether it changes nothing, such as a login: a flood of such records drops no record of a change.
             author: `by`, `role`, `tenant`, `address` and `via` of the record; empty unless given.
         """
         now = time.time()
-        number = f"{int(now * 1000):013}-{next(self._numbers):06}-{self._node}"
+        number = f"{int(now * 1000):013}-{next(self._numbers):06}{MINOR if minor else ''}-{self._node}"
         rest = {"by": "", "role": "", "tenant": "", "address": "", "via": "", **author}
         record = Record(number, round(now, 3), self._node, operation=operation, arguments=public(arguments), **rest)
         self._write(record)
@@ -89,10 +91,17 @@ class AuditLog:
         self._export(shown)
 
     def add(
-        self, operation: str, arguments: object = None, result: str = DONE, detail: str = "", **author: str
+        self,
+        operation: str,
+        arguments: object = None,
+        result: str = DONE,
+        detail: str = "",
+        *,
+        minor: bool = False,
+        **author: str,
     ) -> None:
         """Write the record of a change that was made at once."""
-        self.end(self.begin(operation, arguments, **author), result, detail)
+        self.end(self.begin(operation, arguments, minor=minor, **author), result, detail)
 
     def _write(self, record: Record) -> None:
         data = packed(asdict(record))
@@ -113,11 +122,11 @@ class AuditLog:
                 log.error("a change is not on record: there is no room for retained messages", record=other)
 
     def trim(self) -> None:
-        """Drop the oldest records beyond the bound of bytes."""
+        """Drop the oldest records beyond the bound of bytes, minor ones before those of changes."""
         self._written = 0
         found = self._messages.all()
         excess = sum(map(len, found.values())) - self._config().max_bytes
-        for name in sorted(found):
+        for name in sorted(found, key=lambda name: (not _is_minor(name), name)):
             if excess <= 0:
                 break
             excess -= len(found[name])
@@ -146,6 +155,11 @@ class AuditLog:
 def _name(number: str) -> str:
     """The name of the hidden message of a record: records of a day are below one level."""
     return f"{_day(_seconds(number))}/{number}"
+
+
+def _is_minor(name: str) -> bool:
+    """Whether it is the name of a minor record."""
+    return name.rpartition("/")[2].split("-")[1].endswith(MINOR)
 
 
 def _seconds(number: str) -> float:

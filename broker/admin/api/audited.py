@@ -32,7 +32,7 @@ class Refusals:
             self._until, self._left = now + REFUSAL_SECONDS, REFUSALS
         if self._left and node.serving:
             self._left -= 1
-            node.audit_log.add(operation, None, REFUSED, detail, **author(holder, raw))
+            node.audit_log.add(operation, None, REFUSED, detail, minor=True, **author(holder, raw))
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def audited(
         yield change
         return
     audit_log = node.audit_log
-    record = audit_log.begin(operation.name, given, **author(holder, raw))
+    record = audit_log.begin(operation.name, given, minor=not operation.is_audited, **author(holder, raw))
     result, detail = FAILED, "internal error: the log of the node has the reason"
     try:
         yield change

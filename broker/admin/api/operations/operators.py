@@ -137,10 +137,10 @@ async def change_own_password(request: Request) -> None:
     failures.judge_password(address)  # a stolen cookie must not be a way to guess the password
     if not await store.matches(found.stored, request.body["current"]):
         failures.add(address)
-        audit_log.add(OWN_PASSWORD, result=REFUSED, detail=WRONG, **author(request.holder, request.raw))
+        audit_log.add(OWN_PASSWORD, result=REFUSED, detail=WRONG, minor=True, **author(request.holder, request.raw))
         raise unfit(WRONG)
     after = replace(found, hash=await store.hash(request.body["new_password"]))
-    begun = audit_log.begin(OWN_PASSWORD, **author(request.holder, request.raw))
+    begun = audit_log.begin(OWN_PASSWORD, minor=False, **author(request.holder, request.raw))
     await store.put_operator(after)
     audit_log.end(begun, DONE, before=_operator(found), after=_operator(after))
 
