@@ -601,6 +601,13 @@ class AuditConfig:
     seconds: float = option(
         90 * 86_400.0, "Seconds for which a record is kept.", Duration(60, CENTURY), reloadable=True
     )
+    publish: bool = option(
+        False,
+        "Whether each record is published to $SYS/broker/events/audit, too. Access rules decide over its readers: "
+        "without rules every client may read it.",
+        Boolean(),
+        reloadable=True,
+    )
     syslog: str = option(
         "",
         "Address of a syslog server that gets each record, too: unix:/dev/log, udp://HOST:PORT or tcp://HOST:PORT; "

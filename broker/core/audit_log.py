@@ -84,9 +84,9 @@ class AuditLog:
         record.result, record.detail = result, detail
         record.before, record.after = public(before), public(after)
         shown = asdict(record)
-        self._data_plane.router.publish(
-            TOPIC, packed({"event": "audit", **shown}), 1, False, publisher=b""
-        )  # which the log takes
+        if self._config().publish:
+            event = packed({"event": "audit", **shown})
+            self._data_plane.router.publish(TOPIC, event, 1, False, publisher=b"")  # which the log of messages takes
         self._write(record)
         self._export(shown)
 

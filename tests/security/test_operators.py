@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flockmq.broker.admin.http.operators import MAX_LOGINS
 from flockmq.broker.admin.http.tokens import add
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import BrokerProcess, until
@@ -352,3 +353,9 @@ def test_the_first_password_of_an_image(start_broker: StartBroker, tmp_path: Pat
     file.write_text("short")
     options = ("--set", f"http.first_password_file={file}", "--http", "127.0.0.1:0", "--listen", "127.0.0.1:0")
     assert "less than 12 characters" in flockmq("serve", *options, status=2)
+
+
+def test_logins_of_an_operator_are_bounded(node: Broker) -> None:
+    """A flood of right logins fills no store: the oldest ends."""
+    browsers = [logged_in(node, "guest") for _ in range(MAX_LOGINS + 1)]
+    assert [browser.ask("GET", "/nodes").status for browser in browsers] == [401] + [200] * MAX_LOGINS

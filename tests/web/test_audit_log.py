@@ -112,7 +112,7 @@ def test_a_tenant_sees_its_own_changes(start_broker: StartBroker, tmp_path: Path
 
 
 def test_a_client_with_the_right_is_told_of_each_change(start_broker: StartBroker, tmp_path: Path) -> None:
-    broker = start_broker({"http.listen": "127.0.0.1:0"})
+    broker = start_broker({"http.listen": "127.0.0.1:0", "audit.publish": True})
     with SocketClient(broker.port, "watcher") as watcher:
         watcher.subscribe(("$SYS/broker/events/audit", 1))
         HttpClient(broker).ask("PUT", "/log-level", {"level": "warning"})
@@ -123,7 +123,9 @@ def test_a_client_with_the_right_is_told_of_each_change(start_broker: StartBroke
 
 
 def test_the_log_of_messages_has_them(tmp_path: Path) -> None:
-    node = OneNode(tmp_path, {"http.listen": "127.0.0.1:0", "analytics.topics": "$SYS/broker/events/audit"})
+    node = OneNode(
+        tmp_path, {"http.listen": "127.0.0.1:0", "audit.publish": True, "analytics.topics": "$SYS/broker/events/audit"}
+    )
     node.start()
     api = HttpClient(node)
     api.ask("PUT", "/log-level", {"level": "info"})
@@ -231,3 +233,13 @@ def test_changes_of_users_and_roles_are_on_record_without_passwords(start_broker
     assert changed["arguments"] == {"name": "ann", "roles": ["r"], "password": "..."}
     assert removed["before"]["name"] == "ann" and role["after"]["rules"] == rules
     assert "geheim" not in json.dumps(found) and "$argon2" not in json.dumps(found)
+
+
+def test_no_client_reads_it_unless_the_operator_wants_it(start_broker: StartBroker) -> None:
+    """Also not with a filter that has all below $SYS, and without access rules."""
+    broker = start_broker({"http.listen": "127.0.0.1:0"})
+    with SocketClient(broker.port, "watcher") as watcher:
+        watcher.subscribe(("$SYS/broker/events/audit", 1), ("mark", 0))
+        HttpClient(broker).ask("PUT", "/log-level", {"level": "info"})
+        HttpClient(broker).ask("POST", "/messages", {"topic": "mark"})
+        assert watcher.receive().topic_name == "mark"

@@ -91,7 +91,12 @@ async def remove(request: Request, kind: Kind, show: Show) -> None:
 
 
 async def put_all(
-    request: Request, kind: Kind, items: Sequence[tuple[str, Callable[[Document | None], Document]]], *, replace: bool
+    request: Request,
+    kind: Kind,
+    items: Sequence[tuple[str, Callable[[Document | None], Document]]],
+    show: Show,
+    *,
+    replace: bool,
 ) -> dict[str, Any]:
     """Store several documents.
 
@@ -99,6 +104,7 @@ async def put_all(
         request: of an operator.
         kind: of the documents.
         items: names, and functions that make a document of the one that is there.
+        show: shows a document that was there, for the audit log.
         replace: whether documents that are there are replaced; else they stay.
 
     Returns:
@@ -111,6 +117,7 @@ async def put_all(
     if len(set(names)) < len(names):
         raise unfit("a name is given twice")
     before = await request.node.broker.access.find(kind, names)
+    request.change.before = [show(name, data) for name, data in zip(names, before, strict=True) if data is not None]
     changes, existing, equal = [], [], 0
     for (name, make), data in zip(items, before, strict=True):
         if data is not None and not replace:

@@ -26,6 +26,7 @@ from .tokens import ADMIN, ROLES, Holder
 KEY_PREFIX = "flockmq_"  # of API keys: secret scanners find them
 FIRST = "admin"  # name of the first operator
 MIN_PASSWORD = 12  # characters
+MAX_LOGINS = 20  # of one operator
 ID_BYTES, SECRET_BYTES = 8, 32
 PASSWORD, OIDC = "password", "oidc"
 THREADS, MAX_WAITING = 1, 40  # passwords that are hashed or verified, and wait: a second of work
@@ -162,10 +163,19 @@ class OperatorStore:
     # ---- logins ----
 
     async def add_login(self, login: Login) -> str:
-        """Store a login; returns the secret for the browser."""
+        """Store a login, in place of the oldest one of an operator with MAX_LOGINS; returns the browser's secret."""
         secret = secrets.token_urlsafe(SECRET_BYTES)
+        for name in self._logins_of(login.name)[: -MAX_LOGINS + 1 or None]:
+            self._messages("logins").remove(name)
         await self._put("logins", _digest(secret), asdict(login), seconds=int(login.until - login.since) + 1)
         return secret
+
+    def _logins_of(self, operator: str) -> list[str]:
+        """The names of the hidden messages of an operator's logins, the oldest first."""
+        kept = self._messages("logins").all().items()
+        known = [(name, _parsed("logins", data, Login)) for name, data in kept]
+        own = [(login.since, name) for name, login in known if login is not None and login.name == operator]
+        return [name for _, name in sorted(own)]
 
     async def remove_login(self, secret: str) -> None:
         """End a login."""

@@ -71,7 +71,7 @@ async def import_all(request: Request) -> dict[str, Any]:
     _check_room(request, sum(each["name"] not in request.node.access.roles for each in body["roles"]))
     given = [(each["name"], _given(each)) for each in body["roles"]]
     items = [(name, lambda before, new=new: _made(before, new)) for name, new in given]
-    return await documents.put_all(request, Kind.ROLE, items, replace=body.get("replace", False))
+    return await documents.put_all(request, Kind.ROLE, items, show, replace=body.get("replace", False))
 
 
 def _check_room(request: Request, more: int) -> None:

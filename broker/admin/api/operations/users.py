@@ -102,7 +102,7 @@ async def import_all(request: Request) -> dict[str, Any]:
         raise unfit(f"users: more than {MAX_IMPORTED_RULES} rules; send them in several requests")
     given = [(each["name"], await _given(each["name"], each)) for each in body["users"]]
     items = [(name, lambda before, new=new: _made(before, new)) for name, new in given]
-    return await documents.put_all(request, Kind.USER, items, replace=body.get("replace", False))
+    return await documents.put_all(request, Kind.USER, items, show, replace=body.get("replace", False))
 
 
 def _made(before: Document | None, given: Document) -> Document:
