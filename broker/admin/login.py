@@ -10,7 +10,6 @@ from http import HTTPStatus
 from aiohttp import web
 
 from .. import logs
-from ..auth.passwords import hash_password
 from ..core.audit_record import DONE
 from ..rpc.node_view import NodeView
 from .api.api import read_body
@@ -20,6 +19,7 @@ from .api.schema import record, text
 from .http.authorization import COOKIE, AdminAuthorization, cookie_of, is_https, judge_origin
 from .http.operators import PASSWORD, Login, OperatorStore, credential_of
 from .http.problems import Problem
+from .http.serving import judge_serving
 from .http.tokens import NAME, Holder
 
 MAX_PASSWORD = 1024  # characters
@@ -43,7 +43,6 @@ class LoginPage:
         self._authorization = authorization
         self._store = store
         self._refusals = Refusals()
-        self._dummy = hash_password(b"").dummy()
 
     def routes(self) -> list[web.RouteDef]:
         """The routes."""
@@ -66,8 +65,7 @@ class LoginPage:
         name, address = body["name"], request.remote or ""
         self._authorization.failures.judge_password(address)
         operator = self._store.operator(name)
-        stored = self._dummy if operator is None else operator.stored
-        is_right = await self._store.matches(stored, body["password"])
+        is_right = await self._store.matches(None if operator is None else operator.stored, body["password"])
         if operator is None:
             operator = await self._store.first(name, body["password"])
             is_right = operator is not None
@@ -126,9 +124,4 @@ class LoginPage:
     def _judge(self, request: web.Request) -> None:
         judge_origin(request)
         self._authorization.judge_reachable(request)
-        self.judge_serving()
-
-    def judge_serving(self) -> None:
-        """Raises Problem: the node has not started."""
-        if not self._node.serving:
-            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the node is starting", Retry_After="1")
+        judge_serving(self._node)

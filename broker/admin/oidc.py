@@ -34,6 +34,7 @@ from .api.operation import ROOT
 from .http.authorization import is_https
 from .http.operators import OIDC, Login
 from .http.problems import Problem
+from .http.serving import judge_serving
 from .http.tokens import Holder
 from .login import LoginPage
 
@@ -190,7 +191,7 @@ class OidcLogin:
 
     async def begin(self, request: web.Request) -> web.StreamResponse:
         """Send the browser to the provider."""
-        self._page.judge_serving()
+        judge_serving(self._node)
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         endpoints = await self._ask(self._provider.endpoints)
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
@@ -225,7 +226,7 @@ class OidcLogin:
 
     async def finish(self, request: web.Request) -> web.StreamResponse:
         """The provider sends the browser back."""
-        self._page.judge_serving()
+        judge_serving(self._node)
         state, nonce, verifier, redirect_uri = self._kept(request)
         if not hmac.compare_digest(request.query.get("state", ""), state):
             raise Problem(HTTPStatus.FORBIDDEN, "this login was not begun in this browser: sign in again")

@@ -42,12 +42,10 @@ class Record:
 def public(value: Any) -> Any:
     """A value without secrets, and without more than MAX_BYTES of JSON."""
     found = _without_secrets(value)
-    size = len(packed(found))
-    return (
-        found
-        if size <= MAX_BYTES
-        else {"bytes": size, "begins": packed(found)[: MAX_BYTES // 2].decode(errors="ignore")}
-    )
+    text = packed(found)
+    if len(text) <= MAX_BYTES:
+        return found
+    return {"bytes": len(text), "begins": text[: MAX_BYTES // 2].decode(errors="ignore")}
 
 
 def _without_secrets(value: Any) -> Any:

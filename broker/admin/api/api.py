@@ -18,6 +18,7 @@ from ..http.authorization import AdminAuthorization
 from ..http.clients import ClientAuthorization
 from ..http.problems import LacksRight, Problem, bad_request
 from ..http.server import MAX_BODY, REQUEST_SECONDS
+from ..http.serving import judge_serving
 from ..http.tokens import VIEWER, Holder
 from . import tenant_scope
 from .audited import Refusals, audited
@@ -127,8 +128,7 @@ class Api:
                 if operation.is_audited:
                     self._refusals.record(self._node, operation.name, refusal.holder, raw, refusal.detail)
                 raise
-            if not self._node.serving:
-                raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the node is starting", Retry_After="1")
+            judge_serving(self._node)
             arguments = read_arguments(operation, raw)
             body = await read_body(operation.body, raw) if operation.body is not None else {}
             given = {**arguments, **body}

@@ -21,6 +21,7 @@ from ...hooks.chain import Refused
 from ...rpc.node_view import NodeView
 from .authorization import AdminAuthorization, judge_origin, shown
 from .problems import Problem
+from .serving import judge_serving
 from .tokens import VIEWER, Holder
 
 LEVEL = 5  # of the protocol: a password needs no user name
@@ -77,8 +78,7 @@ class ClientAuthorization:
         return "default" if "default" in names else names[0]
 
     async def _client(self, request: web.Request, username: str | None, password: bytes | None) -> Holder:
-        if not self._node.serving:
-            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the node is starting", Retry_After="1")
+        judge_serving(self._node)
         credentials = Credentials("", username, password, address_of(request.remote or ""), LEVEL, self._listener)
         self._judge_bans(credentials, username)
         verdict = await self._authenticate(credentials)

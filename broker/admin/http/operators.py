@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from aiohttp import web
 
 from ... import logs
 from ...auth.acl_file import read_text
-from ...auth.passwords import StoredHash, hash_password, parse_hash
+from ...auth.passwords import StoredHash, hash_password, parse_hash, usual_dummy
 from ...auth.work_pool import Busy, WorkPool
 from ...core.hidden_messages import HiddenMessages
 from ...errors import ConfigError
@@ -118,9 +119,9 @@ class OperatorStore:
         """The hash of a password, as it is stored. Raises Problem: too many wait."""
         return (await self._run(hash_password, _encoded(password))).text
 
-    async def matches(self, stored: StoredHash, password: str) -> bool:
-        """Whether the hash is of the password. Raises Problem: too many wait."""
-        return await self._run(stored.matches, _encoded(password))
+    async def matches(self, stored: StoredHash | None, password: str) -> bool:
+        """Whether the hash is of the password; None takes as long as a hash. Raises Problem: too many wait."""
+        return await self._run(partial(_matches, stored), _encoded(password))
 
     async def _run(self, work: Callable[[bytes], R], password: bytes) -> R:
         try:
@@ -270,6 +271,11 @@ def _parsed(kind: str, data: bytes, cls: type[T]) -> T | None:
         log.error("stored access of an operator is unreadable", kind=kind, reason=error)
         return None
     return found
+
+
+def _matches(stored: StoredHash | None, password: bytes) -> bool:
+    dummy = usual_dummy()  # made at the first login, whether its name is known or not
+    return (dummy if stored is None else stored).matches(password)
 
 
 def _encoded(password: str) -> bytes:
