@@ -47,6 +47,6 @@ class Primary:
         self.store.close()
         self.link.hang_up()
 
-    def _batch_header(self) -> bytes:
-        """The header of the batch in the next block."""
-        return wire.batch_header(wire.LOGGED, self.link.node_id, self.store.seq + 1)
+    def _batch_header(self, ahead: int) -> bytes:
+        """The header of the batch in the block after the next `ahead` ones."""
+        return wire.batch_header(wire.LOGGED, self.link.node_id, self.store.seq + ahead + 1)

@@ -30,7 +30,7 @@ cdef class AssignedKeys:
 
     def __init__(self, Group group not None, set places not None):
         self.group = group
-        self.records = (<ClusterJournal?>group.turn.journal).group_records
+        self.records = (<ClusterJournal?>group.turn.journal.at(group.shard)).group_records
         self.places = places
         self.entrusted = {}
         self.held = {}

@@ -33,6 +33,7 @@ cdef class Block:
     cdef Py_ssize_t texts_size         # their bytes
     cdef readonly list acks            # texts for the function flockmq_acks, one for each call
     cdef readonly list changes         # of `commit`
+    cdef readonly dict numbered_changes  # number of a publication -> places of its changes, from 1
     cdef readonly bytes settled        # steps that the node settles with groups, for the last of them; empty = none
     cdef readonly bint is_part         # the next block goes on with a message of this one
     cdef list moves, done              # of the journal: assignments end with this block

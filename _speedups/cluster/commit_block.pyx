@@ -19,6 +19,11 @@ cdef class Block:
         """(group, place) of the assignments that end with this block, as a list."""
         return ended_assignments(self.moves, self.done)
 
+    def changes_without(self, list known not None):
+        """The changes, but for those of publications with these numbers."""
+        left_out = {place for number in known for place in self.numbered_changes.get(number, ())}
+        return [record for place, record in enumerate(self.changes, 1) if place not in left_out]
+
     def __len__(self):
         return (len(self.commit) + self.texts_size + len(self.batch) + sum(map(len, self.acks))
                 + (len(self.entry[1]) if self.entry is not None else 0))

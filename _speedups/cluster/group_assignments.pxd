@@ -1,6 +1,6 @@
 # The messages of a shared subscription that Redis has assigned to this node. See group_assignments.pyx.
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from .group_peers cimport GroupPeers
 from .group_room cimport AnnouncedRoom
@@ -10,6 +10,7 @@ from .assigned_keys cimport AssignedKeys
 from ..session.group cimport Group
 from ..session.group_backing cimport GroupBacking
 from ..session.group_keys cimport Key
+from ..session.group_subscriber cimport GroupSubscriber
 from ..session.message cimport Message
 
 
@@ -27,4 +28,5 @@ cdef class GroupAssignments(GroupBacking):
     cdef int take_keyed(self, Key key, uint64_t place, Message* message) except -1
     cdef int end_assignment(self, uint64_t place, Message* message) except -1
     cdef int give_to_others(self) except -1
+    cdef int hand_over(self, GroupSubscriber subscriber, uint64_t place, Message* message, uint8_t flags) except -1
     cdef bytes heads_of(self, uint64_t place)

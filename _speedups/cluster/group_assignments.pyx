@@ -19,6 +19,7 @@ from .group_room cimport AnnouncedRoom
 from .assigned_keys cimport CLOSING, AssignedKeys
 from .message_codec cimport pack_failures, pack_key
 from .peer cimport Peer
+from ..session cimport journal as j
 from ..session.counters cimport SHARED_RETURNED
 from ..session.group cimport Group, give_back
 from ..session.group_distributor cimport GIVEN_TO_ONE
@@ -45,7 +46,7 @@ cdef class GroupAssignments(GroupBacking):
 
     def __init__(self, Group group not None):
         self.group = group
-        self.journal = group.turn.journal
+        self.journal = group.turn.journal.at(group.shard)
         self.records = self.journal.group_records
         self.places = set()
         self.peers = GroupPeers(self.journal.node)
@@ -57,7 +58,7 @@ cdef class GroupAssignments(GroupBacking):
 
     cdef uint64_t place_new(self, const Publication* publication, uint8_t qos, Message* message) except? 0:
         cdef Group group = self.group
-        self.journal.share(group.client_id, group.tenant, message, min(publication.qos, qos),
+        self.journal.receiving().share(group.client_id, group.tenant, message, min(publication.qos, qos),
                            None if group.backlog.keys is None else pack_key(key_of(group.settings, publication), 0))
         if group.turn.tracer is not None:
             group.turn.tracer.note_message("queued", group.client_id, publication.message, publication.qos, "in Redis")
@@ -83,12 +84,25 @@ cdef class GroupAssignments(GroupBacking):
             return 0
         session.pending += 1
         self.places.discard(place)
-        self.journal.queue_given(session, message, flags, subscriber.properties, self.group.client_id, place,
-                                 self.heads_of(place), subscriber)
+        if session.shard != self.journal.shard:
+            self.hand_over(subscriber, place, message, flags)
+        else:
+            self.journal.queue_given(session, message, flags, subscriber.properties, self.group.client_id, place,
+                                     self.heads_of(place), subscriber)
         if self.keys.is_known(place):
             self.keys.entrusted[place] = subscriber   # with its failures: it may come back here
             return 0
         return self.group.backlog.failures.forget(place)
+
+    cdef int hand_over(self, GroupSubscriber subscriber, uint64_t place, Message* message, uint8_t flags) except -1:
+        """Record that a message goes into the queue of a session that another shard has.
+
+        Its assignment ends when it is there. The session keeps it: it does not come back to the group.
+        """
+        cdef ClusterJournal journal = self.group.turn.journal.at(subscriber.session.shard)
+        journal.queue_handed_over(subscriber.session, message, flags, subscriber.properties, self.group.client_id,
+                                  place, subscriber)
+        return self.journal.ending().group_records.end(self.group.client_id, place)
 
     cdef int take_back(self, uint64_t place, Message* message, bint record) except -1:
         if not record:
@@ -109,7 +123,11 @@ cdef class GroupAssignments(GroupBacking):
             return give_back(session, n, queue_entry(session.queue, n), code)
         message = take_entry(session, n, queue_entry(session.queue, n))
         subscriber.given -= 1
-        self.records.refused(group.client_id, place, session.client_id, n, code)
+        if session.shard == self.journal.shard:
+            self.records.refused(group.client_id, place, session.client_id, n, code)
+        else:
+            session.turn.journal.entry(j.DONE, session, session.session_id, n, 0)
+            self.journal.put_back(group.client_id, place, message, self.heads_of(place))
         if self.keys.is_mine(place):
             del self.keys.entrusted[place]
             self.places.add(place)                # Redis assigns it to this node again
@@ -136,7 +154,7 @@ cdef class GroupAssignments(GroupBacking):
         return 0
 
     cdef int record_dead(self, uint64_t place) except -1:
-        self.records.dead(self.group.client_id, place)
+        self.journal.ending().group_records.dead(self.group.client_id, place)
         self.places.discard(place)
         return 0
 

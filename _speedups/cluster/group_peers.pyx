@@ -4,7 +4,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint32_t
 
 from .peer cimport Peer
-from ..session.group_keys cimport hash_of
+from ..base.name_hash cimport hash_of
 
 cdef enum:
     MAXIMUM_QOS = 3            # of the announcement of a node ...

@@ -30,7 +30,7 @@ cdef class AnnouncedRoom:
 
     def __init__(self, Group group not None):
         self.group = group
-        self.records = (<ClusterJournal?>group.turn.journal).group_records
+        self.records = (<ClusterJournal?>group.turn.journal.at(group.shard)).group_records
         self.total = <uint64_t>1 << 53            # more than Redis counts: it subtracts no assignment under way
 
     cdef int announce(self) except -1:
@@ -93,7 +93,7 @@ cdef class AnnouncedRoom:
         size; and the group has no order by key.
         """
         cdef Session session = subscriber.session
-        if (session.kind != SHARED or self.records.epoch_of is None or self.group.backlog.keys is not None
+        if (session.kind != SHARED or session.shard != self.group.shard or self.records.epoch_of is None or self.group.backlog.keys is not None
                 or subscriber.options & MAXIMUM_QOS == 0 or session.outlet is None
                 or (session.outlet.level == 5 and session.outlet.largest != ANY_SIZE)):
             return False

@@ -13,11 +13,27 @@ from ..session.subscriber cimport Subscriber
 from ..session.tenant cimport Tenant
 
 
+cdef class Whole(Journal):
+    cdef int noted(self, ClusterJournal part, uint8_t kind) except -1
+    cdef ClusterJournal receiving(self, uint8_t shard)
+    cdef ClusterJournal ending(self, uint8_t shard)
+
+
 cdef class ClusterJournal(Journal):
+    cdef Whole whole                   # the journal of all shards; None: there is only one shard
+    cdef readonly uint8_t shard        # that has the records of this journal
+    cdef readonly int ahead            # blocks of the shard that are taken, and not passed to its store yet
+    cdef Py_ssize_t noted_weight       # of the records that `whole` knows
+    cdef bytes number                  # of the publication that is being recorded; None: it has none
+    cdef dict numbered                 # number -> Numbered
+    cdef dict numbers                  # place of a session -> number of the publication that it gets
+    cdef list message_numbers          # of AWAITING, in turn
+    cdef list forgotten                # numbers that no node asks for any more
     cdef Pool packing
     cdef list sessions                 # Sessions of this block, peers too
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
     cdef dict of_groups                # place of a message -> (group, place in it, the GroupSubscriber that counts it)
+    cdef dict counted                  # likewise of a group of another shard: Redis does not know that it is of a group
     cdef dict heads                    # place of a message -> heads of a message of a group
     cdef dict shares                   # group -> places of messages
     cdef readonly GroupRecords group_records  # the records of groups that are no messages
@@ -42,13 +58,19 @@ cdef class ClusterJournal(Journal):
     cdef bytes node                    # id of this node
 
     cdef object begin(self)
+    cdef object numbered_part(self)
+    cdef int retained_change(self, tuple record) except -1
+    cdef uint32_t add_index(self, Subscriber session) except? 0
     cdef int limit(self, Tenant tenant) except -1
     cdef bint counts_much(self, Session session) except -1
     cdef int share(self, bytes group, Tenant tenant, Message* m, uint8_t qos, bytes head) except -1
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
                          uint64_t place, bytes heads, object subscriber) except -1
+    cdef int queue_handed_over(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
+                               uint64_t place, object subscriber) except -1
     cdef int put_back(self, bytes group, uint64_t place, Message* m, bytes heads) except -1
     cdef uint32_t index(self, Subscriber session) except? 0
     cdef uint64_t place(self, Message* m, uint8_t flags, bytes identifiers) except? 0
     cdef uint64_t new_place(self, Message* m, uint8_t flags, bytes identifiers) except? 0
-    cdef int note(self, uint8_t kind) except -1
+    cdef ClusterJournal receiving(self)
+    cdef ClusterJournal ending(self)

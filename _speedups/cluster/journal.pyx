@@ -32,7 +32,7 @@ from random import getrandbits
 
 cdef enum:
     QUARTER = 250              # milliseconds of the turn's clock
-    BLOCK_FIELDS = 15          # of `commit`
+    BLOCK_FIELDS = 17          # of `commit`
     UNSENT_PART = 8            # acknowledgements may wait while they are less than an eighth of a queue's limits
     STEP_WEIGHT = 128          # bytes that a change or a release counts, so that a block has some 2000: see PUSHES_MAX
     PUSHES_MAX = 1000          # entries for queues in a block: Redis executes nothing else, for 5 us or more each
@@ -48,16 +48,61 @@ cdef int add(Items* list, uint32_t session, uint8_t kind, uint64_t number, uint3
     return 0
 
 
+class Numbered:
+    """What a numbered publication gives to a shard: Redis skips it if an earlier block has given it.
+
+    Attributes:
+        pushes: places among the pushes of the block.
+        shares: name of a group and places of messages, in turn.
+        delayed: as those of a block.
+        changes: places among the changes of the block.
+    """
+
+    __slots__ = ("changes", "delayed", "pushes", "shares")
+
+    def __init__(self):
+        self.pushes, self.shares, self.delayed, self.changes = [], [], [], []
+
+    def packed(self):
+        """As Redis gets it."""
+        return [self.pushes, self.shares, self.delayed, self.changes]
+
+
+cdef uint64_t last_block = 0   # of all journals of this process: a place in one block must not count in another
+
+
+cdef class Whole(Journal):
+    """The journal of a node in a cluster with several shards, as each part of it sees it: sharded_journal.pyx."""
+
+    cdef int noted(self, ClusterJournal part, uint8_t kind) except -1:
+        """A part has a record more."""
+        raise NotImplementedError
+
+    cdef ClusterJournal receiving(self, uint8_t shard):
+        """The journal for what a publication gives to a shard."""
+        raise NotImplementedError
+
+    cdef ClusterJournal ending(self, uint8_t shard):
+        """The journal for records that end publications: their block follows all that these have given."""
+        raise NotImplementedError
+
+
 cdef class ClusterJournal(Journal):
     """Records changes for Redis.
 
     Args:
-        header: called without arguments, returns the bytes before the batch of the block.
+        header: called with the number of blocks that go before it, returns the bytes before the batch of the block.
         node: id of this node.
+        whole: the journal of all shards; None: there is only one.
+        shard: that has the records.
     """
 
-    def __init__(self, header, bytes node not None=b""):
+    def __init__(self, header, bytes node not None=b"", Whole whole=None, uint8_t shard=0):
         self.header = header
+        self.whole = whole
+        self.shard = shard
+        self.shards = 1 if whole is None else whole.shards
+        self.forgotten = []
         self.node = node
         self.shared = True
         self.epoch = 1
@@ -79,7 +124,9 @@ cdef class ClusterJournal(Journal):
         pool_free(&self.packing)
 
     cdef object begin(self):
-        self.block += 1
+        global last_block
+        last_block += 1
+        self.block = last_block
         self.sessions = []
         self.changes = []
         self.wills = []
@@ -88,10 +135,16 @@ cdef class ClusterJournal(Journal):
         self.releases = []
         self.identifiers = {}
         self.of_groups = {}
+        self.counted = {}
         self.heads = {}
         self.shares = {}
         self.delayed_messages = []
         self.tenants = {}
+        self.number = None
+        self.numbered = {}
+        self.numbers = {}
+        self.message_numbers = []
+        self.noted_weight = 0
 
     def start(self):
         """Start recording. There is no compaction: nothing is written again."""
@@ -121,8 +174,9 @@ cdef class ClusterJournal(Journal):
 
     def will_settled(self, uint64_t epoch):
         """Record that the will of the connection with this epoch is published in this block, or discarded."""
-        self.wills += [b"settled", epoch, 0]
-        self.note(RETAINED)
+        cdef ClusterJournal journal = self.ending()
+        journal.wills += [b"settled", epoch, 0]
+        journal.note(RETAINED)
 
     def drop_held_will(self, uint64_t epoch):
         """Record that the delayed will of the connection with this epoch is discarded: its client is back."""
@@ -145,16 +199,36 @@ cdef class ClusterJournal(Journal):
         self.weight += STEP_WEIGHT
         self.note(RETAINED)
 
+    cdef ClusterJournal receiving(self):
+        """The journal for what a publication gives to the shard of this one."""
+        return self if self.whole is None else self.whole.receiving(self.shard)
+
+    cdef ClusterJournal ending(self):
+        """The journal for records of the shard of this one that end publications."""
+        return self if self.whole is None else self.whole.ending(self.shard)
+
     cdef int note(self, uint8_t kind) except -1:
         """Note a record: `records` grows, because other modules test its size."""
         self.room(kind, 7)
-        return 0
+        return 0 if self.whole is None else self.whole.noted(self, kind)
 
     cdef uint32_t index(self, Subscriber session) except? 0:
         if session.block_index >= <uint32_t>len(self.sessions) or self.sessions[session.block_index] is not session:
-            session.block_index = <uint32_t>len(self.sessions)
-            self.sessions.append(session)
+            return self.add_index(session)
         return session.block_index
+
+    cdef uint32_t add_index(self, Subscriber session) except? 0:
+        """A place of its own for the session."""
+        session.block_index = <uint32_t>len(self.sessions)
+        self.sessions.append(session)
+        return session.block_index
+
+    cdef object numbered_part(self):
+        """What the publication with this number gives to the shard."""
+        found = self.numbered.get(self.number)
+        if found is None:
+            found = self.numbered[self.number] = Numbered()
+        return found
 
     cdef uint64_t place(self, Message* m, uint8_t flags, bytes identifiers) except? 0:
         """The place of the message in the block, for all queues with this QoS (1 or 2) and without identifiers."""
@@ -183,8 +257,14 @@ cdef class ClusterJournal(Journal):
 
     cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags,
                     const uint8_t* identifiers, Py_ssize_t length) except -1:
-        add(&self.pushes, self.index(<Subscriber>session), QUEUED,
-            self.place(m, flags, identifiers[:length] if length else b""))
+        cdef uint64_t place = self.place(m, flags, identifiers[:length] if length else b"")
+        if self.number is None:
+            add(&self.pushes, self.index(<Subscriber>session), QUEUED, place)
+        else:
+            self.numbered_part()
+            self.numbers[len(self.sessions)] = self.number
+            add(&self.pushes, self.add_index(<Subscriber>session), QUEUED, place)
+            (<Subscriber>session).block_index = <uint32_t>-1      # what follows does not depend on the number
         self.limit((<Subscriber>session).tenant)
         self.full = self.pushes.count >= self.most_pushes
         return self.note(QUEUED)
@@ -213,9 +293,11 @@ cdef class ClusterJournal(Journal):
         return (UNSENT_PART * <uint64_t>self.acks.count >= limits.messages
                 or UNSENT_PART * self.acked_bytes >= limits.size)
 
-    cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1:
+    cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m,
+                      uint64_t message_number) except -1:
         cdef uint64_t place = self.place(m, 2 | m.retain << 2, b"")
         add(&self.handshakes, self.index(<Subscriber>session), AWAITING, place << 16 | packet_id)
+        self.message_numbers.append(message_number)
         return self.note(AWAITING)
 
     cdef int progress(self, object session, uint16_t packet_id, uint64_t will, Message* m, uint32_t hash) except -1:
@@ -230,11 +312,15 @@ cdef class ClusterJournal(Journal):
     cdef int retained(self, Message* m) except -1:
         cdef bytes value = PyBytes_FromStringAndSize(NULL, stored_size(m))
         write_message(<uint8_t*>PyBytes_AS_STRING(value), m, m.qos | 4, self.deadline(m.expires))
-        self.change(("retained", m.data[:m.topic_length], value))
-        return 0
+        return self.retained_change(("retained", m.data[:m.topic_length], value))
 
     cdef int retained_gone(self, const uint8_t* topic, Py_ssize_t n) except -1:
-        self.change(("retained", topic[:n], b""))
+        return self.retained_change(("retained", topic[:n], b""))
+
+    cdef int retained_change(self, tuple record) except -1:
+        if self.number is not None:
+            self.numbered_part().changes.append(len(self.changes) + 1)
+        self.change(record)
         return 0
 
     cdef int forward(self, object peer, Message* m) except -1:
@@ -251,7 +337,10 @@ cdef class ClusterJournal(Journal):
 
     cdef int delayed(self, Message* m, int64_t due, uint32_t seconds, bytes publisher) except -1:
         cdef uint64_t place = self.place(m, m.qos | m.retain << 2, b"")
-        self.delayed_messages += [place + FIRST_MESSAGE, seconds, publisher]
+        if self.number is None:
+            self.delayed_messages += [place + FIRST_MESSAGE, seconds, publisher]
+        else:
+            self.numbered_part().delayed += [place + FIRST_MESSAGE, seconds, publisher]
         return self.note(QUEUED)
 
     # ---- shared subscriptions ----
@@ -264,7 +353,10 @@ cdef class ClusterJournal(Journal):
         else:
             number = self.new_place(m, qos | m.retain << 2, b"")
             self.heads[number] = head
-        self.shares.setdefault(group, []).append(number + FIRST_MESSAGE)
+        if self.number is None:
+            self.shares.setdefault(group, []).append(number + FIRST_MESSAGE)
+        else:
+            self.numbered_part().shares += [group, [number + FIRST_MESSAGE]]
         self.limit(tenant)
         return self.note(QUEUED)
 
@@ -277,6 +369,14 @@ cdef class ClusterJournal(Journal):
         self.heads[number] = heads
         add(&self.pushes, self.index(session), QUEUED, number)
         return self.group_records.given(group, place, session)
+
+    cdef int queue_handed_over(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
+                               uint64_t place, object subscriber) except -1:
+        """Record that a message of a group of another shard goes into the queue of a session; `subscriber` counts it."""
+        cdef uint64_t number = self.new_place(m, flags, identifiers)
+        self.counted[number] = (group, place, subscriber)
+        add(&self.pushes, self.index(session), QUEUED, number)
+        return self.note(QUEUED)
 
     cdef int put_back(self, bytes group, uint64_t place, Message* m, bytes heads) except -1:
         """Record that a message whose assignment has ended comes back."""
@@ -294,7 +394,7 @@ cdef class ClusterJournal(Journal):
         block.acks = pack_acks(&self.packing, &self.acks, self.sessions)
         block.settled = records.pack_settled()
         is_needed = (self.pushes.count or self.handshakes.count or self.forward_count or self.changes or self.wills
-                     or self.releases or self.shares or records.changes() or self.delayed_messages)
+                     or self.releases or self.shares or records.changes() or self.delayed_messages or self.numbered)
         block.is_part = self.is_part
         block.moves, block.done = records.moves, records.done
         if block.settled and not block.acks:
@@ -304,6 +404,7 @@ cdef class ClusterJournal(Journal):
         if self.changes:
             self.changes.append(("mark", getrandbits(53)))
         block.changes = self.changes
+        block.numbered_changes = {number: each.changes for number, each in self.numbered.items() if each.changes}
         block.sessions = []
         if self.log is not None and self.log.required:
             block.entry = self.log.take_block()
@@ -312,12 +413,14 @@ cdef class ClusterJournal(Journal):
                 put_array(&b, &self.packing, BLOCK_FIELDS)
                 block.texts = pack_messages(self.messages, self.message_count, self.identifiers, self.of_groups,
                                             self.heads, self, &block.texts_size)
-                block.sessions = pack_pushes(&b, &self.packing, &self.pushes, self.sessions)
+                block.sessions = pack_pushes(&b, &self.packing, &self.pushes, self.sessions, self.numbers,
+                                             self.numbered)
                 block.batch = pack_log(&b, &self.packing, self.forwards, self.forward_count, self.sessions,
-                                       self.header() if self.forward_count else b"", self.now)
+                                       self.header(self.ahead) if self.forward_count else b"", self.now)
                 put_object(&b, &self.packing, pack(self.changes) if self.changes else b"")
-                pack_handshakes(&b, &self.packing, &self.handshakes, AWAITING, self.sessions, self.half_published)
-                pack_handshakes(&b, &self.packing, &self.handshakes, RELEASED, self.sessions, None)
+                pack_handshakes(&b, &self.packing, &self.handshakes, AWAITING, self.sessions, self.half_published,
+                                self.message_numbers if self.whole is not None else None)
+                pack_handshakes(&b, &self.packing, &self.handshakes, RELEASED, self.sessions, None, None)
                 put_object(&b, &self.packing, self.wills)
                 put_object(&b, &self.packing, self.releases)
                 put_object(&b, &self.packing, records.limits)
@@ -328,11 +431,15 @@ cdef class ClusterJournal(Journal):
                 put_object(&b, &self.packing, self.delayed_messages)
                 put_object(&b, &self.packing, [part for each in self.tenants.values()
                                                for part in (each.prefix, each.max_queued_bytes)])
+                put_object(&b, &self.packing, [part for number, each in self.numbered.items()
+                                               for part in (number, each.packed())])
+                put_object(&b, &self.packing, self.forgotten)
+                self.forgotten = []
                 block.commit = b.data[b.start:b.end]
             finally:
                 buffer_free(&b, &self.packing)
         block.identifiers = self.identifiers
-        block.of_groups = self.of_groups
+        block.of_groups = {**self.of_groups, **self.counted} if self.counted else self.of_groups
         block.messages = self.messages
         block.message_count = self.message_count
         block.pushes = self.pushes

@@ -22,6 +22,8 @@ cdef enum:
     ELSEWHERE = 1              # in its first byte: a session that is elsewhere has messages of the key
     PROGRESS_KIND = 6          # of the progress before a message whose publication is under way
     PROGRESS_SIZE = 5
+    NUMBER_KIND = 7            # of the number before a message that awaits PUBREL, with several shards
+    NUMBER_SIZE = 9
 
 # The heads of a message of a group.
 cdef struct Heads:

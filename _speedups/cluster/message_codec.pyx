@@ -12,7 +12,7 @@ awaits PUBREL, or a will, whose publication is under way has its progress before
 
 from libc.string cimport memcpy
 
-from ..session.group_keys cimport hash_of
+from ..base.name_hash cimport hash_of
 from ..session.message cimport message_size, publication_of
 
 from ..base.msgpack import DamagedMessage
@@ -114,11 +114,16 @@ def decode_message(bytes data not None):
             m.properties[:m.properties_length], deadline)
 
 
-def split_progress(bytes data not None):
-    """(progress, message) of a message that awaits PUBREL, or of a will, as Redis has it; 0: no receiver has it yet."""
+def split_heads(bytes data not None):
+    """(number, progress, message) of a message that awaits PUBREL, as Redis has it.
+
+    The number is 0 if there is one shard, the progress if no receiver has the message yet.
+    """
+    if len(data) >= NUMBER_SIZE and data[0] >> 4 == NUMBER_KIND:
+        return int.from_bytes(data[1:NUMBER_SIZE], "little"), 0, data[NUMBER_SIZE:]
     if len(data) < PROGRESS_SIZE or data[0] >> 4 != PROGRESS_KIND:
-        return 0, data
-    return int.from_bytes(data[1:PROGRESS_SIZE], "little"), data[PROGRESS_SIZE:]
+        return 0, 0, data
+    return 0, int.from_bytes(data[1:PROGRESS_SIZE], "little"), data[PROGRESS_SIZE:]
 
 
 cdef Opened open_entry(const uint8_t* p, Py_ssize_t size) except *:

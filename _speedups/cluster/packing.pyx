@@ -102,8 +102,13 @@ cdef list pack_messages(const Queued* messages, Py_ssize_t count, dict identifie
     return texts
 
 
-cdef list pack_pushes(Buffer* b, Pool* pool, Items* pushes, list sessions):
-    """[client id, incarnation, places of messages ...] for each session. Returns these sessions in order."""
+cdef list pack_pushes(Buffer* b, Pool* pool, Items* pushes, list sessions, dict numbers, dict numbered):
+    """[client id, incarnation, places of messages ...] for each session. Returns these sessions in order.
+
+    Args:
+        numbers: place of a session -> number of the publication that it gets.
+        numbered: number -> its Numbered, which gets the places of its pushes, from 1.
+    """
     cdef Py_ssize_t* counts = NULL
     cdef Py_ssize_t i, j, total = 0, used = 0
     cdef Session session
@@ -122,6 +127,8 @@ cdef list pack_pushes(Buffer* b, Pool* pool, Items* pushes, list sessions):
                 continue
             session = sessions[i]
             found.append(session)
+            if numbers and i in numbers:
+                numbered[numbers[i]].pushes.append(len(found))
             client_id = session.client_id
             put_array(b, pool, 2 + counts[i])
             put_text(b, pool, client_id, len(client_id))
@@ -166,7 +173,7 @@ cdef bytes pack_log(Buffer* b, Pool* pool, const Forward* forwards, Py_ssize_t c
     Returns the batch of the log, after its header. It is no part of the text: it takes Redis much longer to get a text
     out of another one than to have it as an argument.
     """
-    cdef Py_ssize_t i, k, size = 0
+    cdef Py_ssize_t i, size = 0
     cdef Message* m
     cdef Message* last
     cdef bytes batch
@@ -198,10 +205,9 @@ cdef bytes pack_log(Buffer* b, Pool* pool, const Forward* forwards, Py_ssize_t c
     put_object(b, pool, header)
     put_array(b, pool, len(peers))
     for peer in peers:
-        k = (<Subscriber>peer).block_index
         size = 0
         for i in range(count):
-            if forwards[i].peer == k:
+            if sessions[forwards[i].peer] is peer:      # it may have several places
                 size += packet_size(forwards[i].message)
         put_array(b, pool, 2)
         put_object(b, pool, (<Subscriber>peer).client_id)
@@ -210,19 +216,20 @@ cdef bytes pack_log(Buffer* b, Pool* pool, const Forward* forwards, Py_ssize_t c
             continue
         put_text_head(b, pool, size)
         for i in range(count):
-            if forwards[i].peer == k:
+            if sessions[forwards[i].peer] is peer:
                 m = forwards[i].message
                 write_packet(put(b, pool, packet_size(m)), m, clock)
     return batch
 
 
 cdef int pack_handshakes(Buffer* b, Pool* pool, const Items* handshakes, uint8_t kind, list sessions,
-                         tuple half_published) except -1:
+                         tuple half_published, list message_numbers) except -1:
     """[client id, incarnation, packet identifier, place of the message, progress], the last two for AWAITING only.
 
-    Only the last one of AWAITING has progress: a block is sealed after one is noted.
+    Only the last one of AWAITING has progress: a block is sealed after one is noted. With several shards the number of
+    the message follows, as 8 bytes.
     """
-    cdef Py_ssize_t i, count = half_published is not None
+    cdef Py_ssize_t i, count = half_published is not None, awaited = 0
     cdef const Item* item
     cdef Session session
     cdef bytes client_id
@@ -235,13 +242,16 @@ cdef int pack_handshakes(Buffer* b, Pool* pool, const Items* handshakes, uint8_t
             continue
         session = sessions[item.session]
         client_id = session.client_id
-        put_array(b, pool, 5 if kind == AWAITING else 3)
+        put_array(b, pool, 3 if kind != AWAITING else 5 if message_numbers is None else 6)
         put_text(b, pool, client_id, len(client_id))
         put_number(b, pool, session.session_id)
         put_number(b, pool, item.number & 0xFFFF)
         if kind == AWAITING:
             put_number(b, pool, (item.number >> 16) + FIRST_MESSAGE)
             put_number(b, pool, 0)
+            if message_numbers is not None:
+                put_object(b, pool, struct.pack("<Q", message_numbers[awaited]))
+                awaited += 1
     if half_published is not None:
         put_object(b, pool, half_published)
     return 0

@@ -26,7 +26,7 @@ def arrive(Session session not None, uint64_t n, bytes data not None, bint given
     cdef int64_t deadline
     cdef Publication publication = read_message(entry.message, entry.size, &deadline)
     cdef Message* m
-    publication.expires = session.turn.journal.clock_of(deadline)
+    publication.expires = session.turn.journal.at(session.shard).clock_of(deadline)
     m = message_new(&publication)
     if m == NULL:
         raise MemoryError
@@ -64,7 +64,7 @@ def unfinished(Session session not None):
                                2, e.flags & RETAINED_MESSAGE != 0,
                                message_properties(m)[:<Py_ssize_t>m.properties_length],
                                # the inverse of `clock_of`
-                               session.turn.journal.deadline(m.expires + 1 if m.expires else 0)),
+                               session.turn.journal.at(session.shard).deadline(m.expires + 1 if m.expires else 0)),
                 e.flags & RETAIN_AS_PUBLISHED != 0, session.identifiers_of(e))
             found.append((n, entry))
         n += 1
@@ -88,7 +88,7 @@ def assigned(object group not None, uint64_t place, bytes data not None):
     if heads.failures:
         assignments.group.backlog.failures.restore(place, heads.failures)
     publication = read_message(p + heads.size, size - heads.size, &deadline)
-    publication.expires = assignments.group.turn.journal.clock_of(deadline)
+    publication.expires = assignments.journal.clock_of(deadline)
     m = message_new(&publication)
     if m == NULL:
         raise MemoryError

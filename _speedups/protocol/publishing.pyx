@@ -156,6 +156,8 @@ cdef int release_publish(Outlet outlet, Router router, Session session, uint16_t
             if session.recorded():
                 publication.packet_id = packet_id
                 publication.progress = found.progress
+                publication.number = found.number
+                publication.shard = session.shard
             router.publish_now_or_later(&publication)
         finally:
             message_release(found.message)

@@ -186,7 +186,11 @@ cdef class Router:
                 publication.topic + at, publication.topic_length - at, size):
             self.turn.counters[DELAYED_REFUSED] += 1
             return 0
+        if self.turn.journal.shards > 1:
+            self.turn.journal.begin_publication(publication)
         self.delayed.keep(publication, at, seconds)
+        if self.turn.journal.shards > 1:
+            self.turn.journal.end_publication()
         return 1
 
     def publish_delayed(self, int most):
@@ -285,6 +289,8 @@ cdef class Router:
             plan = self.filters.known(publication.topic, publication.topic_length, &h)
         if plan == NULL or plan.generation != self.filters.generation:
             plan = self.filters.plan(publication.topic, publication.topic_length, h)
+        if self.turn.journal.shards > 1:
+            self.turn.journal.begin_publication(publication)
         count = plan.count
         if publication.divisible and self.turn.journal.most_pushes:
             divided = publication.progress or count > <uint32_t>self.turn.journal.most_pushes
@@ -350,6 +356,8 @@ cdef class Router:
             if made != NULL:
                 publication.message = NULL
                 message_release(made)
+            if self.turn.journal.shards > 1:
+                self.turn.journal.end_publication()
         if sent:
             self.turn.counters[PACKETS_SENT] += sent
             self.turn.counters[PUBLISH_SENT] += sent
@@ -601,7 +609,7 @@ cdef class Router:
         return 0
 
     def publish(self, bytes topic not None, bytes payload not None, int qos=0, bint retain=False,
-                bytes publisher=None, bytes properties=b"", uint64_t will=0, uint32_t progress=0):
+                bytes publisher=None, bytes properties=b"", uint64_t will=0, uint32_t progress=0, int shard=0):
         """Publish a message that is not from a packet: a will, or one of the broker's own.
 
         Args:
@@ -612,6 +620,7 @@ cdef class Router:
             publisher: client id of the publishing client; None: the broker.
             properties: a property block of PUBLISH, without its length; an expiry interval in it begins now.
             will: the number by which the store has it as a will; 0 = it is none.
+            shard: of the record of the will.
             progress: how far a node that has ended came with its publication, as the store has it; 0 = nobody has it.
 
         Returns:
@@ -624,6 +633,7 @@ cdef class Router:
         cdef PropertyScan scan
         publication.publisher = <void*>publisher
         publication.will = will
+        publication.shard = <uint8_t>shard
         publication.divisible = will != 0
         publication.progress = progress
         if properties:

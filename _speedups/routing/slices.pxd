@@ -5,7 +5,7 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy, memset
 
-from ..session.group_keys cimport hash_of
+from ..base.name_hash cimport hash_of
 from ..session.subscriber cimport SHARED, Plan, Receiver, Subscriber
 
 cdef struct Place:

@@ -25,6 +25,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from . cimport journal as j
 from .counters cimport SHARED_ACCEPTED, SHARED_DISCARDED
 from .group_distributor cimport Distributor
+from ..base.name_hash cimport shard_of
 from .group_backing cimport GroupBacking
 from .group_backlog cimport Backlog
 from .group_subscriber cimport MAXIMUM_QOS, GroupSubscriber, take_entry
@@ -61,6 +62,7 @@ cdef class Group(SessionGroup):
         self.client_id = name
         self.topic_filter = topic_filter
         self.tenant = turn.tenants.of(topic_filter, len(topic_filter))
+        self.shard = shard_of(name, len(name), turn.journal.shards)
         self.settings = turn.shared
         self.subscribers = []
         self.rotation = Rotation()

@@ -10,7 +10,8 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from . cimport journal as j
 from .group cimport Group, give_back
 from .group_backing cimport GroupBacking
-from .group_keys cimport Key, hash_of
+from ..base.name_hash cimport hash_of
+from .group_keys cimport Key
 from .group_subscriber cimport GroupSubscriber, put_entry
 from .group_queue cimport Held
 from .group_settings cimport BY_PUBLISHER, BY_TOPIC

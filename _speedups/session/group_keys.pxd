@@ -57,16 +57,4 @@ cdef class KeyTable:
     cdef list remove_parked(self, Key key)
 
 
-cdef inline uint32_t hash_of(const uint8_t* data, Py_ssize_t n) noexcept nogil:
-    """The hash of a key: the same at all nodes and in all versions (FNV-1a, then mixed)."""
-    cdef uint32_t h = 2166136261U
-    cdef Py_ssize_t i
-    for i in range(n):
-        h = (h ^ data[i]) * 16777619U
-    h ^= h >> 16
-    h *= 2246822507U
-    h ^= h >> 13
-    return h
-
-
 cdef uint32_t key_of(GroupSettings settings, const Publication* publication) except? 0

@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from ..base.name_hash cimport hash_of
 from .group_settings cimport BY_TOPIC, GroupSettings
 from .shared_subscription cimport SharedSubscription
 from .message cimport Publication

@@ -12,6 +12,7 @@ cdef struct Awaiting:
     Message* message           # owns a reference; NULL = an empty place
     uint16_t packet_id
     uint32_t progress          # of its publication, if a node that has ended began that: see Publication
+    uint64_t number            # likewise
 
 # A table by packet identifier, open addressing, at most half full. A session without such messages has none: NULL.
 cdef struct IncomingQos2:
@@ -46,7 +47,7 @@ cdef inline Awaiting* incoming_find(IncomingQos2* incoming, uint16_t packet_id) 
 
 
 cdef inline int incoming_add(IncomingQos2** incoming, uint16_t packet_id, Message* message,
-                             uint32_t progress) noexcept nogil:
+                             uint32_t progress, uint64_t number) noexcept nogil:
     """Keep a message whose identifier is new; takes over the reference. -1: out of memory."""
     cdef IncomingQos2* before = incoming[0]
     cdef IncomingQos2* grown
@@ -64,7 +65,7 @@ cdef inline int incoming_add(IncomingQos2** incoming, uint16_t packet_id, Messag
         grown.bytes = incoming_bytes(before)
         free(before)
         incoming[0] = grown
-    incoming_find(incoming[0], packet_id)[0] = Awaiting(message, packet_id, progress)
+    incoming_find(incoming[0], packet_id)[0] = Awaiting(message, packet_id, progress, number)
     incoming[0].count += 1
     incoming[0].bytes += message_size(message)
     return 0
@@ -76,7 +77,7 @@ cdef inline Awaiting incoming_remove(IncomingQos2* incoming, uint16_t packet_id)
     cdef Awaiting removed
     cdef uint32_t i, k, home
     if found == NULL or found.message == NULL:
-        return Awaiting(NULL, packet_id, 0)
+        return Awaiting(NULL, packet_id, 0, 0)
     removed = found[0]
     incoming.count -= 1
     incoming.bytes -= message_size(removed.message)

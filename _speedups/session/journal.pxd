@@ -4,7 +4,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from ..base.buffers cimport Buffer, Pool
-from .message cimport Message
+from .message cimport Message, Publication
 
 cdef enum:
     LAYOUT = 1                 # of a block
@@ -48,6 +48,7 @@ cdef class Journal:
     cdef Buffer records        # of the block being written
     cdef Pool pool
     cdef uint64_t last_id      # of the messages named so far
+    cdef readonly int shards   # of the cluster; 1 also at a node alone
     cdef readonly bint shared  # records reach all nodes, and retained messages take effect from there
     cdef bint urgent           # a client or callback waits for this block: not all its records are DONE
     cdef int64_t now           # the turn's clock
@@ -57,8 +58,14 @@ cdef class Journal:
     cdef readonly bint full    # the block has as many
     cdef uint32_t epoch        # number of the current compaction; 0 = nothing is kept (store `memory`)
 
+    cdef Journal at(self, uint8_t shard)
+    cdef int set_now(self, int64_t now) except -1
+    cdef uint64_t new_number(self) except? 0
+    cdef int begin_publication(self, const Publication* publication) except -1
+    cdef int end_publication(self) except -1
     cdef int64_t deadline(self, int64_t clock) noexcept
     cdef uint8_t* room(self, uint8_t kind, Py_ssize_t n) except NULL
+    cdef int note(self, uint8_t kind) except -1
     cdef int number(self, uint8_t kind, uint64_t a) except -1
     cdef int numbers(self, uint8_t kind, uint64_t a, uint64_t b) except -1
     cdef int three_numbers(self, uint8_t kind, uint64_t a, uint64_t b, uint64_t c) except -1
@@ -78,7 +85,8 @@ cdef class Journal:
     cdef int group_key(self, uint64_t group, uint64_t place, uint64_t hash) except -1
     cdef int given(self, uint64_t group, uint64_t place, uint64_t number, uint64_t n) except -1
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n, uint32_t size) except -1
-    cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1
+    cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m,
+                       uint64_t message_number) except -1
     cdef int progress(self, object session, uint16_t packet_id, uint64_t will, Message* m, uint32_t hash) except -1
     cdef int forward(self, object peer, Message* m) except -1
     cdef int logged(self, Py_ssize_t size) except -1

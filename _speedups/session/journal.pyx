@@ -39,6 +39,9 @@ class DamagedBlock(ValueError):
 cdef class Journal:
     """Records of the block being written. Nothing is recorded before `start`, during the restore."""
 
+    def __cinit__(self):
+        self.shards = 1
+
     def __dealloc__(self):
         buffer_free(&self.records, &self.pool)
         pool_free(&self.pool)
@@ -66,6 +69,29 @@ cdef class Journal:
         buffer_free(&self.records, &self.pool)
         self.urgent = False
         return block
+
+    cdef Journal at(self, uint8_t shard):
+        """The journal of a shard: this one."""
+        return self
+
+    cdef int set_now(self, int64_t now) except -1:
+        """Set the turn's clock."""
+        self.now = now
+        return 0
+
+    # With several shards only:
+
+    cdef uint64_t new_number(self) except? 0:
+        """A number for a message that awaits PUBREL; 0: it needs none."""
+        return 0
+
+    cdef int begin_publication(self, const Publication* publication) except -1:
+        """The records that follow are of this publication."""
+        return 0
+
+    cdef int end_publication(self) except -1:
+        """The publication has all of its records."""
+        return 0
 
     @property
     def time(self):
@@ -157,6 +183,11 @@ cdef class Journal:
             self.urgent = True
         self.records.end += n + 1 + first
         return p + 1
+
+    cdef int note(self, uint8_t kind) except -1:
+        """Let `records` grow for a record that is kept elsewhere: other modules test its size."""
+        self.room(kind, 7)
+        return 0
 
     cdef int number(self, uint8_t kind, uint64_t a) except -1:
         memcpy(self.room(kind, 8), &a, 8)
@@ -305,7 +336,8 @@ cdef class Journal:
         self.with_text(RETAINED_GONE, 0, topic, n)
         return 0
 
-    cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1:
+    cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m,
+                      uint64_t message_number) except -1:
         """Write that a QoS 2 message from the session's client waits for PUBREL."""
         return self.three_numbers(AWAITING, number, packet_id, self.message(m))
 

@@ -44,9 +44,11 @@ cdef struct Publication:
     void* tenant               # borrowed: the Tenant of its name; NULL: it has none, or it is not looked up yet
     void* publisher            # borrowed: the publisher's Session, or client id if it is at another node, or None
     uint64_t will              # the number by which the store has it as a will; 0 = it is none
+    uint64_t number            # of a message that awaited PUBREL, in a cluster with several shards; 0 = it has none
     uint32_t progress          # 0, or a node that has ended gave it to all receivers but the persistent sessions
                                # whose client ids have a hash from here on
     uint16_t hidden            # bytes of the topic name that its clients don't see: the prefix of a tenant
+    uint8_t shard              # of the record that ends with the publication
     uint16_t packet_id         # of a QoS 2 message that the store has as awaiting PUBREL; 0 = it has not
     uint8_t qos                # as published: 0, 1 or 2
     uint8_t retain             # RETAIN as published
@@ -73,7 +75,8 @@ cdef inline Publication publication_named(const uint8_t* topic, Py_ssize_t topic
     publication.packet_size = publication.packet_5_size = 0
     publication.message = NULL
     publication.tenant = publication.publisher = publication.plan = NULL
-    publication.will = publication.topic_hash = 0
+    publication.will = publication.topic_hash = publication.number = 0
+    publication.shard = 0
     publication.progress = publication.hidden = publication.packet_id = 0
     publication.dup = publication.forwarded = publication.invalid_payload = 0
     publication.divisible = publication.looked_up = 0

@@ -40,7 +40,8 @@ cdef class SessionQueue(Subscriber):
     cdef bytes identifiers_of(self, const Entry* e)
     cdef int trace(self, str step, const Message* message, int qos, str detail) except -1
     cdef bint awaits(self, uint16_t packet_id) noexcept
-    cdef int await_release(self, uint16_t packet_id, Message* message, uint32_t progress=?) except -1
+    cdef int await_release(self, uint16_t packet_id, Message* message, uint32_t progress=?,
+                           uint64_t number=?) except -1
     cdef Awaiting release(self, uint16_t packet_id) noexcept
     cdef int released(self, uint16_t packet_id) except -1
 

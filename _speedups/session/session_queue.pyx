@@ -13,6 +13,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t
 
 from . cimport journal as j
+from ..base.name_hash cimport shard_of
 from .incoming_qos2 cimport (
     Awaiting, incoming_add, incoming_count, incoming_find, incoming_free, incoming_places, incoming_remove,
 )
@@ -49,6 +50,7 @@ cdef class SessionQueue(Subscriber):
         self.session_id = number
         self.client_id = client_id
         self.tenant = turn.tenants.of(client_id, len(client_id))
+        self.shard = shard_of(client_id, len(client_id), turn.journal.shards)
         self.persistent = persistent
         self.kind = SHARED if shared else LOCAL
         self.level = level
@@ -169,12 +171,19 @@ cdef class SessionQueue(Subscriber):
         cdef Awaiting* found = incoming_find(self.incoming, packet_id)
         return found != NULL and found.message != NULL
 
-    cdef int await_release(self, uint16_t packet_id, Message* message, uint32_t progress=0) except -1:
-        """Keep a QoS 2 message until PUBREL; takes over the caller's reference. `progress`: as in Publication."""
-        if incoming_add(&self.incoming, packet_id, message, progress) < 0:
+    cdef int await_release(self, uint16_t packet_id, Message* message, uint32_t progress=0,
+                           uint64_t number=0) except -1:
+        """Keep a QoS 2 message until PUBREL; takes over the caller's reference.
+
+        `progress`, `number`: as in Publication; a message that the store does not have yet gets its number here.
+        """
+        cdef bint recorded = self.recorded()
+        if recorded:
+            number = self.turn.journal.new_number()
+        if incoming_add(&self.incoming, packet_id, message, progress, number) < 0:
             raise MemoryError
-        if self.recorded():
-            self.turn.journal.awaiting(self, self.session_id, packet_id, message)
+        if recorded:
+            self.turn.journal.awaiting(self, self.session_id, packet_id, message, number)
         return 0
 
     cdef Awaiting release(self, uint16_t packet_id) noexcept:

@@ -61,7 +61,8 @@ def record_messages(Session session not None):
     for i in range(incoming_places(session.incoming)):
         if session.incoming.items[i].message != NULL:
             session.turn.journal.awaiting(
-                session, session.session_id, session.incoming.items[i].packet_id, session.incoming.items[i].message)
+                session, session.session_id, session.incoming.items[i].packet_id, session.incoming.items[i].message,
+                session.incoming.items[i].number)
 
 
 # ---- restore ----
@@ -148,10 +149,12 @@ def restore_received(Session session not None, uint64_t n):
         e[0] = Entry(NULL, 0, 2 | DUP, GOT_PUBREC, 0, 0)
 
 
-def restore_awaiting(Session session not None, uint16_t packet_id, Restored message, uint32_t progress=0):
-    """Restore an AWAITING record. `progress`: of the message's publication, which a node that has ended began."""
+def restore_awaiting(Session session not None, uint16_t packet_id, Restored message, uint32_t progress=0,
+                     uint64_t number=0):
+    """Restore an AWAITING record. `progress`, `number`: of the message's publication, which a node that has ended
+    began."""
     if not session.awaits(packet_id):
-        session.await_release(packet_id, message_hold(message.message), progress)
+        session.await_release(packet_id, message_hold(message.message), progress, number)
 
 
 def restore_released(Session session not None, uint16_t packet_id):

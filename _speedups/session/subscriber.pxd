@@ -63,6 +63,7 @@ cdef class Subscriber(Sender):
     cdef uint32_t plan_index           # among the receivers of a delivery plan
     cdef uint32_t block_index          # among the sessions of a block of the cluster's journal
     cdef uint32_t log_index            # among the client ids of a block of the message log
+    cdef readonly uint8_t shard        # of the cluster, that has it
     cdef uint32_t subscription_count
     cdef readonly uint32_t subscription_weight   # of the topic filters, of shared subscriptions too
     cdef Subscription* subscriptions

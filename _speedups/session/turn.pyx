@@ -353,7 +353,7 @@ cdef class Turn:
         """Advance the tick by `ticks` quarters of a second, the clock by `missed` more: the process was suspended."""
         self.tick += ticks
         self.clock += ticks + missed
-        self.journal.now = self.clock
+        self.journal.set_now(self.clock)
 
     def after_commit(self, callback):
         """Call `callback()` when all records so far are stored; at once if they are."""

@@ -16,7 +16,7 @@ from ..._speedups.cluster.message_codec import (
     decode_message,
     encode_entry,
     encode_message,
-    split_progress,
+    split_heads,
 )
 from ..._speedups.codec.topics import is_shared, split_tenant
 from ...broker.config.schema import Config
@@ -123,7 +123,7 @@ class RedisState(State):
                     self._add_entries(session, packed.entries, states)
                 self._drop_done(session)
                 for packet_id, message in awaiting.items():
-                    session.awaiting[int(packet_id)] = message_of(split_progress(message)[1])
+                    session.awaiting[int(packet_id)] = message_of(split_heads(message)[2])
                 for name, stored in subscriptions.items():
                     options, identifier = map(int, stored.split(b";"))
                     session.subscriptions[name] = (options, identifier)

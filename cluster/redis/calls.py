@@ -77,11 +77,13 @@ CHANGES: Mapping[str, Mapping[str, Kind]] = {
         "filter": TEXT,
         "options": NUMBER,
         "identifier": NUMBER,
+        "elsewhere": Rest(FLAG),
     },
-    "unsubscribed": {"client_id": TEXT, "incarnation": NUMBER, "filter": TEXT},
+    "unsubscribed": {"client_id": TEXT, "incarnation": NUMBER, "filter": TEXT, "elsewhere": Rest(FLAG)},
     "ended": {"client_id": TEXT, "incarnation": NUMBER},
-    "route": {"filter": TEXT, "qos": NUMBER, "in_queues": FLAG, "only_persistent": FLAG, "subscribers": NUMBER},
-    "unroute": {"filter": TEXT},
+    "route": {"filter": TEXT, "qos": NUMBER, "in_queues": FLAG, "only_persistent": FLAG, "subscribers": NUMBER,
+              "elsewhere": Rest(FLAG)},
+    "unroute": {"filter": TEXT, "elsewhere": Rest(FLAG)},
     "retained": {"topic": TEXT, "message": TEXT},
     "outdated": {"topic": TEXT},
     "ready": {"node": TEXT},
@@ -90,7 +92,14 @@ CHANGES: Mapping[str, Mapping[str, Kind]] = {
     "mark": {"number": NUMBER},
 }
 # A node also reports topic names whose retained messages have expired. No other node gets such a record.
-RECORDS: Mapping[str, Mapping[str, Kind]] = {**CHANGES, "expired": {"topic": TEXT}}
+# Nor does one get the members of a group that another shard has as sessions, or as nodes (`node`, else empty).
+_MEMBER = {"group": TEXT, "subscriber": TEXT, "node": TEXT}
+RECORDS: Mapping[str, Mapping[str, Kind]] = {
+    **CHANGES,
+    "expired": {"topic": TEXT},
+    "joined": _MEMBER,
+    "parted": _MEMBER,
+}
 
 BLOCK = Fields(
     {
@@ -106,6 +115,7 @@ BLOCK = Fields(
                     "packet_id": NUMBER,
                     "message": NUMBER,
                     "progress": NUMBER,
+                    "number": Rest(TEXT),
                 }
             )
         ),
@@ -139,6 +149,20 @@ BLOCK = Fields(
         "checked_keys": Turns({"group": TEXT, "key": TEXT, "hold": NUMBER}),
         "delayed": Turns({"message": NUMBER, "seconds": NUMBER, "publisher": TEXT}),
         "tenants": Turns({"tenant": TEXT, "most_bytes": NUMBER}),
+        "numbered": Turns(
+            {
+                "number": TEXT,
+                "part": Fields(
+                    {
+                        "pushes": ListOf(NUMBER),
+                        "shares": Turns({"group": TEXT, "messages": ListOf(NUMBER)}),
+                        "delayed": Turns({"message": NUMBER, "seconds": NUMBER, "publisher": TEXT}),
+                        "changes": ListOf(NUMBER),
+                    }
+                ),
+            }
+        ),
+        "forgotten": ListOf(TEXT),
     }
 )
 ACKS = Fields(
@@ -302,8 +326,9 @@ CALLS: Mapping[str, Call] = {
         flags=(FREES,),
     ),
     "bury": Call(
-        "Declares a node dead if it has sent no heartbeat since these. The caller publishes the wills of the reply.",
-        {"dead": TEXT, "heartbeats": NUMBER},
+        "Declares a node dead if it has sent no heartbeat since these, or in any case: then they are empty. The caller "
+        "publishes the wills of the reply.",
+        {"dead": TEXT, "heartbeats": OPTIONAL},
         WILLS,
         flags=(FREES,),
     ),
@@ -509,6 +534,7 @@ CALLS: Mapping[str, Call] = {
                     "numbers": Turns({"first": NUMBER, "count": NUMBER}),
                     "full": Turns({"client_id": TEXT, "dropped": NUMBER}),
                     **HANDED_OUT,
+                    "known": ListOf(TEXT),
                 },
                 "gone": GONE,
                 "again": {},

@@ -33,6 +33,7 @@ MODULES = (
     "wills",
     "changes",
     "barrier",
+    "once",
     "queues",
     "expiry",
     "session_ends",

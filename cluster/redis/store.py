@@ -360,13 +360,13 @@ class RedisStore(LogStore):
             else:
                 self.listener.unnumbered(block.unnumbered())
         else:
-            _, change, dropped, expired, numbers, full, assignments, totals, given, damaged = reply
+            _, change, dropped, expired, numbers, full, assignments, totals, given, damaged, known = reply
             if assignments or totals:
                 self.listener.assigned(assignments, totals)
             if damaged:
                 self.listener.damaged(damaged)
             if change:
-                self.listener.changed(change, block.changes)
+                self.listener.changed(change, block.changes_without(known) if known else block.changes)
             if dropped or expired:
                 self.listener.dropped(dropped, dict(zip(full[::2], full[1::2], strict=True)), expired)
             block.numbered(numbers)

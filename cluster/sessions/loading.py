@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from ..._speedups.cluster.message_codec import decode_message, split_progress
+from ..._speedups.cluster.message_codec import decode_message, split_heads
 from ..._speedups.cluster.redis_deliveries import arrive
 from ..._speedups.protocol import close_reasons
 from ..._speedups.session import session_store
@@ -100,10 +100,10 @@ class Loading:
             else:
                 session_store.restore_done(session, int(number))
         for packet_id, stored in zip(awaited[::2], awaited[1::2], strict=True):
-            progress, message = split_progress(stored)
+            number, progress, message = split_heads(stored)
             topic, payload, qos, retain, properties, deadline = decode_message(message)
             expires = self._clock_of(deadline)
             restored = Restored(0, qos, retain, topic, payload, properties, expires)
-            session_store.restore_awaiting(session, int(packet_id), restored, progress)
+            session_store.restore_awaiting(session, int(packet_id), restored, progress, number)
         session_store.end_restore(session, claim.all_sent)
         self._on_loaded(claim, session)

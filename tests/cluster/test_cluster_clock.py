@@ -21,7 +21,7 @@ DAY = 86400  # seconds
 def test_time_counts_once_if_calls_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.monotonic()
     monkeypatch.setattr(clock, "_now", lambda: now)
-    cluster_clock = ClusterClock(ClusterJournal(lambda: b""))
+    cluster_clock = ClusterClock(ClusterJournal(lambda ahead: b""))
     now += 0.5
     first, until_first = cluster_clock.elapsed()
     now += 0.5  # the reply has not come yet

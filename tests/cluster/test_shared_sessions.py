@@ -10,7 +10,7 @@ from flockmq._speedups.session.turn_limits import TurnLimits
 
 
 def new_session() -> Session:
-    turn = Turn(ClusterJournal(lambda: b""))
+    turn = Turn(ClusterJournal(lambda ahead: b""))
     turn.set_limits(
         TurnLimits(
             max_packet_size=1 << 20,

@@ -29,6 +29,9 @@ local function await(i, job)
   local session = living(job.prefix, item[1], item[2])
   if session then
     local message = job.messages[item[4]]
+    if item[6] then
+      message = string.char(wills.NUMBERED) .. item[6] .. message
+    end
     if item[5] > 0 then
       message = struct.pack('<BI4', PROGRESS, item[5]) .. message
     end
@@ -68,8 +71,10 @@ local CHANGES = {kind = 'common', 'changes', 'stream', 'change', 'string', 'reta
 local LATER = {kind = 'common', 'later', 'zset', 'later:messages', 'hash', 'later:state', 'hash',
   'later:tenants', 'hash', 'epoch', 'string'}
 
+local ONCE = {kind = 'common', 'once', 'hash', 'once:orphans', 'set'}
+
 -- Why nothing of a block can be applied, or nil. Reads only.
-local function obstacle_of(prefix, node, has_wills, changes, has_later)
+local function obstacle_of(prefix, node, has_wills, changes, has_later, has_numbers)
   local key, reason
   if has_wills then
     key, reason = wrong_key(prefix, {'wills:', 'hash'}, node)
@@ -82,6 +87,9 @@ local function obstacle_of(prefix, node, has_wills, changes, has_later)
     if not key and not tonumber(redis.call('GET', prefix .. 'change') or 0) then
       key, reason = prefix .. 'change', 'its value is no number'
     end
+  end
+  if not key and has_numbers then
+    key, reason = wrong_key(prefix, ONCE, '')
   end
   if not key and has_later then
     key, reason = wrong_key(prefix, LATER, '')
@@ -122,7 +130,7 @@ register('commit', {}, function(prefix, node, seq, block, max_messages, max_byte
   end
   -- What may fail as a whole does so before anything is written.
   local pushes, header, targets, changes, awaiting, released, of_wills, releases, group_limits, shares, moves, closed,
-    checks, later, limits = unpack(cmsgpack.unpack(block))
+    checks, later, limits, numbered, forgotten = unpack(cmsgpack.unpack(block))
   local messages = call.arguments
   local obstacle = entry_id ~= '' and log_obstacle(prefix, node, entry_id, log_entry)
   if obstacle == 'gap' then
@@ -131,7 +139,7 @@ register('commit', {}, function(prefix, node, seq, block, max_messages, max_byte
   limits = limits[1] and tenants.limits(limits)
   local records = changes ~= '' and cmsgpack.unpack(changes)
   acks, settled = acks ~= '' and cmsgpack.unpack(acks), settled ~= '' and cmsgpack.unpack(settled)
-  local refused = obstacle_of(prefix, node, of_wills[1], changes, later[1])
+  local refused = obstacle_of(prefix, node, of_wills[1], changes, later[1] or numbered[1], numbered[1])
   if not refused and entry_id ~= '' and not obstacle then
     refused = add_log_entry(prefix, node, entry_id, log_entry, oldest_entry)
   end
@@ -142,6 +150,12 @@ register('commit', {}, function(prefix, node, seq, block, max_messages, max_byte
     return refused
   end
   redis.call('HSET', prefix .. 'node:' .. node, 'seq', number)
+  once.forget(prefix, node, forgotten)
+  local known, all = NOTHING, records
+  if numbered[1] then
+    known, records = once.give(prefix, node, numbered, pushes, shares, later, records)
+    changes = records ~= all and cmsgpack.pack(records) or changes
+  end
   local outbox = new_outbox()
   for _, list in ipairs({pushes, awaiting, released, releases}) do
     read(prefix, list)
@@ -194,5 +208,5 @@ register('commit', {}, function(prefix, node, seq, block, max_messages, max_byte
   if checks[1] then
     check_keys(prefix, node, checks)
   end
-  return {'ok', number_of_change, dropped, expired, numbers, full, assignments, totals, given, call.damaged}
+  return {'ok', number_of_change, dropped, expired, numbers, full, assignments, totals, given, call.damaged, known}
 end)

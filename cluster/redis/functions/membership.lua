@@ -100,7 +100,7 @@ register('clock', {'allow-oom'}, function(prefix, node, elapsed)
 end)
 
 local NODE = {kind = 'node', 'node:', 'hash', 'routes:', 'hash', 'wills:', 'hash', 'owned:', 'set', 'log:', 'stream',
-  'gl:', 'set', 'gn:', 'set', 'queued:', 'hash'}
+  'gl:', 'set', 'gn:', 'set', 'queued:', 'hash', 'once:', 'set'}
 
 -- The bytes in the queues that a node has itself, which are not in Redis. `list`: tenants and their bytes in turn; the
 -- bytes of other tenants are 0.
@@ -140,11 +140,12 @@ register('queued', {'allow-oom'}, function(prefix, node, reported)
 end)
 
 -- A node ends, and with it what is damaged of it.
-local function remove(prefix, node)
+local function remove(prefix, node, is_dead)
   redis.call('HDEL', prefix .. 'nodes', node)
   attempt(prefix, barrier.KEYS, '', barrier.remove, prefix, node)
   attempt(prefix, NODE, node, end_node_assignments, prefix, node)
   attempt(prefix, NODE, node, report_queued, prefix, node, {})
+  attempt(prefix, NODE, node, once.node_ends, prefix, node, is_dead)
   redis.call('DEL', prefix .. 'node:' .. node, prefix .. 'routes:' .. node, prefix .. 'wills:' .. node)
   attempt(prefix, NODE, node, function()
     -- Other nodes may still read its log. (A key that expires does so by the wall clock, which may step.)
@@ -157,7 +158,8 @@ local function remove(prefix, node)
 end
 
 register('bury', {'allow-oom'}, function(prefix, node, dead, heartbeats)
-  if not live(prefix, node) or redis.call('HGET', prefix .. 'nodes', dead) ~= heartbeats then
+  local count = redis.call('HGET', prefix .. 'nodes', dead)
+  if not live(prefix, node) or not count or (heartbeats ~= '' and count ~= heartbeats) then
     return {}
   end
   local result = {}
@@ -203,7 +205,7 @@ register('bury', {'allow-oom'}, function(prefix, node, dead, heartbeats)
   if gives_back then
     publish(prefix .. 'all', cmsgpack.pack({'later', 0}))
   end
-  remove(prefix, dead)
+  remove(prefix, dead, true)
   attempt(prefix, NODE, dead, downtime.lose, prefix, dead, true)
   return result
 end)
@@ -223,7 +225,7 @@ end
 register('leave', {'allow-oom'}, function(prefix, node)
   if live(prefix, node) then
     attempt(prefix, NODE, node, pass_on_wills, prefix, node)
-    remove(prefix, node)
+    remove(prefix, node, false)
     attempt(prefix, NODE, node, downtime.lose, prefix, node, false)
   end
   return {'ok'}

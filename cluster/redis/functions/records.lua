@@ -25,19 +25,23 @@ local function apply_record(prefix, node, record, retained, comes_back)
     else
       redis.call('HDEL', prefix .. 'subs:' .. cid, filter)
     end
-    if is_group(filter) then
+    if is_group(filter) and not record[kind == 'subscribed' and 7 or 5] then    -- else another shard has the group
       attempt(prefix, GROUP, filter, kind == 'subscribed' and join_group or leave_group, prefix, filter, 'c:' .. cid)
     end
   elseif kind == 'route' then
-    redis.call('HSET', prefix .. 'routes:' .. node, name, table.concat(record, ' ', 3))
-    if is_group(name) then
+    redis.call('HSET', prefix .. 'routes:' .. node, name, table.concat(record, ' ', 3, 6))
+    if is_group(name) and not record[7] then
       attempt(prefix, GROUP, name, join_group, prefix, name, 'n:' .. node, node)
     end
   elseif kind == 'unroute' then
     redis.call('HDEL', prefix .. 'routes:' .. node, name)
-    if is_group(name) and not comes_back then    -- else the room that the node has announced with this block stays
+    if is_group(name) and not record[3] and not comes_back then    -- else the room that the node has announced with this block stays
       attempt(prefix, GROUP, name, leave_group, prefix, name, 'n:' .. node, node)
     end
+  elseif kind == 'joined' or kind == 'parted' then
+    local owner = record[4] ~= '' and record[4] or nil
+    attempt(prefix, GROUP, name, kind == 'joined' and join_group or leave_group, prefix, name, record[3], owner)
+    return false
   elseif kind == 'expired' then
     -- Each node drops its own copy; the value in Redis may be newer than theirs.
     local deadline = queues.deadline_of(retained[name] or redis.call('HGET', prefix .. 'retained', name) or '')

@@ -2,6 +2,8 @@
 
 local PROGRESS = 0x60         -- first byte of the progress before an awaited message whose publication is under way
 
+local NUMBERED = 0x70         -- first byte of the number before an awaited message, with several shards
+
 -- A will, or a message that waits for its time: progress u32, 0 = its publication has not begun; delay in seconds u32;
 -- bytes of the client id u16; bytes of the author u16; client id; author; message.
 local wills = {HEAD = 12}
@@ -53,5 +55,6 @@ local function topic_place(message, at)
 end
 
 wills.PROGRESS = PROGRESS
+wills.NUMBERED = NUMBERED
 wills.topic_place = topic_place
 return wills

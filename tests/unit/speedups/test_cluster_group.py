@@ -119,7 +119,7 @@ def test_a_route_says_when_all_its_sessions_have_queues() -> None:
     ],
 )
 def test_messages_go_the_way_of_all_matching_routes(routes: tuple[tuple[int, int, int], ...], way: Way) -> None:
-    turn = Turn(ClusterJournal(lambda: b""))
+    turn = Turn(ClusterJournal(lambda ahead: b""))
     turn.set_limits(TurnLimits(**LIMITS))
     filters = Router(turn).filters
     peer = Peer(turn, 1, b"n2", lambda batch: True)
@@ -130,7 +130,7 @@ def test_messages_go_the_way_of_all_matching_routes(routes: tuple[tuple[int, int
 
 def spread(counts: list[int], messages: int) -> list[int]:
     """How many messages each other node gets, by the number of its subscribers; none are here."""
-    turn = Turn(ClusterJournal(lambda: b""))
+    turn = Turn(ClusterJournal(lambda ahead: b""))
     turn.set_limits(TurnLimits(**LIMITS))
     router = Router(turn)
     router.filters.set_group_backing(GroupAssignments)

@@ -23,7 +23,7 @@ class Part:
     """A group with an order, and one subscriber: a persistent session without connection."""
 
     def __init__(self) -> None:
-        turn = Turn(ClusterJournal(lambda: b""))
+        turn = Turn(ClusterJournal(lambda ahead: b""))
         turn.set_limits(TurnLimits(**LIMITS))
         self.filters = Router(turn).filters
         self.filters.set_group_backing(GroupAssignments)

@@ -9,7 +9,7 @@ from flockmq._speedups.session.turn import Turn
 @pytest.mark.parametrize("ends", [10, 21_000])
 def test_a_block_has_a_bounded_number_of_releases(ends: int) -> None:
     """Redis executes nothing else during a call, and must answer heartbeats when all clients disconnect at once."""
-    journal = ClusterJournal(lambda: b"")
+    journal = ClusterJournal(lambda ahead: b"")
     blocks: list[object] = []
     turn = Turn(journal, blocks.append)
     turn.limit_commits(2)

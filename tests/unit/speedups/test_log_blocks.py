@@ -45,7 +45,7 @@ class Log:
     def __init__(self) -> None:
         self.entries: list[tuple[bytes, bytes]] = []
         self.waits = 0
-        self.ledger = ClusterJournal(lambda: b"")
+        self.ledger = ClusterJournal(lambda ahead: b"")
         self.turn = Turn(self.ledger, self._commit, self._fail)
         self.turn.set_limits(TurnLimits(**LIMITS))
         self.router = Router(self.turn)

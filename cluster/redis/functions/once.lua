@@ -1,0 +1,63 @@
+-- Publications that touch several shards and take effect once: each has a number. A shard that has given what a
+-- publication gives to it knows the number until no node will give it again.
+
+-- Note the numbers of a block, and leave out all that an earlier block has given. `numbered`: number and {places of
+-- pushes, shares, delayed messages, places of records} in turn. Returns the numbers that were known.
+local function give(prefix, node, numbered, pushes, shares, later, records)
+  local known, fresh, skipped = {}, {}, {}
+  for i = 1, #numbered, 2 do
+    local number, part = numbered[i], numbered[i + 1]
+    if redis.call('HSETNX', prefix .. 'once', number, node) == 0 then
+      known[#known + 1] = number
+      for _, place in ipairs(part[1]) do
+        pushes[place][2] = -1                    -- no session has this incarnation
+      end
+      for _, place in ipairs(part[4]) do
+        skipped[place] = true
+      end
+    else
+      fresh[#fresh + 1] = number
+      for j = 1, #part[2] do
+        shares[#shares + 1] = part[2][j]
+      end
+      for j = 1, #part[3] do
+        later[#later + 1] = part[3][j]
+      end
+    end
+  end
+  if fresh[1] then
+    redis.call('SADD', prefix .. 'once:' .. node, unpack(fresh))
+  end
+  local kept = records
+  if next(skipped) then
+    kept = {}
+    for i, record in ipairs(records) do
+      kept[#kept + 1] = not skipped[i] and record or nil
+    end
+  end
+  return known, kept
+end
+
+-- No node will give these any more.
+local function forget(prefix, node, numbers)
+  if numbers[1] then
+    redis.call('HDEL', prefix .. 'once', unpack(numbers))
+    redis.call('SREM', prefix .. 'once:' .. node, unpack(numbers))
+  end
+end
+
+-- A node has ended. If it was declared dead, others may give its publications again.
+local function node_ends(prefix, node, is_dead)
+  local key = prefix .. 'once:' .. node
+  if is_dead then
+    redis.call('SUNIONSTORE', prefix .. 'once:orphans', prefix .. 'once:orphans', key)
+  else
+    local numbers = redis.call('SMEMBERS', key)
+    for i = 1, #numbers do
+      redis.call('HDEL', prefix .. 'once', numbers[i])
+    end
+  end
+  redis.call('DEL', key)
+end
+
+return {forget = forget, give = give, node_ends = node_ends}
