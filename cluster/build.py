@@ -1,10 +1,12 @@
-"""The composition of a node in a cluster: its primary, the parts for all of its clients, and its shard."""
+"""The composition of a node in a cluster: its primaries, the parts for all of its clients, and its shards."""
 
 import asyncio
 import secrets
 import socket
 from collections.abc import Callable
 
+from .._speedups.cluster.journal import ClusterJournal
+from .._speedups.cluster.sharded_journal import ShardedJournal
 from ..broker.config.schema import Config
 from ..broker.coordination.coordinator import Coordinator, Foundation
 from ..broker.core.calls import RpcMethods
@@ -15,11 +17,18 @@ from .message_log import LoggedMessages
 from .peers.nodes import ClusterNodes
 from .peers.rpc import Rpc
 from .primary import Primary
-from .redis.clients import RedisAddress
+from .redis.store import RedisStore
 from .replication.analytics_results import AnalyticsResults
 from .replication.redis_access import RedisAccess
 from .replication.routes import Routes
 from .shard import Shard
+from .sharding.addresses import addresses_of
+from .sharding.among import Among
+from .sharding.elsewhere import Elsewhere
+from .sharding.leases import Leases
+from .sharding.parts import ShardedGroups, ShardedOwner, ShardedSessions, ShardedSubscribing, ShardedWills
+from .sharding.shards import Shards
+from .sharding.store import ShardedStore
 from .state import State
 
 COMMITS_UNDER_WAY = 2  # one that Redis executes, and one that it finds when it has ended
@@ -35,6 +44,8 @@ class ClusterFoundation(Foundation):
         former_id: of the node before it was fenced; empty = it was not.
     """
 
+    journal: ClusterJournal | ShardedJournal
+    store: RedisStore | ShardedStore
     _life: ClusterLife  # is there from `build` on
 
     def __init__(
@@ -44,59 +55,88 @@ class ClusterFoundation(Foundation):
         self._loop = loop
         self._rejoin = rejoin
         self._former_id = former_id.encode()
-        address = RedisAddress.parse(config.cluster.redis, config.cluster.prefix)
         node_id = f"{self._name}-{secrets.token_hex(4)}".encode()
-        self._primary = Primary(address, config.cluster, node_id, self._fenced)
-        self.journal, self.store = self._primary.journal, self._primary.store
-        self.access = self._access = RedisAccess(self._primary.link, config.cluster.replicas)
+        self._primaries = [
+            Primary(address, config.cluster, node_id, self._fenced) for address in addresses_of(config.cluster)
+        ]
+        first = self._primaries[0]
+        self._sharded: ShardedJournal | None = None
+        if len(self._primaries) == 1:
+            self.journal, self.store = first.journal, first.store
+        else:
+            self._sharded = ShardedJournal([primary.batch_header for primary in self._primaries], node_id)
+            for shard, primary in enumerate(self._primaries):
+                primary.journal = self._sharded.part(shard)
+            self.journal = self._sharded
+            self.store = ShardedStore([primary.store for primary in self._primaries], self._sharded)
+        self.access = self._access = RedisAccess(first.link, config.cluster.replicas)
 
     def build(self, data_plane: DataPlane, methods: RpcMethods) -> Coordinator:
-        primary, cluster = self._primary, data_plane.config.cluster
-        logged = LoggedMessages(
-            data_plane, primary.store, primary.link, self._name, lambda: data_plane.config.analytics
-        )
-        primary.journal.attach(logged.log)
-        shard = Shard(
-            primary,
-            data_plane,
-            name=self._name,
-            routes=Routes(primary.journal),
-            access=self._access,
-            results=AnalyticsResults(data_plane.router),
-            logged=logged,
-            loop=self._loop,
-        )
-        lease = Lease(
-            cluster.lease,
-            cluster.timeout,
-            loop=self._loop,
-            reactor=data_plane.reactor,
-            link=primary.link,
-            membership=primary.membership,
-            close_persistent=shard.claims.close_persistent,
-        )
-        rpc = Rpc(data_plane, primary.link, shard.replica.members, methods)
-        shard.attach(lease, rpc)
+        first, link = self._primaries[0], self._primaries[0].link
+        logged = LoggedMessages(data_plane, self.store, link, self._name, lambda: data_plane.config.analytics)
+        self.journal.attach(logged.log)
+        among = Among(data_plane, self._sharded)
+        home = self._primaries[among.home_of(link.node_id)]
+        routes = Routes(home.journal, link.node_id, among.memberships)
+        results, elsewhere = AnalyticsResults(data_plane.router), Elsewhere()
+        leases = Leases(data_plane.reactor)
+        shards = []
+        for primary in self._primaries:
+            is_first = primary is first
+            shards.append(
+                Shard(
+                    primary,
+                    data_plane,
+                    name=self._name,
+                    routes=routes,
+                    access=self._access if is_first else elsewhere,
+                    results=results if is_first else elsewhere,
+                    logged=logged if is_first else elsewhere,
+                    loop=self._loop,
+                    among=among,
+                )
+            )
+        among.attach(shards)
+        rpc = Rpc(data_plane, link, shards[0].replica.members, methods)
+        for shard in shards:
+            shard.attach(self._lease(data_plane, shard, leases), rpc)
         data_plane.turn.limit_commits(COMMITS_UNDER_WAY)
+        parts = Shards(shards)
         self._life = ClusterLife(
             data_plane,
-            shard,
+            parts,
             name=self._name,
-            lease=lease,
             logged=logged,
             loop=self._loop,
             former_id=self._former_id,
+            store=self.store,
         )
+        return self._coordinator(parts, ClusterNodes(link, first.membership, shards[0].replica.members, rpc))
+
+    def _lease(self, data_plane: DataPlane, shard: Shard, leases: Leases) -> Lease:
+        cluster = data_plane.config.cluster
+        return Lease(
+            cluster.lease,
+            cluster.timeout,
+            loop=self._loop,
+            reactor=leases.lease(),
+            link=shard.link,
+            membership=shard.membership,
+            close_persistent=shard.claims.close_persistent,
+        )
+
+    def _coordinator(self, shards: Shards, nodes: ClusterNodes) -> Coordinator:
+        first, several = shards.first, len(shards) > 1
         return Coordinator(
             life=self._life,
-            nodes=ClusterNodes(primary.link, primary.membership, shard.replica.members, rpc),
-            owner=shard.owner,
-            subscribing=shard.subscribing,
-            sessions=shard.sessions,
-            groups=shard.groups,
-            wills=shard.wills,
-            delayed=shard.delayed,
-            transactions=shard.transactions,
+            nodes=nodes,
+            owner=ShardedOwner(shards) if several else first.owner,
+            subscribing=ShardedSubscribing(shards) if several else first.subscribing,
+            sessions=ShardedSessions(shards) if several else first.sessions,
+            groups=ShardedGroups(shards) if several else first.groups,
+            wills=ShardedWills(shards) if several else first.wills,
+            delayed=first.delayed,
+            transactions=first.transactions,
         )
 
     def _fenced(self, reason: str, before: State) -> None:

@@ -17,14 +17,14 @@ from ..broker.config.schema import Config
 from ..broker.coordination.coordinator import NodeLife, Risk
 from ..broker.core.data_plane import DataPlane
 from ..broker.errors import NotNow, StoreError, reason_of
+from ..broker.storage.store import LogStore
 from ..broker.streams.message_log import MessageLog
-from .membership.lease import Lease
 from .message_log import LoggedMessages
 from .redis.append_only_file import rewrite_after_restart
 from .redis.connector import Refused
 from .redis.link import LinkError, LinkLost, is_forbidden
 from .replication.foreign_records import ForeignRecords
-from .shard import Shard
+from .sharding.shards import Shards
 from .state import State
 from .streams.redis_log import RedisLog
 
@@ -40,34 +40,33 @@ class ClusterLife(NodeLife):
 
     Args:
         data_plane: of the node.
-        shard: of the cluster, with its parts.
+        shards: of the cluster, with their parts.
         name: of the node in its cluster.
-        lease: of the node.
         logged: the log of messages of the node.
         loop: of the node.
         former_id: of the node before it was fenced; empty = it was not.
+        store: of the node.
     """
 
     def __init__(
         self,
         data_plane: DataPlane,
-        shard: Shard,
+        shards: Shards,
         *,
         name: str,
-        lease: Lease,
         logged: LoggedMessages,
         loop: asyncio.AbstractEventLoop,
         former_id: bytes,
+        store: LogStore,
     ) -> None:
+        self._store = store
         self.data_plane = data_plane
-        self.shard = shard
+        self.shards = shards
         self._name = name
-        self._address = shard.primary.address
-        self._membership = shard.membership
-        self._lease = lease
+        self._address = ", ".join(str(shard.primary.address) for shard in shards)
         self._logged = logged
         self._records = ForeignRecords(data_plane.router.foreign, data_plane.turn)
-        self._log = RedisLog(self._address)
+        self._log = RedisLog(shards.first.primary.address)
         self._loop = loop
         self._former_id = former_id
         self._durability = ""
@@ -75,24 +74,25 @@ class ClusterLife(NodeLife):
         data_plane.reactor.attach_lease(self._on_lease_expired)
 
     async def start(self) -> None:
-        plane, shard = self.data_plane, self.shard
-        shard.primary.store.start(self._confirm, self._loop.call_soon_threadsafe)
+        plane, shards = self.data_plane, self.shards
+        self._store.start(self._confirm, self._loop.call_soon_threadsafe)
         began = time.monotonic()
         try:
-            await shard.join(self._former_id)
+            await shards.join(self._former_id)
         except Refused as error:
             reason = re.sub("^(LAYOUT|MOVED|ARRIVING) ", "", str(error))
             raise StoreError(f"Redis at {self._address} is unusable: {reason}", _hint(str(error))) from error
         except (LinkLost, LinkError, OSError, TimeoutError) as error:
             raise NotNow(f"Redis at {self._address} is away: {reason_of(error)}") from error
         await self._inspect_redis()
-        if self._membership.is_over:
-            raise NotNow(f"fenced while it joined the cluster: {self._membership.why_fenced}")
-        rewrite_after_restart(shard.link.connection)
+        for shard in shards:
+            if shard.membership.is_over:
+                raise NotNow(f"fenced while it joined the cluster: {shard.membership.why_fenced}")
+            rewrite_after_restart(shard.link.connection)
         log.info(
             "joined the cluster",
-            node=shard.link.node_id.decode(),
-            nodes=len(shard.replica.members) + 1,
+            node=shards.first.link.node_id.decode(),
+            nodes=len(shards.first.replica.members) + 1,
             subscriptions=plane.router.filters.count,
             retained=plane.router.retained.count,
             seconds=round(time.monotonic() - began, 2),
@@ -110,42 +110,51 @@ class ClusterLife(NodeLife):
 
     async def risks(self) -> Sequence[Risk]:
         try:
-            found = await self.shard.inspect()
+            found = [await shard.inspect() for shard in self.shards]
         except Exception as error:
             raise NotNow(str(error)) from error
-        self._durability = found.sentence
-        return found.risks
+        self._durability = found[0].sentence
+        return [*dict.fromkeys(risk for each in found for risk in each.risks)]
 
     def configure(self, config: Config) -> None:
         self._logged.configure()
-        self.shard.configure(config)
-        self.data_plane.run(self.shard.groups.declare_all(config.shared.groups))
+        for shard in self.shards:
+            shard.configure(config)
+            shard.declare_groups(config)
 
     def tick(self) -> None:
-        now, shard, membership = time.monotonic(), self.shard, self._membership
-        if membership.has_lost_link:
-            self._lease.tick_without_redis(now)
-        if not membership.has_link:
+        now, linked = time.monotonic(), []
+        for shard in self.shards:
+            if shard.membership.has_lost_link:
+                shard.lease.tick_without_redis(now)
+            if not shard.membership.has_link:
+                continue
+            if shard.membership.state is State.SUSPENDED or now > shard.lease.valid_until:
+                self._on_lease_expired()
+                return
+            linked.append(shard)
+        if not linked:
             return
-        if membership.state is State.SUSPENDED or now > self._lease.valid_until:
-            self._on_lease_expired()
-            return
-        shard.assignments.tick()
+        for shard in linked:
+            shard.assignments.tick()
         self.data_plane.turn.drop_expired()
         self.data_plane.turn.seal()  # acknowledgements of clients, which no packet waits for
-        if shard.tick(now):
+        self.shards.first.routes.tick(now)
+        answers = [shard.tick(now) for shard in linked]
+        if all(answers):
             self._records.tick(now)
             self._expire_retained()
 
     def _expire_retained(self) -> None:
         """Drop the expired retained messages here; one of the nodes removes them from Redis."""
-        topics = self.data_plane.router.expire_retained()
-        if topics and self.shard.replica.members.is_first():
-            for topic in topics:
-                self.shard.primary.journal.change(("expired", topic))
+        for topic in self.data_plane.router.expire_retained():
+            shard = self.shards.of_topic(topic)
+            if shard.replica.members.is_first():
+                shard.primary.journal.change(("expired", topic))
 
     async def drain(self, references: tuple[str, ...]) -> None:
-        self.shard.announce_end()
+        for shard in self.shards:
+            shard.announce_end()
         connections = list(self.data_plane.reactor)
         step = max(1, -(-len(connections) // DRAIN_STEPS))
         reason = close_reasons.NODE_STOPS.leading_to(references)
@@ -158,8 +167,8 @@ class ClusterLife(NodeLife):
 
     async def stop(self) -> None:
         turn = self.data_plane.turn
-        if self._membership.is_member:
-            await self.shard.delayed.stop()
+        if all(shard.membership.is_member for shard in self.shards):
+            await self.shards.first.delayed.stop()
             self._logged.log.close()
             turn.seal()
             turn.after_commit(self._settled.set)
@@ -167,13 +176,14 @@ class ClusterLife(NodeLife):
                 await asyncio.wait_for(self._settled.wait(), STOP_SECONDS)
             except TimeoutError:
                 log.error("Redis does not answer: unconfirmed messages were not acknowledged, and may be lost")
-        await self.shard.leave()
+        await asyncio.gather(*(shard.leave() for shard in self.shards))
         self.end()
 
     def end(self) -> None:
         """Read nothing more from Redis, and write nothing to it; also if the node is fenced."""
         self._log.close()
-        self.shard.primary.close()
+        for shard in self.shards:
+            shard.primary.close()
         self._settled.set()
 
     def describe(self) -> str:
@@ -181,9 +191,10 @@ class ClusterLife(NodeLife):
         return f"node {self._name} of the cluster at {self._address}; {kept}"
 
     def ready(self) -> tuple[bool, str]:
-        if self._membership.joins or self._membership.is_over:
+        memberships = [shard.membership for shard in self.shards]
+        if any(membership.joins or membership.is_over for membership in memberships):
             return False, "the node is joining the cluster"
-        if self._membership.has_lost_link:
+        if any(membership.has_lost_link for membership in memberships):
             return False, "Redis is away"
         return True, "ready"  # also if Redis has no memory left: clients that take their messages free some
 
@@ -196,10 +207,11 @@ class ClusterLife(NodeLife):
 
     def _on_lease_expired(self) -> None:
         now = time.monotonic()
-        if not self.shard.link.connected:
-            self._lease.look_for_pause(now)
-        elif self._lease.expire(now):
-            self.shard.set_clock()  # before deadlines that clients have asked for
+        for shard in self.shards:
+            if not shard.link.connected:
+                shard.lease.look_for_pause(now)
+            elif shard.lease.expire(now):
+                shard.set_clock()  # before deadlines that clients have asked for
 
 
 def _hint(reason: str) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from ..broker.config.schema import AnalyticsConfig
 from ..broker.core.data_plane import DataPlane
+from ..broker.storage.store import LogStore
 from ..broker.streams import logged_messages
 from .peers.node_link import NodeLink
 from .redis.link import Reply, ReplyError
-from .redis.store import RedisStore
 
 REGISTER_AGAIN_SECONDS = 1.0
 
@@ -29,7 +29,7 @@ class LoggedMessages(logged_messages.LoggedMessages):
     def __init__(
         self,
         plane: DataPlane,
-        store: RedisStore,
+        store: LogStore,
         link: NodeLink,
         name: str,
         config: Callable[[], AnalyticsConfig],

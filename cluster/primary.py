@@ -33,7 +33,7 @@ class Primary:
         self.address = address
         self.membership = Membership(node_id.decode(), on_fenced)
         self.link = NodeLink(Connector(address, node_id, patience), keys, node_id, self.membership, patience)
-        self.journal = ClusterJournal(self._batch_header, node_id)
+        self.journal = ClusterJournal(self.batch_header, node_id)
         self.store = RedisStore(
             keys,
             node_id,
@@ -47,6 +47,6 @@ class Primary:
         self.store.close()
         self.link.hang_up()
 
-    def _batch_header(self, ahead: int) -> bytes:
+    def batch_header(self, ahead: int) -> bytes:
         """The header of the batch in the block after the next `ahead` ones."""
         return wire.batch_header(wire.LOGGED, self.link.node_id, self.store.seq + ahead + 1)

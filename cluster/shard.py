@@ -7,10 +7,13 @@ sessions of its clients, and it judges the other members.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
+from functools import partial
 
 from .._speedups.protocol import close_reasons
 from ..broker import logs
+from ..broker.config.declared_group import DeclaredGroup
 from ..broker.config.schema import Config
 from ..broker.core.data_plane import DataPlane
 from .commit_replies import CommitReplies
@@ -29,7 +32,7 @@ from .peers.members import Members
 from .peers.rpc import Rpc
 from .primary import Primary
 from .redis.durability import Durability, inspect
-from .redis.link import LinkError, LinkLost, ignore
+from .redis.link import LinkError, LinkLost, Reply, ignore
 from .replication.analytics_results import AnalyticsResults
 from .replication.applied_changes import AppliedChanges
 from .replication.barrier import Barrier
@@ -52,7 +55,10 @@ from .sessions.tenant_queues import TenantQueues
 from .sessions.transactions import RedisTransactions
 from .sessions.unconfirmed_messages import UnconfirmedMessages
 from .sessions.wills import Wills
+from .sharding.among import Among
+from .sharding.elsewhere import Elsewhere
 
+COUNT_SECONDS = 1.0  # between questions for the number of sessions
 LEAVE_SECONDS = 2.0  # that Redis may take for the end of the membership
 
 log = logs.get("flockmq.cluster")
@@ -73,6 +79,7 @@ class Shard:
         results: the results of analytics jobs that the node has published.
         logged: the log of messages of the node.
         loop: of the node.
+        among: the rules between the shards of the node.
     """
 
     def __init__(
@@ -82,10 +89,11 @@ class Shard:
         *,
         name: str,
         routes: Routes,
-        access: RedisAccess,
-        results: AnalyticsResults,
-        logged: LoggedMessages,
+        access: RedisAccess | Elsewhere,
+        results: AnalyticsResults | Elsewhere,
+        logged: LoggedMessages | Elsewhere,
         loop: asyncio.AbstractEventLoop,
+        among: Among,
     ) -> None:
         link, journal, store = primary.link, primary.journal, primary.store
         self.primary = primary
@@ -95,16 +103,22 @@ class Shard:
         self._plane = plane
         self._name = name
         self._logged = logged
+        self._among = among
+        self.number = number = primary.journal.shard
+        self.sessions_stored = 0  # persistent ones of all nodes, as far as this node has asked
+        self._count_at = 0.0
+        self._unburied: set[bytes] = set()  # nodes that are dead in other shards, while there was no link
 
         # The state that all nodes know.
-        members = Members(plane, link)
-        changes = Changes(plane, members, link.node_id)
+        members = Members(plane, link, lambda node: among.home_of(node) == number)
+        changes = Changes(plane, members, link.node_id, journal)
         barrier = Barrier(plane.turn, journal, link)
+        applied = among.barrier(barrier, link)
         self.replica = Replica(
             members=members,
             changes=changes,
             barrier=barrier,
-            applied=AppliedChanges(link, changes, barrier, loop),
+            applied=AppliedChanges(link, changes, barrier, loop, among.turn),
             reader=SnapshotReader(plane, changes, link),
             results=results,
             access=access,
@@ -114,7 +128,7 @@ class Shard:
         self.claims = claims = Claims()
         journal.group_records.follow_claims(claims.epoch_of)
         self._wills = Wills(plane, link, journal, claims)
-        self._unconfirmed = UnconfirmedMessages(plane, link, claims)
+        self._unconfirmed = UnconfirmedMessages(link, claims)
         self.owner = TakeOver(
             plane,
             link,
@@ -122,19 +136,23 @@ class Shard:
             claims=claims,
             wills=self._wills,
             routes=routes,
-            barrier=barrier,
+            barrier=applied,
             unconfirmed=self._unconfirmed,
+            flushed=among.flushed,
+            most_sessions=lambda: among.most_sessions(self),
         )
-        self.subscribing = ClusterSubscribing(plane, journal, claims, routes, barrier)
+        self.subscribing = ClusterSubscribing(plane, journal, claims, routes, applied, among.memberships)
         self.sessions = RedisSessions(plane, link)
-        self.assignments = Assignments(plane, link, claims, journal.group_records, store)
+        self.assignments = Assignments(plane, link, claims, journal.group_records, store, number)
         damaged = DamagedKeys(claims, self.membership.become_fenced)
         store.listener = CommitReplies(plane, link, self.replica, self.assignments, damaged)
         self.groups = DeclaredGroups(plane, link, barrier, store.listener.changed)
         self.wills = RedisWills(link, members.is_first)
         self.delayed = RedisDelayed(plane, link, self._wills, members.is_first, loop)
         self.transactions = RedisTransactions(plane, link)
-        self._tenant_queues = TenantQueues(plane.turn, link)
+        self._tenant_queues = TenantQueues(
+            plane.turn, link, is_home=among.home_of(link.node_id) == number, totals=among.tenant_totals
+        )
         self._limit_queues(plane.config)
 
     def attach(self, lease: Lease, rpc: Rpc) -> None:
@@ -147,7 +165,8 @@ class Shard:
         plane, link, membership, replica = self._plane, self.link, self.membership, self.replica
         self._lease = lease
         self._clock = ClusterClock(self.primary.journal)
-        self._dead_nodes = DeadNodes(link, self._wills, lambda: plane.config.mqtt.session_expiry)
+        died = partial(self._among.died, self)
+        self._dead_nodes = DeadNodes(link, self._wills, lambda: plane.config.mqtt.session_expiry, died)
         self._reconnection = Reconnection(
             link,
             membership,
@@ -179,7 +198,7 @@ class Shard:
             logged=self._logged,
             clock=self._clock,
         )
-        replica.changes.attach(OtherNodes(link, membership, replica, self.owner, rpc))
+        replica.changes.attach(OtherNodes(link, membership, replica, self.owner, rpc, died))
         inbox = Inbox(plane, link, replica, self._handlers(rpc))
         link.attach(plane.reactor, inbox.receive, inbox.finish, self._reconnection.start, plane.turn.seal_deferred)
 
@@ -195,12 +214,14 @@ class Shard:
                 self.assignments.suspend,
             ),
             back=(
+                self._bury_missed,  # before anything that follows from it
                 self._logged.configure,  # the log is registered before its first entry
                 self.set_clock,  # before deadlines that clients have asked for
                 lambda: store.flow(link.connection, link.applied),  # send the blocks that Redis lacks
                 reconciliation.start,  # after commits that release claims
                 self.replica.access.link_back,
                 self.replica.members.confirm_all,
+                partial(self._among.link_back, link),
             ),
             caught_up=(
                 self.assignments.recover,
@@ -248,12 +269,20 @@ class Shard:
                 self.membership.become_left()
                 self.link.hang_up()
         self.configure(self._plane.config)
-        await self.groups.declare_all(self._plane.config.shared.groups)
+        await self.groups.declare_all(self._declared(self._plane.config))
 
     def configure(self, config: Config) -> None:
         """Apply the limits of a configuration."""
         self._limit_queues(config)
         self.assignments.configure(config)
+
+    def _declared(self, config: Config) -> list[DeclaredGroup]:
+        """The groups of a configuration that this shard has."""
+        return [group for group in config.shared.groups if self._among.home_of(group.name.encode()) == self.number]
+
+    def declare_groups(self, config: Config) -> None:
+        """Declare the groups of a configuration."""
+        self._plane.run(self.groups.declare_all(self._declared(config)))
 
     def _limit_queues(self, config: Config) -> None:
         limits = config.limits
@@ -275,12 +304,45 @@ class Shard:
             return False
         self._heartbeat.tick(now)
         self._dead_nodes.tick(now)
-        self.routes.tick(now)
-        self.delayed.tick(now)
-        self.transactions.tick(now)
+        if self.number == 0:
+            self.delayed.tick(now)
+            self.transactions.tick(now)
+        self._count_sessions(now)
         self._tenant_queues.tick(now)
         self.replica.members.resume_held(now)
         return True
+
+    def beat(self) -> None:
+        """Send a heartbeat if one is due, while other shards are joined."""
+        if self.link.connected:
+            self._heartbeat.tick(time.monotonic())
+
+    def _count_sessions(self, now: float) -> None:
+        """Ask how many sessions the shard has, if others have to know."""
+        if self._among.count > 1 and self._plane.config.limits.max_sessions and now >= self._count_at:
+            self._count_at = now + COUNT_SECONDS
+            self.link.call(self._counted, "SCARD", self.link.keys.sessions)
+
+    def _counted(self, reply: Reply) -> None:
+        if isinstance(reply, int):
+            self.sessions_stored = reply
+
+    def bury(self, node: bytes) -> None:
+        """A node is dead in another shard: it is dead in this one, too."""
+        if self.link.connected:
+            self._dead_nodes.bury(node, b"")
+        else:
+            self._unburied.add(node)
+
+    def _bury_missed(self) -> None:
+        nodes, self._unburied = self._unburied, set()
+        for node in nodes:
+            self._dead_nodes.bury(node, b"")
+
+    @property
+    def lease(self) -> Lease:
+        """The lease of the node in this shard."""
+        return self._lease
 
     def set_clock(self) -> None:
         """Bring the clock of the shard up to date for all calls that follow."""

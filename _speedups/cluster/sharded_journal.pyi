@@ -6,6 +6,7 @@ from .commit_block import Block
 from .journal import ClusterJournal
 
 def shard_of(name: bytes, shards: int) -> int: ...
+def topic_shard(topic: bytes, shards: int) -> int: ...
 
 class ShardedJournal(Journal):
     home: int

@@ -32,6 +32,11 @@ def shard_of(bytes name not None, int shards):
     return shard_of_name(name, len(name), shards)
 
 
+def topic_shard(bytes topic not None, int shards):
+    """Which of the shards has the retained message of a topic name; from 0 on."""
+    return shard_of_topic(topic, len(topic), shards)
+
+
 cdef class ShardedJournal(Whole):
     """Records changes for several shards.
 

@@ -609,7 +609,7 @@ cdef class Router:
         return 0
 
     def publish(self, bytes topic not None, bytes payload not None, int qos=0, bint retain=False,
-                bytes publisher=None, bytes properties=b"", uint64_t will=0, uint32_t progress=0, int shard=0):
+                bytes publisher=None, bytes properties=b"", uint64_t will=0, uint32_t progress=0):
         """Publish a message that is not from a packet: a will, or one of the broker's own.
 
         Args:
@@ -619,8 +619,7 @@ cdef class Router:
             retain: whether to keep it for later subscribers.
             publisher: client id of the publishing client; None: the broker.
             properties: a property block of PUBLISH, without its length; an expiry interval in it begins now.
-            will: the number by which the store has it as a will; 0 = it is none.
-            shard: of the record of the will.
+            will: the number by which the store has it as a will, with the shard of that above 56 bits; 0 = it is none.
             progress: how far a node that has ended came with its publication, as the store has it; 0 = nobody has it.
 
         Returns:
@@ -632,8 +631,8 @@ cdef class Router:
         cdef Publication publication = publication_of(topic, len(topic), payload, len(payload), <uint8_t>qos, retain)
         cdef PropertyScan scan
         publication.publisher = <void*>publisher
-        publication.will = will
-        publication.shard = <uint8_t>shard
+        publication.will = will & (<uint64_t>-1 >> 8)
+        publication.shard = <uint8_t>(will >> 56)
         publication.divisible = will != 0
         publication.progress = progress
         if properties:

@@ -16,6 +16,7 @@ class Subscriber(Sender):
     rights: Rights | None
     kind: SessionKind
     tenant: Tenant | None
+    shard: int
     subscription_weight: int
     @property
     def subscriptions_held(self) -> int: ...

@@ -223,15 +223,15 @@ class StoreUrl(Kind):
 
 
 class RedisUrlKind(Kind):
-    """The URL of a Redis, or nothing; passwords are never shown."""
+    """The URL of a Redis, URLs of several with spaces between them, or nothing; passwords are never shown."""
 
     expected = REDIS_EXPECTED
 
     def read(self, raw: object, *, is_text: bool) -> object:
         if not isinstance(raw, str):
             raise ValueError
-        if raw:
-            RedisUrl.parse(raw)
+        for url in raw.split():
+            RedisUrl.parse(url)
         return raw
 
     def write(self, value: object) -> str:

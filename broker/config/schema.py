@@ -380,6 +380,12 @@ class ClusterConfig:
         RedisUrlKind(),
         flag="--redis",
     )
+    shards: int = option(
+        1,
+        "Parts into which the state is divided, each on a Redis primary; for good. Several URLs in cluster.redis, with "
+        "spaces between them, are as many. With redis+cluster:// each has a slot of its own.",
+        Integer(1, 64),
+    )
     node_name: str = option(
         "",
         "Name of the node in logs and `flockmq cluster status`; empty = the host's name.",

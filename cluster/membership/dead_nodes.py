@@ -1,6 +1,7 @@
 """Asks Redis to bury dead nodes, and to end sessions and delayed wills that are due: this node's share."""
 
 from collections.abc import Callable
+from functools import partial
 
 from ..peers.node_link import NodeLink
 from ..redis.link import Reply, ignore
@@ -19,21 +20,34 @@ class DeadNodes:
         link: of this node.
         wills: of this node.
         session_expiry: returns the seconds after which an absent client's session ends; 0 = never.
+        died: called with a node that is dead, before anything else that follows from it.
     """
 
-    def __init__(self, link: NodeLink, wills: Wills, session_expiry: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        link: NodeLink,
+        wills: Wills,
+        session_expiry: Callable[[], float],
+        died: Callable[[bytes], object] = lambda node: None,
+    ) -> None:
         self._link = link
         self._wills = wills
         self._session_expiry = session_expiry
+        self._died = died
         self._due = self._expiry_due = 0.0
 
     def bury(self, node: bytes, count: bytes) -> None:
-        """Declare a node dead, if this is the count of its heartbeats, and clean up at the next tick."""
-        self._link.function(self._buried, "bury", node, count)
+        """Declare a node dead, and clean up at the next tick.
 
-    def _buried(self, reply: Reply) -> None:
-        if isinstance(reply, list):
-            for epoch, stored in pairs(reply):
+        `count`: of its heartbeats, which must be the same still; empty: it is dead in another shard.
+        """
+        self._link.function(partial(self._buried, node, is_new=bool(count)), "bury", node, count)
+
+    def _buried(self, node: bytes, reply: Reply, *, is_new: bool) -> None:
+        if isinstance(reply, list) and reply[0] == b"ok":
+            if is_new:
+                self._died(node)
+            for epoch, stored in pairs(reply[1]):
                 self._wills.publish(epoch, stored)
             self._due = 0.0
 

@@ -10,6 +10,7 @@ from ..redis.store import RedisStore
 from ..replication.replica import Replica
 from ..replication.snapshot import pairs
 from ..sessions.wills import Wills
+from ..sharding.elsewhere import Elsewhere
 from ..state import Membership
 from .clock import ClusterClock
 from .heartbeat import Heartbeat
@@ -38,7 +39,7 @@ class Joining:
         store: RedisStore,
         heartbeat: Heartbeat,
         wills: Wills,
-        logged: LoggedMessages,
+        logged: LoggedMessages | Elsewhere,
         clock: ClusterClock,
     ) -> None:
         self._link = link
@@ -122,7 +123,8 @@ class Joining:
         wills: list[tuple[int, bytes]] = []
         for node, count, process in await self._others():
             if node == former_id or is_gone(process):
-                wills += pairs(await link.ask_function("bury", node, count))
+                outcome, *found = await link.ask_function("bury", node, count)
+                wills += pairs(found[0]) if outcome == b"ok" else ()
         return wills
 
     async def _read_members(self) -> None:

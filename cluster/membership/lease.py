@@ -19,6 +19,7 @@ from ..._speedups.net.reactor import Reactor
 from ...broker import logs
 from ..peers.node_link import NodeLink
 from ..redis.link import Reply
+from ..sharding.leases import OneLease
 from ..state import Membership, State
 
 USED = 0.9  # of the lease: after that the node counts itself as expired, before others do
@@ -48,7 +49,7 @@ class Lease:
         timeout: float,
         *,
         loop: asyncio.AbstractEventLoop,
-        reactor: Reactor,
+        reactor: Reactor | OneLease,
         link: NodeLink,
         membership: Membership,
         close_persistent: Callable[[str], object],

@@ -1,5 +1,7 @@
 """Nodes that join the cluster, and nodes that leave it, as this node sees them."""
 
+from collections.abc import Callable
+
 from ...broker import logs
 from ..peers.node_link import NodeLink
 from ..peers.rpc import Rpc
@@ -20,15 +22,25 @@ class OtherNodes:
         replica: of this node.
         takeover: of this node.
         rpc: of this node.
+        died: called with a node that has left or is dead, before anything else that follows from it.
     """
 
-    def __init__(self, link: NodeLink, membership: Membership, replica: Replica, takeover: TakeOver, rpc: Rpc) -> None:
+    def __init__(
+        self,
+        link: NodeLink,
+        membership: Membership,
+        replica: Replica,
+        takeover: TakeOver,
+        rpc: Rpc,
+        died: Callable[[bytes], object],
+    ) -> None:
         self._link = link
         self._membership = membership
         self._members = replica.members
         self._barrier = replica.barrier
         self._takeover = takeover
         self._rpc = rpc
+        self._died = died
 
     def joined(self, node: bytes, change: int) -> None:
         log.info("node joined", node=node.decode())
@@ -47,6 +59,7 @@ class OtherNodes:
             return
         if self._members.get(node) is not None:
             log.info("node left", node=node.decode())
+            self._died(node)
         self._members.remove(node)
         self._barrier.node_left(node)
         self._takeover.node_left(node)

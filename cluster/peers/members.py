@@ -67,10 +67,14 @@ class Members:
     Args:
         plane: of this node.
         link: of this node.
+        has_routes: whether the shard of this link has the routes of the node with this id.
     """
 
-    def __init__(self, plane: DataPlane, link: NodeLink) -> None:
+    def __init__(
+        self, plane: DataPlane, link: NodeLink, has_routes: Callable[[bytes], bool] = lambda node: True
+    ) -> None:
         self._plane = plane
+        self._has_routes = has_routes
         self._link = link
         self._members: dict[bytes, Member] = {}
         self._departed: dict[bytes, Member] = {}  # left while this node had no link
@@ -91,7 +95,8 @@ class Members:
         member = self._members.get(node)
         if member is None:
             member = self._members[node] = Member(node, self._plane.turn, self._link)
-            self._plane.router.foreign.receivers.add_node(member.peer)
+            if self._has_routes(node):
+                self._plane.router.foreign.receivers.add_node(member.peer)
         member.seen = max(member.seen, seen)
         return member
 
@@ -100,7 +105,8 @@ class Members:
         member = self._members.pop(node, None)
         self._heartbeats.pop(node, None)
         if member is not None:
-            self._plane.router.foreign.node_left(member.peer)
+            if self._has_routes(node):
+                self._plane.router.foreign.node_left(member.peer)
             if not self._link.connected:
                 self._departed[node] = member
 

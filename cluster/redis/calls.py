@@ -81,8 +81,14 @@ CHANGES: Mapping[str, Mapping[str, Kind]] = {
     },
     "unsubscribed": {"client_id": TEXT, "incarnation": NUMBER, "filter": TEXT, "elsewhere": Rest(FLAG)},
     "ended": {"client_id": TEXT, "incarnation": NUMBER},
-    "route": {"filter": TEXT, "qos": NUMBER, "in_queues": FLAG, "only_persistent": FLAG, "subscribers": NUMBER,
-              "elsewhere": Rest(FLAG)},
+    "route": {
+        "filter": TEXT,
+        "qos": NUMBER,
+        "in_queues": FLAG,
+        "only_persistent": FLAG,
+        "subscribers": NUMBER,
+        "elsewhere": Rest(FLAG),
+    },
     "unroute": {"filter": TEXT, "elsewhere": Rest(FLAG)},
     "retained": {"topic": TEXT, "message": TEXT},
     "outdated": {"topic": TEXT},
@@ -329,7 +335,7 @@ CALLS: Mapping[str, Call] = {
         "Declares a node dead if it has sent no heartbeat since these, or in any case: then they are empty. The caller "
         "publishes the wills of the reply.",
         {"dead": TEXT, "heartbeats": OPTIONAL},
-        WILLS,
+        Outcomes({"ok": {"wills": WILLS}, "lives": {}}),
         flags=(FREES,),
     ),
     "applied": Call(

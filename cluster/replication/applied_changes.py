@@ -8,7 +8,9 @@ changes which nodes there are. While it changes, some have reported in one way a
 
 import asyncio
 import time
+from functools import partial
 
+from ..._speedups.session.turn import Turn
 from ...broker import logs
 from ..peers import wire
 from ..peers.node_link import NodeLink
@@ -32,10 +34,21 @@ class AppliedChanges:
         changes: of this node.
         barrier: of this node.
         loop: of the node.
+        turn: of the node, if there are several shards. A retained message that this node has accepted before it applied
+            a change may be in another shard: it has to be there when the change is reported.
     """
 
-    def __init__(self, link: NodeLink, changes: Changes, barrier: Barrier, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        link: NodeLink,
+        changes: Changes,
+        barrier: Barrier,
+        loop: asyncio.AbstractEventLoop,
+        turn: Turn | None = None,
+    ) -> None:
         self._link = link
+        self._turn = turn
+        self._last = 0  # the last change that may be reported, with several shards
         self._changes = changes
         self._barrier = barrier
         self._loop = loop
@@ -49,13 +62,25 @@ class AppliedChanges:
 
     def note(self, origin: bytes, change: int) -> None:
         """This node has applied a change of the origin, or the origin asks how far this node is."""
-        self._unreported[origin] = change
+        if self._turn is None:
+            self._unreported[origin] = change
+        else:
+            self._turn.after_commit(partial(self._note_stored, origin, change, self._changes.last))
+
+    def _note_stored(self, origin: bytes, change: int, last: int) -> None:
+        self._unreported[origin] = max(change, self._unreported.get(origin, 0))
+        self._last = max(self._last, last)
+
+    @property
+    def _reported(self) -> int:
+        """The last change that may be reported."""
+        return self._changes.last if self._turn is None else self._last
 
     def announce(self) -> None:
         """Reports to this node, and from it, may be lost: tell all nodes how far it is. They reply with reports."""
         self._is_counted = len(self._barrier) >= COUNTED_FROM
         self._asked = 0
-        self._link.publish(self._link.keys.all, wire.back(self._link.node_id, self._changes.last))
+        self._link.publish(self._link.keys.all, wire.back(self._link.node_id, self._reported))
         self.note(self._link.node_id, self._changes.last)
 
     def report(self) -> None:
@@ -87,7 +112,7 @@ class AppliedChanges:
         self._is_under_way = True
         self._unreported.clear()
         self._asked = max(self._asked, wanted)
-        self._link.function(self._replied, "applied", self._changes.last, wanted)
+        self._link.function(self._replied, "applied", self._reported, wanted)
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -73,13 +73,17 @@ class Barrier:
         """Call `done` when everything recorded so far is committed, and all nodes have applied it."""
 
         def committed() -> None:
-            self._waiting.append((self._last_change, done))
-            self._advance()
+            self.when_last_applied(done)
 
         if len(self._journal) or self._turn.sealed > self._turn.committed:
             self._turn.after_commit(committed)
         else:  # the changes of other nodes before this call must be applied here, too
             self._link.call(lambda reply: committed(), "PING")
+
+    def when_last_applied(self, done: Callable[[], object]) -> None:
+        """Call `done` when all nodes have applied the changes that this node has made."""
+        self._waiting.append((self._last_change, done))
+        self._advance()
 
     def _advance(self) -> None:
         if not self._waiting:

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Protocol
 
+from ..._speedups.cluster.journal import ClusterJournal
 from ..._speedups.cluster.message_codec import decode_message
 from ..._speedups.session.subscriber import SessionKind
 from ...broker.core.data_plane import DataPlane
@@ -47,12 +48,14 @@ class Changes:
         plane: of this node.
         members: the other nodes.
         node_id: of this node.
+        journal: of this node.
     """
 
     _nodes: NodesListener
 
-    def __init__(self, plane: DataPlane, members: Members, node_id: bytes) -> None:
+    def __init__(self, plane: DataPlane, members: Members, node_id: bytes, journal: ClusterJournal) -> None:
         self._plane = plane
+        self._journal = journal
         self._members = members
         self._node_id = node_id
         kinds: dict[str, Callable[..., object]] = {
@@ -91,7 +94,7 @@ class Changes:
             self.last, self.mark = number, mark_of(records)
 
     def apply_subscribed(
-        self, client_id: bytes, incarnation: int, topic_filter: bytes, options: int, identifier: int
+        self, client_id: bytes, incarnation: int, topic_filter: bytes, options: int, identifier: int, elsewhere: int = 0
     ) -> None:
         """A persistent session has a subscription."""
         sessions, router = self._plane.sessions, self._plane.router
@@ -112,7 +115,7 @@ class Changes:
         for fields in self._plane.router.foreign.load(sessions, self._plane.sessions.here):
             self.apply_subscribed(*fields)
 
-    def _apply_unsubscribed(self, client_id: bytes, incarnation: int, topic_filter: bytes) -> None:
+    def _apply_unsubscribed(self, client_id: bytes, incarnation: int, topic_filter: bytes, elsewhere: int = 0) -> None:
         session = self._plane.sessions.get(client_id)
         if session is None:
             self._plane.router.foreign.unsubscribe(client_id, incarnation, topic_filter)
@@ -137,7 +140,7 @@ class Changes:
         """A node has clients for a topic filter; `route`: as `options_of` has it."""
         member = self._members.get(node)
         if member is not None:
-            self._plane.router.foreign.route(member.peer, topic_filter, options_of(*route))
+            self._plane.router.foreign.route(member.peer, topic_filter, options_of(*route[:4]))
 
     def apply_routes(self, node: bytes, routes: list[bytes]) -> None:
         """A node has clients for many topic filters: each with its route as Redis has it."""
@@ -145,7 +148,7 @@ class Changes:
         if member is not None:
             self._plane.router.foreign.load_routes(member.peer, routes, stored_options)
 
-    def _apply_unroute(self, node: bytes, topic_filter: bytes) -> None:
+    def _apply_unroute(self, node: bytes, topic_filter: bytes, elsewhere: int = 0) -> None:
         """A node has no clients for a topic filter any more."""
         member = self._members.get(node)
         if member is not None:
@@ -173,7 +176,7 @@ class Changes:
             self._plane.router.retained.set(topic, b"")
         else:
             _, payload, qos, _, properties, deadline = decode_message(message)
-            expires = self._plane.turn.journal.clock_of(deadline)
+            expires = self._journal.clock_of(deadline)
             self._plane.router.retained.set(topic, payload, qos, properties=properties, expires=expires)
 
     def missing(self, most: int) -> list[bytes]:

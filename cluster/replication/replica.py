@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from ..peers.members import Members
+from ..sharding.elsewhere import Elsewhere
 from .analytics_results import AnalyticsResults
 from .applied_changes import AppliedChanges
 from .barrier import Barrier
@@ -19,5 +20,5 @@ class Replica(NamedTuple):
     barrier: Barrier
     applied: AppliedChanges
     reader: SnapshotReader
-    results: AnalyticsResults
-    access: RedisAccess
+    results: AnalyticsResults | Elsewhere
+    access: RedisAccess | Elsewhere

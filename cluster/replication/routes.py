@@ -12,6 +12,7 @@ from ..._speedups.cluster.peer import Way
 from ..._speedups.codec.topics import is_shared
 from ...broker.core.subscription_options import MAXIMUM_QOS
 from ...broker.events.topics import ROOT as EVENTS
+from ..sharding.group_memberships import GroupMemberships
 
 ONLY_PERSISTENT = 8  # as an option of the other node's subscription: Retain As Published
 LINGER_SECONDS = 120.0  # that a route stays without a session: most clients that have lost a connection are back soon
@@ -58,8 +59,10 @@ class Routes:
     nodes divide messages of QoS 0 by these numbers.
     """
 
-    def __init__(self, journal: ClusterJournal) -> None:
+    def __init__(self, journal: ClusterJournal, node: bytes = b"", memberships: GroupMemberships | None = None) -> None:
         self._journal = journal
+        self._node = node
+        self._memberships = memberships or GroupMemberships(None)
         self._known: dict[bytes, Route] = {}  # by filter
         self._lingering: dict[bytes, float] = {}  # filters without a session -> since when, monotonic; the oldest first
 
@@ -108,7 +111,7 @@ class Routes:
 
     def _withdraw(self, name: bytes) -> None:
         del self._known[name]
-        self._journal.change(("unroute", name))
+        self._journal.change(("unroute", name, *self._memberships.node_parts(self._journal, name, self._node)))
 
     def _grow(self, name: bytes, route: Route, qos: int, clean: bool) -> None:
         route.direct += is_direct(qos, clean)
@@ -124,7 +127,8 @@ class Routes:
             fields = (route.qos, int(not route.direct), int(not route.clean), 0)
         if fields != route.announced:
             route.announced = fields
-            self._journal.change(("route", name, *fields))
+            elsewhere = self._memberships.node_joins(self._journal, name, self._node)
+            self._journal.change(("route", name, *fields, *elsewhere))
 
 
 def is_direct(options: int, clean: bool) -> bool:

@@ -27,10 +27,11 @@ class Assignments:
         claims: of this node.
         records: the records of groups in the blocks of this node.
         store: of this node.
+        shard: whose groups they are.
     """
 
     def __init__(
-        self, plane: DataPlane, link: NodeLink, claims: Claims, records: GroupRecords, store: RedisStore
+        self, plane: DataPlane, link: NodeLink, claims: Claims, records: GroupRecords, store: RedisStore, shard: int = 0
     ) -> None:
         self._sessions = plane.sessions
         self._claims = claims
@@ -39,6 +40,7 @@ class Assignments:
         self._link = link
         self._records = records
         self._store = store
+        self._shard = shard
         self._ask_again_at = 0.0  # monotonic; 0 = not
 
     def configure(self, config: Config) -> None:
@@ -146,7 +148,7 @@ class Assignments:
             to_tick.remove(each)
 
     def _of_groups(self) -> list[GroupAssignments]:
-        return [_assignments_of(group) for group in self._filters.groups.values()]
+        return [_assignments_of(group) for group in self._filters.groups.values() if group.shard == self._shard]
 
 
 def _assignments_of(group: Group) -> GroupAssignments:

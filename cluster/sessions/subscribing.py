@@ -10,6 +10,8 @@ from ...broker.core.data_plane import DataPlane
 from ...broker.core.subscription_options import STORED_OPTIONS
 from ..replication.barrier import Barrier
 from ..replication.routes import Routes
+from ..sharding.flush import Flush
+from ..sharding.group_memberships import GroupMemberships
 from .claim import Claim, Claims
 
 
@@ -22,16 +24,24 @@ class ClusterSubscribing(Subscribing):
         claims: of this node.
         routes: of this node.
         barrier: of this node.
+        memberships: of this node.
     """
 
     def __init__(
-        self, plane: DataPlane, journal: ClusterJournal, claims: Claims, routes: Routes, barrier: Barrier
+        self,
+        plane: DataPlane,
+        journal: ClusterJournal,
+        claims: Claims,
+        routes: Routes,
+        barrier: Barrier | Flush,
+        memberships: GroupMemberships,
     ) -> None:
         self._filters = plane.router.filters
         self._journal = journal
         self._claims = claims
         self._routes = routes
         self._barrier = barrier
+        self._memberships = memberships
 
     def weight_of(self, connection: Connection, session: Session) -> int:
         claim = self._claim_of(connection, session)
@@ -65,7 +75,9 @@ class ClusterSubscribing(Subscribing):
         if before == wanted and not is_shared(name):
             return
         options, identifier = claim.filters[name] = wanted
-        self._journal.change(("subscribed", session.client_id, session.session_id, name, options, identifier))
+        elsewhere = self._memberships.join(self._journal, name, session.client_id)
+        fields = (session.client_id, session.session_id, name, options, identifier)
+        self._journal.change(("subscribed", *fields, *elsewhere))
         if before is not None:
             self._routes.change(name, before[0], options, clean=False)
         else:
@@ -78,7 +90,8 @@ class ClusterSubscribing(Subscribing):
             if claim is not None:
                 if (before := claim.filters.pop(name, None)) is not None:
                     claim.weight -= filter_weight(name)
-                    self._journal.change(("unsubscribed", session.client_id, session.session_id, name))
+                    elsewhere = self._memberships.part(self._journal, name, session.client_id)
+                    self._journal.change(("unsubscribed", session.client_id, session.session_id, name, *elsewhere))
                     self._routes.remove([(name, before[0])], clean=False)
             elif self._filters.unsubscribe(session, name):
                 self._routes.remove([(name, 0)], clean=True)

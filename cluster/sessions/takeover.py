@@ -31,9 +31,10 @@ from ..peers.node_link import NodeLink
 from ..redis.link import GONE, LinkLost, Reply, ReplyError
 from ..replication.barrier import Barrier
 from ..replication.routes import Routes
+from ..sharding.flush import Flush
 from .claim import Claim, Claims
 from .loading import Loading
-from .unconfirmed_messages import UnconfirmedMessages
+from .unconfirmed_messages import Ended, UnconfirmedMessages
 from .wills import Wills, encode_will
 
 TAKEOVERS = COUNTERS.index("takeovers")
@@ -57,6 +58,8 @@ class TakeOver(SessionOwner):
         routes: of this node.
         barrier: of this node.
         unconfirmed: of this node.
+        flushed: calls a function when all that this node has published so far is where its next commit will be.
+        most_sessions: returns the number of sessions that there may be.
     """
 
     def __init__(
@@ -68,8 +71,10 @@ class TakeOver(SessionOwner):
         claims: Claims,
         wills: Wills,
         routes: Routes,
-        barrier: Barrier,
+        barrier: Barrier | Flush,
         unconfirmed: UnconfirmedMessages,
+        flushed: Callable[[Callable[[], object]], object],
+        most_sessions: Callable[[], int],
     ) -> None:
         self._plane = plane
         self._link = link
@@ -79,6 +84,8 @@ class TakeOver(SessionOwner):
         self._routes = routes
         self._barrier = barrier
         self._unconfirmed = unconfirmed
+        self._flushed = flushed
+        self._most_sessions = most_sessions
         self._loading = Loading(link, self._admit, journal.clock_of)
         # Claims that the next call has, by client id: their fields, and who gets the outcome.
         self._requests: dict[bytes, tuple[tuple[Any, ...], Callable[[Reply], None]]] = {}
@@ -131,8 +138,7 @@ class TakeOver(SessionOwner):
         if requests:
             claims = pack([fields for fields, _ in requests.values()])
             receivers = [then for _, then in requests.values()]
-            most = self._plane.config.limits.max_sessions
-            self._link.function(partial(self._claimed, receivers), "claims", most, claims)
+            self._link.function(partial(self._claimed, receivers), "claims", self._most_sessions(), claims)
 
     def _claimed(self, receivers: list[Callable[[Reply], None]], reply: Reply) -> None:
         outcomes = [reply] * len(receivers)
@@ -289,7 +295,7 @@ class TakeOver(SessionOwner):
         if found is not None and found.delay and session.kind == SessionKind.SHARED and session.expiry != 0:
             delay = found.delay if session.expiry is None else min(found.delay, session.expiry)
         elif found is not None:
-            will.publish(self._plane.router, session.client_id, found, claim.epoch)
+            will.publish(self._plane.router, session.client_id, found, self._wills.number_of(claim.epoch))
         if session.kind == SessionKind.SHARED:
             stays = sessions.outlives_connection(session)
             self._routes.remove(claim.routed(), clean=False, linger=stays and session.expiry != 0)
@@ -306,10 +312,9 @@ class TakeOver(SessionOwner):
             if had_will and delay is None:
                 self._wills.settle(claim.epoch)
             interval = session.expiry if session.kind == SessionKind.SHARED else None
-            self._release(claim.client_id, claim.epoch, sent, interval, delay, claim.overtaken)
+            kept = self._unconfirmed.keep(session, sent, messages) if messages is not None else None
+            self._release(claim.client_id, claim.epoch, sent, interval, delay, claim.overtaken, kept=kept)
             self._claims.remove(claim)
-            if messages is not None:
-                self._unconfirmed.keep(session, sent, messages)
 
     def _withdraw(self, subscriptions: list[tuple[bytes, int]]) -> None:
         """Subscriptions of a clean session have left the tree.
@@ -343,11 +348,26 @@ class TakeOver(SessionOwner):
         interval: int | None = None,
         delay: int | None = None,
         overtaken: bool = False,
+        kept: Ended | None = None,
     ) -> None:
-        """Record, in the block of this turn, that a connection has ended; arguments as of `ClusterJournal.release`."""
+        """Record that a connection has ended, in the block of this turn; with several shards when all is flushed.
+
+        Args:
+            client_id, epoch, sent, interval, delay, overtaken: as of `ClusterJournal.release`.
+            kept: messages that are kept until the release is stored.
+        """
+
+        def released() -> None:
+            self._claims.releasing.discard(epoch)
+            if kept is not None:
+                self._unconfirmed.released(kept)
+
+        def release() -> None:
+            self._journal.release(client_id, epoch, sent, interval, delay, overtaken)
+            self._plane.turn.after_commit(released)
+
         self._claims.releasing.add(epoch)
-        self._journal.release(client_id, epoch, sent, interval, delay, overtaken)
-        self._plane.turn.after_commit(partial(self._claims.releasing.discard, epoch))
+        self._flushed(release)
 
     def discard_will(self, connection: Connection) -> None:
         claim = self._claims.get(connection)

@@ -22,11 +22,17 @@ class TenantQueues:
     Args:
         turn: of this node.
         link: of this node.
+        is_home: whether the bytes of this node are reported here; another shard may have them.
+        totals: of all shards, which each adds to.
     """
 
-    def __init__(self, turn: Turn, link: NodeLink) -> None:
+    def __init__(
+        self, turn: Turn, link: NodeLink, *, is_home: bool, totals: "dict[NodeLink, dict[bytes, int]]"
+    ) -> None:
         self._turn = turn
         self._link = link
+        self._is_home = is_home
+        self._totals = totals
         self._report_at = 0.0
 
     def tick(self, now: float) -> None:
@@ -35,11 +41,11 @@ class TenantQueues:
         if now < self._report_at or not tenants:
             return
         self._report_at = now + REPORT_SECONDS
-        bytes_here = [part for tenant in tenants for part in (tenant.prefix, tenant.queued_here)]
+        bytes_here = [part for tenant in tenants for part in (tenant.prefix, tenant.queued_here * self._is_home)]
         self._link.function(partial(self._reported, tenants), "queued", pack(bytes_here))
 
-    @staticmethod
-    def _reported(tenants: list[Tenant], reply: Reply) -> None:
+    def _reported(self, tenants: list[Tenant], reply: Reply) -> None:
         if isinstance(reply, list) and reply[0] != b"gone":
-            for tenant, elsewhere in zip(tenants, reply[1], strict=True):
-                tenant.queued_elsewhere = elsewhere
+            self._totals[self._link] = {tenant.prefix: n for tenant, n in zip(tenants, reply[1], strict=True)}
+            for tenant in tenants:
+                tenant.queued_elsewhere = sum(total.get(tenant.prefix, 0) for total in self._totals.values())

@@ -7,13 +7,11 @@ repetition, and drops it; so Redis gets back the messages that are not completed
 """
 
 from collections.abc import Iterator
-from functools import partial
 
 from ..._speedups.base.msgpack import pack
 from ..._speedups.cluster.redis_deliveries import unfinished
 from ..._speedups.session.session import Session
 from ...broker import logs
-from ...broker.core.data_plane import DataPlane
 from ..peers.node_link import NodeLink
 from .claim import Claims
 
@@ -30,19 +28,17 @@ class UnconfirmedMessages:
     """Gives Redis back what it has lost of the queues of this node's clients.
 
     Args:
-        plane: of this node.
         link: of this node.
         claims: of this node.
     """
 
-    def __init__(self, plane: DataPlane, link: NodeLink, claims: Claims) -> None:
-        self._plane = plane
+    def __init__(self, link: NodeLink, claims: Claims) -> None:
         self._link = link
         self._claims = claims
         self._kept: dict[bytes, Ended] = {}  # of sessions whose release is not confirmed, by client id
 
-    def keep(self, session: Session, sent: int, entries: list[tuple[int, bytes]]) -> None:
-        """The connection of a session has ended, and the block has its release: keep this until that is confirmed.
+    def keep(self, session: Session, sent: int, entries: list[tuple[int, bytes]]) -> Ended:
+        """The connection of a session has ended: keep this until its release is stored, and `released` is called.
 
         Args:
             session: unloaded.
@@ -51,9 +47,10 @@ class UnconfirmedMessages:
         """
         kept = (session.client_id, session.session_id, sent, entries)
         self._kept[session.client_id] = kept
-        self._plane.turn.after_commit(partial(self._released, kept))
+        return kept
 
-    def _released(self, kept: Ended) -> None:
+    def released(self, kept: Ended) -> None:
+        """The release of a session is stored."""
         if self._kept.get(kept[0]) is kept:
             del self._kept[kept[0]]
 

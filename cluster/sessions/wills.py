@@ -17,6 +17,7 @@ from .claim import Claims
 
 HEAD = struct.Struct("<IIHH")  # progress, delay in seconds, bytes of the client id and of the author; both follow
 LONGEST = 65_535
+SHARD_BITS = 56  # epochs are below 2^53
 
 
 def encode_will(client_id: bytes, found: will.Will) -> bytes:
@@ -64,6 +65,10 @@ class Wills:
         self.missed = 0  # replies that `publish_missed` waits for
         self._settling: set[int] = set()  # epochs of wills whose authors are looked up, or that Redis still has
 
+    def number_of(self, epoch: int) -> int:
+        """The number by which the router knows the will with this epoch."""
+        return self._journal.shard << SHARD_BITS | epoch
+
     def settle(self, epoch: int) -> None:
         """Record, in the block of this turn, that the will of a claim is published or discarded."""
         self._settling.add(epoch)
@@ -74,13 +79,13 @@ class Wills:
         """Publish the will of a client without a connection; Redis has handed it to this node."""
         client_id, found, progress = open_will(stored)
         if progress:  # some have it
-            will.publish(self._plane.router, client_id, found, epoch, progress)
+            will.publish(self._plane.router, client_id, found, self.number_of(epoch), progress)
         elif found.author and (answer := self._plane.will_rights.look_up_author(found.author)) is not None:
             self._settling.add(epoch)
             self._plane.run(self._publish_after(answer, epoch, client_id, found))
             return
         else:
-            will.publish_later(self._plane.router, self._plane.will_rights, client_id, found, epoch)
+            will.publish_later(self._plane.router, self._plane.will_rights, client_id, found, self.number_of(epoch))
         self._end(epoch)
 
     async def _publish_after(self, answer: Awaitable[object], epoch: int, client_id: bytes, found: will.Will) -> None:
@@ -89,7 +94,7 @@ class Wills:
         except Away:
             self._settling.discard(epoch)  # `publish_missed` follows when the node has joined, or its link is back
             return
-        will.publish_later(self._plane.router, self._plane.will_rights, client_id, found, epoch)
+        will.publish_later(self._plane.router, self._plane.will_rights, client_id, found, self.number_of(epoch))
         self._end(epoch)
         self._plane.end_turn()
 
@@ -101,7 +106,7 @@ class Wills:
     def publish_delayed(self, number: int, stored: bytes) -> None:
         """Publish a delayed message or a chunk of a transaction. Redis has handed it to this node as it does a will."""
         client_id, found, progress = open_will(stored)
-        will.publish_message(self._plane.router, client_id, found, number, progress)
+        will.publish_message(self._plane.router, client_id, found, self.number_of(number), progress)
         self._plane.turn.count(DELAYED_PUBLISHED, not is_chunk(found.topic))
         self.settle(number)
 

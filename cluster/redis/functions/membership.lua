@@ -160,7 +160,7 @@ end
 register('bury', {'allow-oom'}, function(prefix, node, dead, heartbeats)
   local count = redis.call('HGET', prefix .. 'nodes', dead)
   if not live(prefix, node) or not count or (heartbeats ~= '' and count ~= heartbeats) then
-    return {}
+    return {'lives'}
   end
   local result = {}
   local readable, left = attempt(prefix, NODE, dead, redis.call, 'HGETALL', prefix .. 'wills:' .. dead)
@@ -207,7 +207,7 @@ register('bury', {'allow-oom'}, function(prefix, node, dead, heartbeats)
   end
   remove(prefix, dead, true)
   attempt(prefix, NODE, dead, downtime.lose, prefix, dead, true)
-  return result
+  return {'ok', result}
 end)
 
 -- The wills that a node has to publish are due for any node: it leaves, and may have got them from a dead one just

@@ -1,0 +1,1 @@
+"""Several shards: each is one instance of the protocol, on its own primary. The parts that a node has beside them."""

@@ -1,0 +1,77 @@
+"""Among: the rules between the shards of a node, for a part of one shard. With one shard there is nothing to do."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..._speedups.cluster.sharded_journal import ShardedJournal, shard_of
+from ..._speedups.session.turn import Turn
+from ...broker.core.data_plane import DataPlane
+from ..peers.node_link import NodeLink
+from ..replication.barrier import Barrier
+from .flush import Flush
+from .group_memberships import GroupMemberships
+
+if TYPE_CHECKING:
+    from ..shard import Shard
+
+
+class Among:
+    """The rules between shards.
+
+    Args:
+        plane: of the node.
+        journal: of the node; None: there is one shard.
+    """
+
+    def __init__(self, plane: DataPlane, journal: ShardedJournal | None) -> None:
+        self._plane = plane
+        self.count = 1 if journal is None else journal.shards
+        self.memberships = GroupMemberships(journal)
+        self.tenant_totals: dict[NodeLink, dict[bytes, int]] = {}  # bytes in queues elsewhere, by tenant
+        self._flush = None if journal is None else Flush(plane.turn)
+        self._shards: list[Shard] = []
+
+    def attach(self, shards: "list[Shard]") -> None:
+        """Connect the shards."""
+        self._shards = shards
+
+    def home_of(self, name: bytes) -> int:
+        """The shard of a node, a client or a group."""
+        return shard_of(name, self.count)
+
+    @property
+    def turn(self) -> Turn | None:
+        """The turn that has to be stored before a change is reported as applied; None: any."""
+        return None if self._flush is None else self._plane.turn
+
+    def barrier(self, barrier: Barrier, link: NodeLink) -> Barrier | Flush:
+        """The barrier for SUBACK, with the barrier of one more shard."""
+        if self._flush is None:
+            return barrier
+        self._flush.attach(barrier, link)
+        return self._flush
+
+    def flushed(self, done: Callable[[], object]) -> None:
+        """Call `done` when all that this node has published so far is in all shards; with one shard it is in order."""
+        if self._flush is None:
+            done()
+        else:
+            self._flush.when_flushed(done)
+
+    def link_back(self, link: NodeLink) -> None:
+        """The link of a shard is back."""
+        if self._flush is not None:
+            self._flush.link_back(link)
+
+    def died(self, where: "Shard", node: bytes) -> None:
+        """A node is dead in a shard: it is dead in all, before this node does anything there that follows from it."""
+        for shard in self._shards:
+            if shard is not where:
+                shard.bury(node)
+
+    def most_sessions(self, shard: "Shard") -> int:
+        """The sessions that a shard may have; 0 = any number."""
+        most = self._plane.config.limits.max_sessions
+        if not most or self.count == 1:
+            return most
+        return max(1, most - sum(other.sessions_stored for other in self._shards if other is not shard))
