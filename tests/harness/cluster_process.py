@@ -98,7 +98,8 @@ class ClusterNode(BrokerProcess):
         self.wait_for_log("is ready again")
 
     def store_arguments(self) -> list[str]:
-        return ["--redis", self.cluster.url(self._proxy), "--node-name", self.name]
+        redis = " ".join([self.cluster.url(self._proxy)] * self.cluster.shards)
+        return ["--redis", redis, "--node-name", self.name]
 
     def _said(self, line: dict[str, Any]) -> None:
         super()._said(line)
@@ -154,6 +155,7 @@ class ClusterProcess:
             place.mkdir(exist_ok=True)
             redis = RedisProcess(place, KEEPS[redis])
         self.redis, self.redis_url = redis if isinstance(redis, GivenRedis) else GivenRedis(redis)
+        self.shards = int(os.environ.get("FLOCKMQ_TEST_SHARDS", "1"))
         self._proxies = proxies
         self.nodes: list[ClusterNode] = []
         for name in nodes:

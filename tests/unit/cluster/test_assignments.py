@@ -52,7 +52,7 @@ def test_the_number_of_leases_is_noted_although_all_have_arrived_or_end(monkeypa
     found = SimpleNamespace(
         group=known, places={4}, note_total=totals.append, resume=lambda: None, forget_room=lambda: None
     )
-    known.backing = found
+    known.backing, known.shard = found, 0
     filters = SimpleNamespace(set_group_backing=lambda kind: None, groups={group: known})
     plane: Any = SimpleNamespace(router=SimpleNamespace(filters=filters), sessions=None)
     link: Any = SimpleNamespace(function=lambda then, name: asked.append(then))
