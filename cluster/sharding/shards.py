@@ -41,6 +41,9 @@ class Shards:
 
     async def join(self, former_id: bytes) -> None:
         """Become a member of all shards; raises as `Shard.join`."""
+        if len(self._shards) == 1:
+            await self.first.join(former_id)
+            return
         joined = [asyncio.ensure_future(shard.join(former_id)) for shard in self._shards]
         beating = asyncio.ensure_future(self._beat())
         try:
@@ -51,7 +54,7 @@ class Shards:
 
     async def _beat(self) -> None:
         """Send heartbeats in the shards that this node has joined, while it joins others."""
-        while len(self._shards) > 1:
+        while True:
             await asyncio.sleep(0.25)
             for shard in self._shards:
                 shard.beat()

@@ -75,15 +75,18 @@ class SimulatedCluster:
     def __init__(self, number: int, plan: Plan, stage: Stage, *, sets_clock: bool) -> None:
         world, network = stage.world, stage.network
         self.plan = plan
-        self.redis = stage.servers[host_of(plan.server)]
+        self.servers = [stage.servers[host_of(plan.server + shard)] for shard in range(plan.shards)]
+        self.redis = self.servers[0]
         self._world = world
         self._network = network
         self._sets_clock = sets_clock
         self._on_finding = stage.on_finding
         self._label = f"p{number}." if number else ""
         self._prefix = prefix_of(number)
+        self._prefixes = [self._prefix, *map(prefix_of, range(1, plan.shards))]  # of the shards
         self._numbers = range(number * NUMBERS, (number + 1) * NUMBERS)
-        self.redis.watchers[self._prefix] = self
+        for server, prefix in zip(self.servers, self._prefixes, strict=True):
+            server.watchers[prefix] = self
         self._losses: list[Loss] = []
         self.history = TimedHistory(world, self._label)
         around = Surroundings(
@@ -116,7 +119,7 @@ class SimulatedCluster:
         self.actions = Actions(
             world,
             network,
-            self.redis,
+            self.servers,
             self.nodes,
             self.clients,
             label=self._label,
@@ -130,7 +133,7 @@ class SimulatedCluster:
         plan, limits = self.plan, self.plan.limits
         most = limits.tenant_bytes or 1 << 30
         own = {
-            "cluster.redis": f"redis://{self.redis.host}:6379",
+            "cluster.redis": " ".join(f"redis://{server.host}:6379" for server in self.servers),
             "cluster.prefix": self._prefix.decode(),
             "cluster.replicas": plan.replicas,
             "shared.window": plan.window,
@@ -171,6 +174,14 @@ class SimulatedCluster:
         """The keys of the cluster; their prefix is the usual one."""
         return self._own(self.redis.keys)
 
+    @property
+    def keys_of_shards(self) -> list[Mapping[bytes, Any]]:
+        """The keys of each shard; their prefix is the usual one."""
+        if len(self.servers) == 1:
+            return [self.keys]
+        pairs = zip(self.servers, self._prefixes, strict=True)
+        return [ClusterKeys(server.keys, prefix) for server, prefix in pairs]
+
     def _own(self, keys: dict[bytes, Any]) -> Mapping[bytes, Any]:
         is_alone = self._prefix == PREFIX and len(self.redis.watchers) == 1
         return keys if is_alone else ClusterKeys(keys, self._prefix)
@@ -187,15 +198,22 @@ class SimulatedCluster:
         self.nodes[name].claimed(client_id.decode().removeprefix(self._tenant))
 
     def calling(self, function: bytes, arguments: list[bytes]) -> None:
-        self._drops.calling(function, arguments, self.keys)
+        if len(self.servers) == 1:
+            self._drops.calling(function, arguments, self.keys)
 
     def called(self, function: bytes, reply: Reply) -> None:
-        self._drops.called(function, reply, self.keys)
+        if len(self.servers) == 1:
+            self._drops.called(function, reply, self.keys)
 
     def lost(self, since: int, keys: dict[bytes, Any]) -> None:
-        self._losses.append(Loss(since, self._world.now, payloads(self._own(keys))))
+        self._losses.append(Loss(since, self._world.now, self._payloads(keys)))
         for node in self.nodes.values():
             node.lose_claims(since)
+
+    def _payloads(self, keys: dict[bytes, Any]) -> Any:
+        """The payloads that a server had; each shard has its prefix there."""
+        own = next((each for each in self._prefixes[1:] if any(key.startswith(each) for key in keys)), self._prefix)
+        return payloads(self._own(keys) if own == self._prefix else ClusterKeys(keys, own))
 
     # ---- of its clients and nodes ----
 
@@ -281,7 +299,11 @@ class SimulatedCluster:
     def is_busy(self) -> bool:
         """Whether something is still to come."""
         gone = [client.client_id for client in self.clients.values() if client.has_vanished]
-        return bool(self.late) or any(key in self.keys for key in DUE) or any(map(self._sockets_of, gone))
+        return (
+            bool(self.late)
+            or any(key in keys for keys in self.keys_of_shards for key in DUE)
+            or any(map(self._sockets_of, gone))
+        )
 
     @property
     def may_hold_keys(self) -> bool:
@@ -295,11 +317,16 @@ class SimulatedCluster:
                 self.found(f"L1 {name} has no link to Redis long after the faults")
         for name in sorted(self._expired):
             self.clients[name].forget()
-        for finding in differences(self._lives(), self.keys, self.plan.is_ordered):
+        for finding in differences(self._lives(), self.keys_of_shards, self.plan.is_ordered):
             self.found(finding)
         retained = self._read_retained()
         self._judge_history(retained)
-        keys = self.keys
+        for keys in self.keys_of_shards:
+            self._judge_keys(keys)
+        self._judge_bytes()
+
+    def _judge_keys(self, keys: Mapping[bytes, Any]) -> None:
+        """Judge the keys of a shard."""
         for finding in checker.left_over(keys, {self._tenant + name for name in self._expired}):
             # Redis may have got back a message whose publisher has had PUBCOMP.
             if not (self._losses and finding.startswith("S1 mq:in:")):
@@ -310,7 +337,6 @@ class SimulatedCluster:
                 self.found(finding)
         for finding in checker.misplaced(keys):
             self.found(finding)
-        self._judge_bytes()
 
     def _judge_history(self, retained: dict[str, dict[str, bytes]]) -> None:
         """Judge what the clients have seen."""
@@ -318,7 +344,10 @@ class SimulatedCluster:
         roles = {role: {client.name for client in plan.clients if client.role == role} for role in FILTERS}
         members = roles["worker"] | roles["helper"]
         ends = [end for node in self.nodes.values() for end in node.ends]
-        deaths, backs = self.redis.deaths, [node.backs for node in self.nodes.values()]
+        deaths, backs = (
+            sorted(death for server in self.servers for death in server.deaths),
+            [node.backs for node in self.nodes.values()],
+        )
         excuses = Excuses(self.history, self.history.times, losses, plan.replicas, ends, deaths, backs)
         judged = [roles[role] for role in ("visitor", "worker", "helper")]
         for finding in checker.foreign(self.history, self._numbers):
@@ -347,6 +376,8 @@ class SimulatedCluster:
         return [*timed.judge(timeline, lives, listeners, self.redis.first_fault, self._healed, self._early)]
 
     def _judge_bytes(self) -> None:
+        if len(self.servers) > 1:
+            return
         self._drops.judge(self.keys)
         if finding := checker.miscounted_for(self._tenant.encode(), self.keys):
             self.found(finding)

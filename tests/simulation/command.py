@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import ALL, MUTATIONS
-from tests.simulation.plan import Plan
+from tests.simulation.plan import Plan, with_shards
 from tests.simulation.run import Result, Run
 from tests.simulation.seeds import PLANS, plan_of, varied
 from tests.simulation.several import several_of
@@ -33,6 +33,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--mutations", type=int, default=0, metavar="N", help="find all mutations, or one, within N seeds each"
     )
     parser.add_argument("--detailed", action="store_true", help="the story has each packet and each command of Redis")
+    parser.add_argument("--shards", type=int, default=1, metavar="S", help="divide the cluster into shards")
     parser.add_argument("--shrink", action="store_true", help="shrink a failing seed, and print the short story")
     parser.add_argument("--keep-going", action="store_true", help="go on after a failing seed")
     parser.add_argument("--digests", action="store_true", help="print the digest of each history")
@@ -92,6 +93,8 @@ def run_seeds(options: argparse.Namespace) -> int:
         if options.seconds and true_time() - began > options.seconds:
             break
         plan = replace(PLANS[options.plan], seed=seed) if options.plan else plan_of_seed(seed)
+        if options.shards > 1:
+            plan = with_shards(plan, options.shards)
         if options.pushes:
             plan = replace(plan, late_pushes=options.pushes == "late")
         result = run(plan)

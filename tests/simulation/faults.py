@@ -42,7 +42,7 @@ class Actions:
     Args:
         world: of the run.
         network: of the run.
-        redis: of the cluster.
+        servers: of the shards of the cluster; a step concerns one of them, by its time.
         nodes: by name.
         clients: by name.
         label: before the names of the cluster's hosts.
@@ -54,7 +54,7 @@ class Actions:
         self,
         world: World,
         network: Network,
-        redis: RedisServer,
+        servers: list[RedisServer],
         nodes: dict[str, SimulatedNode],
         clients: dict[str, SimulatedClient],
         *,
@@ -64,7 +64,8 @@ class Actions:
     ) -> None:
         self._world = world
         self._network = network
-        self._redis = redis
+        self._servers = servers
+        self._redis = servers[0]
         self._nodes = nodes
         self._clients = clients
         self._ends: list[Callable[[], object]] = []  # of faults that go on
@@ -80,7 +81,9 @@ class Actions:
             text = f"{step.kind} {' '.join(map(str, step.arguments))}"
             self._world.story.tell(self._world.now, f"{self._label}plan", text)
         if step.kind not in OF_CLIENTS:
-            self._redis.first_fault = min(self._redis.first_fault, self._world.now)
+            self._redis = self._servers[step.time % len(self._servers)]
+            for server in self._servers:
+                server.first_fault = min(server.first_fault, self._world.now)
         getattr(self, step.kind)(*step.arguments)
 
     def heal(self) -> None:
@@ -88,7 +91,8 @@ class Actions:
         self._world.story.tell(self._world.now, f"{self._label}plan", "all faults end")
         for end in list(self._ends):
             end()
-        self._redis.end_with(None)
+        for server in self._servers:
+            server.end_with(None)
         for client in self._clients.values():
             client.lose_at_packet(0)
         for node in self._nodes.values():
@@ -360,7 +364,8 @@ class Actions:
 
     def accept(self) -> None:
         """It accepts calls that write again."""
-        self._redis.refuse("")
+        for server in self._servers:
+            server.refuse("")
 
     def at_all_servers(self, kind: str, *arguments: object) -> None:
         """Do a step of Redis at the servers of all clusters."""

@@ -89,7 +89,8 @@ class Plan:
     tenant: str = ""  # of all clients; empty: none
     limits: Limits = NO_LIMITS
     is_ordered: bool = False  # the group is declared, with the order `publisher`
-    server: int = 0  # the number of the Redis with the keys of the cluster
+    server: int = 0  # the number of the Redis with the keys of the cluster, or of its first shard
+    shards: int = 1  # each at a Redis of its own
     beside: tuple["Plan", ...] = ()  # the plans of the other clusters of the run
 
     @property
@@ -471,3 +472,12 @@ def _steps_of_clocks(rng: Random) -> list[Step]:
         )
         for _ in range(rng.choice((0, 0, 1, 1, 2)))
     ]
+
+
+def with_shards(plan: Plan, shards: int) -> Plan:
+    """The plan with several shards: groups have no order, and their members QoS 1; queues and tenants no limits."""
+    clients = tuple(
+        replace(client, qos=min(client.qos, 1)) if client.role in ("worker", "helper") else client
+        for client in plan.clients
+    )
+    return replace(plan, shards=shards, clients=clients, is_ordered=False, limits=NO_LIMITS, tenant="", most_pushes=0)

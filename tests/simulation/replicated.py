@@ -21,15 +21,20 @@ OF_NODES = (b"node", b"routes", b"wills", b"owned", b"gl", b"gn")  # beginnings 
 NOTHING: dict[bytes, bytes] = {}
 
 
-def differences(nodes: Mapping[str, ClusterLife], keys: Keys, ordered: bool) -> Iterator[str]:
+def differences(nodes: Mapping[str, ClusterLife], keys_of_shards: list[Keys], ordered: bool) -> Iterator[str]:
     """The findings.
 
     Args:
         nodes: the nodes that serve clients, by name.
-        keys: of Redis.
+        keys_of_shards: of Redis, of each shard.
         ordered: whether groups have an order.
     """
-    for text in (*_of_ended_nodes(keys), *_of_owners(keys), *_of_groups(keys)):
+    for keys in keys_of_shards:
+        for text in (*_of_ended_nodes(keys), *_of_owners(keys)):
+            yield f"R1 {text}"
+    if len(keys_of_shards) > 1:
+        return
+    for text in _of_groups(keys):
         yield f"R1 {text}"
     for name, node in nodes.items():
         for text in (*_of_members(node, keys), *_of_sessions(node, keys), *_of_claims(node, keys, ordered)):
@@ -79,8 +84,8 @@ def _of_groups(keys: Keys) -> Iterator[str]:
 
 def _of_members(node: ClusterLife, keys: Keys) -> Iterator[str]:
     """The other nodes, and the routes to them."""
-    filters, own = node.data_plane.router.filters, node.shard.replica.members._link.node_id
-    members = {member.node: member for member in node.shard.replica.members}
+    filters, own = node.data_plane.router.filters, node.shards.first.replica.members._link.node_id
+    members = {member.node: member for member in node.shards.first.replica.members}
     if {own, *members} != set(keys.get(b"mq:nodes", NOTHING)):
         yield f"knows the nodes {sorted(members)}"
     attended = set()
@@ -91,7 +96,7 @@ def _of_members(node: ClusterLife, keys: Keys) -> Iterator[str]:
         found = routes_of(node.data_plane.router.foreign, member.peer.session_id)
         if (found := found | dict(filters.subscriptions_of(member.peer))) != wanted:
             yield f"has the routes {found} to {name.decode()}; Redis: {wanted}"
-    announced = {name: b"%d %d %d %d" % route.announced for name, route in node.shard.routes._known.items()}
+    announced = {name: b"%d %d %d %d" % route.announced for name, route in node.shards.first.routes._known.items()}
     if announced != (routes := keys.get(b"mq:routes:" + own, NOTHING)):
         yield f"has announced {announced}; Redis: {routes}"
     attended |= set(filter(is_shared, announced))
@@ -132,13 +137,13 @@ def _of_sessions(node: ClusterLife, keys: Keys) -> Iterator[str]:
 
 def _of_claims(node: ClusterLife, keys: Keys, ordered: bool) -> Iterator[str]:
     """The epochs of its connections, their wills, and the room of those that are subscribers of groups."""
-    filters, own = node.data_plane.router.filters, node.shard.replica.members._link.node_id
-    epochs = node.shard.claims.epochs
+    filters, own = node.data_plane.router.filters, node.shards.first.replica.members._link.node_id
+    epochs = node.shards.first.claims.epochs
     if epochs != (owned := {int(each.split(b"\0")[1]) for each in keys.get(b"mq:owned:" + own, ())}):
         yield f"has the epochs {epochs}; Redis: {owned}"
     if others := set(map(int, keys.get(b"mq:wills:" + own, ()))) - epochs:
         yield f"has wills of no connection: {others}"
-    for claim in node.shard.claims:
+    for claim in node.shards.first.claims:
         for name, options in filters.subscriptions_of(claim.session) if claim.session is not None else ():
             owner = claim.session.owner
             is_limited = owner is not None and claim.session.level == 5 and owner.maximum_packet_size != UNLIMITED

@@ -144,7 +144,9 @@ class Run:
             if self.plan.counted_from:
                 stack.enter_context(patch(COUNTED_FROM, self.plan.counted_from))
             self.world = World(self.plan.seed, clock, self.story)
-            hosts = sorted({host_of(plan.server) for plan in self.plan.clusters})
+            hosts = sorted(
+                {host_of(plan.server + shard) for plan in self.plan.clusters for shard in range(plan.shards)}
+            )
             self.servers = {host: RedisServer(self.world, host, self.plan.late_pushes, self._change) for host in hosts}
             stack.callback(self._close)
             try:

@@ -1,6 +1,25 @@
 -- Publications that touch several shards and take effect once: each has a number. A shard that has given what a
 -- publication gives to it knows the number until no node will give it again.
 
+-- Add messages for groups to others; each group is there once.
+local function add_shares(shares, more)
+  local at = {}
+  for i = 1, #shares, 2 do
+    at[shares[i]] = shares[i + 1]
+  end
+  for i = 1, #more, 2 do
+    local places = at[more[i]]
+    if not places then
+      places = {}
+      at[more[i]] = places
+      shares[#shares + 1], shares[#shares + 2] = more[i], places
+    end
+    for _, place in ipairs(more[i + 1]) do
+      places[#places + 1] = place
+    end
+  end
+end
+
 -- Note the numbers of a block, and leave out all that an earlier block has given. `numbered`: number and {places of
 -- pushes, shares, delayed messages, places of records} in turn. Returns the numbers that were known.
 local function give(prefix, node, numbered, pushes, shares, later, records)
@@ -17,9 +36,7 @@ local function give(prefix, node, numbered, pushes, shares, later, records)
       end
     else
       fresh[#fresh + 1] = number
-      for j = 1, #part[2] do
-        shares[#shares + 1] = part[2][j]
-      end
+      add_shares(shares, part[2])
       for j = 1, #part[3] do
         later[#later + 1] = part[3][j]
       end
