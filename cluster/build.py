@@ -55,6 +55,7 @@ class ClusterFoundation(Foundation):
         self._loop = loop
         self._rejoin = rejoin
         self._former_id = former_id.encode()
+        self._is_fenced = False
         node_id = f"{self._name}-{secrets.token_hex(4)}".encode()
         self._primaries = [
             Primary(address, config.cluster, node_id, self._fenced) for address in addresses_of(config.cluster)
@@ -140,7 +141,12 @@ class ClusterFoundation(Foundation):
         )
 
     def _fenced(self, reason: str, before: State) -> None:
-        """This node is no longer a member of the cluster."""
+        """This node is no longer a member of a shard, and so of none."""
+        if self._is_fenced:
+            return
+        self._is_fenced = True
+        for primary in self._primaries:
+            primary.membership.become_fenced(reason)
         self._life.end()
         if before not in (State.JOINING, State.READY):  # else `start` fails, and the node tries again
             self._rejoin(reason)

@@ -256,6 +256,7 @@ cdef class Router:
                     self.turn.seal()
                     first = count
                 publication.publisher = chunk.publisher
+                publication.will, publication.shard = chunk.will, chunk.shard
                 self.begin_expiry(&publication)
                 self.publish_now_or_later(&publication)
             count += 1

@@ -80,8 +80,16 @@ class AppliedChanges:
         """Reports to this node, and from it, may be lost: tell all nodes how far it is. They reply with reports."""
         self._is_counted = len(self._barrier) >= COUNTED_FROM
         self._asked = 0
-        self._link.publish(self._link.keys.all, wire.back(self._link.node_id, self._reported))
+        if self._turn is None:
+            self._announce(self._changes.last)
+        else:
+            self._turn.after_commit(partial(self._announce, self._changes.last))
         self.note(self._link.node_id, self._changes.last)
+
+    def _announce(self, last: int) -> None:
+        self._last = max(self._last, last)
+        if self._link.connected:
+            self._link.publish(self._link.keys.all, wire.back(self._link.node_id, last))
 
     def report(self) -> None:
         """All received data is processed, and the turn will end: report the applied changes."""
