@@ -15,15 +15,13 @@ from ..rpc.node_view import NodeView
 from .api.api import read_body
 from .api.audited import Refusals, author
 from .api.operation import ROOT
-from .api.schema import record, text
+from .api.operations.sign_in import NAME_AND_PASSWORD
 from .http.authorization import COOKIE, AdminAuthorization, cookie_of, is_https, judge_origin
 from .http.operators import PASSWORD, Login, OperatorStore, credential_of
 from .http.problems import Problem
 from .http.serving import judge_serving
 from .http.tokens import NAME, Holder
 
-MAX_PASSWORD = 1024  # characters
-BODY = record({"name": text(maxLength=64), "password": text(maxLength=MAX_PASSWORD)})
 WRONG = "wrong name or password"
 
 log = logs.get("flockmq.http")
@@ -61,7 +59,7 @@ class LoginPage:
     async def login(self, request: web.Request) -> web.Response:
         """Verify name and password, and set the cookie."""
         self._judge(request)
-        body = await read_body(BODY, request)
+        body = await read_body(NAME_AND_PASSWORD, request)
         name, address = body["name"], request.remote or ""
         self._authorization.failures.judge_password(address)
         operator = self._store.operator(name)

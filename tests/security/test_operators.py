@@ -261,8 +261,24 @@ def test_a_key_opens_its_scopes_until_its_end(node: Broker) -> None:
     assert HttpClient(node, forever["key"]).ask("GET", "/nodes").status == 200
     assert boss.ask("DELETE", "/key", id=forever["id"]).status == 204
     assert HttpClient(node, forever["key"]).ask("GET", "/nodes").status == 401
-    assert boss.ask("POST", "/keys", {"name": "x", "role": "viewer", "scopes": ["clinets"]}).status == 422
     assert boss.ask("DELETE", "/key", id="../operators/x").status == 404
+
+
+@pytest.mark.parametrize(
+    ("scope", "more", "reason"),
+    [
+        ("clinets", {}, "there is no operation 'clinets'"),
+        ("kick", {}, "kick needs the role operator; the role of the key is viewer"),
+        ("nodes", {"tenant": "acme"}, "nodes is for the whole broker; the key is for the tenant acme"),
+    ],
+)
+def test_a_key_has_no_scope_that_it_could_never_use(
+    node: Broker, scope: str, more: dict[str, str], reason: str
+) -> None:
+    boss = logged_in(node, "boss")
+    refused = boss.ask("POST", "/keys", {"name": "x", "role": "viewer", "scopes": ["clients", scope], **more})
+    assert refused.status == 422 and reason in refused.json["detail"]
+    assert boss.get("/keys")["items"] == []
 
 
 def test_a_tenant_admin_has_the_tenant_alone(start_broker: StartBroker) -> None:

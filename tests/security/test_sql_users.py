@@ -23,6 +23,7 @@ from tests.conftest import StartBroker
 from tests.harness.broker_process import until
 from tests.harness.certificates import Authority
 from tests.harness.cluster_process import Broker
+from tests.harness.command import flockmq
 from tests.harness.database_processes import MariaDbProcess, PostgreSqlProcess
 from tests.protocol.wire import Wire
 from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, WRONG, quick_hash, refused
@@ -536,8 +537,17 @@ def test_sqlite_is_bounded_and_only_read(tmp_path: Path) -> None:
         assert code(run(method.ask("ada"))) == AWAY
     with Method(tables) as method:
         assert code(run(method.ask("ada"))) == ACCEPTED
-    with Method(UserTables("sqlite", f"sqlite:{tmp_path}/none/users.db")) as method:
+    with Method(tables) as method:
+        Path(tables.url.removeprefix("sqlite:")).unlink()
         assert code(run(method.ask("ada"))) == AWAY
+
+
+def test_a_file_that_is_missing_prevents_the_start(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/users.db"
+    query = "SELECT password_hash FROM users WHERE username = ${username}"
+    keys = ("listen=127.0.0.1:0", "store.url=memory", f"auth.sql_url={url}", f"auth.sql_user_query={query}")
+    said = flockmq("serve", *(word for key in keys for word in ("--set", key)), status=2)
+    assert f"auth.sql_url = {url!r} can't be read: No such file or directory" in said and "check the path" in said
 
 
 # ---- TLS ----

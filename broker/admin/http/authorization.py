@@ -23,7 +23,7 @@ from ... import logs
 from ...core.log_limiter import LogLimiter
 from .problems import LacksRight, Problem, whole_broker
 from .server import Connection
-from .tokens import ADMIN, ROLES, VIEWER, Holder, Tokens
+from .tokens import ADMIN, VIEWER, Holder, Tokens
 
 # Headers that proxies add: with the address of a client, or their own name.
 FORWARDED = re.compile(
@@ -125,7 +125,7 @@ class AdminAuthorization:
         """
         judge_origin(request)
         holder = self._holder(request) if self.needs_credentials else self._local(request)
-        if ROLES.index(holder.role) < ROLES.index(role):
+        if not holder.has_role(role):
             raise LacksRight(f"this needs the role {role}; the role of {holder.name} is {holder.role}", holder)
         if is_socket and holder.tenant:  # the console is a client of a listener, of any tenant
             raise whole_broker(holder)

@@ -39,6 +39,10 @@ class Holder(NamedTuple):
     scopes: frozenset[str] = frozenset()  # operations that an API key opens; empty: all of its role
     identity: Identity | None = None  # of an MQTT client, which has no token; its rights bound what it gets
 
+    def has_role(self, role: str) -> bool:
+        """Whether the holder's role is this one, or includes it."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
 
 def digest(token: str) -> str:
     """The hash of a token, as in the file."""

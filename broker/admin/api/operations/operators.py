@@ -12,7 +12,8 @@ from ....core.audit_record import DONE, REFUSED
 from ...http.authorization import Failures
 from ...http.operators import MIN_PASSWORD, ApiKey, Operator, OperatorStore
 from ...http.problems import Problem, missing, unfit
-from ...http.tokens import ADMIN, NAME, ROLES, VIEWER
+from ...http.tokens import ADMIN, NAME, ROLES, VIEWER, Holder
+from .. import tenant_scope
 from ..audited import author
 from ..operation import Operation, Request
 from ..schema import Schema, array, boolean, integer, nullable, number, record, text
@@ -20,7 +21,7 @@ from ..schema import Schema, array, boolean, integer, nullable, number, record, 
 OPERATORS = web.AppKey("operators", OperatorStore)
 OWN_PASSWORD, WRONG = "change_own_password", "current: wrong password"
 FAILURES = web.AppKey("failures", Failures)  # of addresses with wrong tokens and passwords
-NAMES = web.AppKey("operation_names", frozenset[str])
+ALL = web.AppKey("operations", dict[str, Operation])  # of the API, by name
 MAX_PASSWORD = 1024  # characters
 MAX_OPERATORS, MAX_KEYS = 1000, 1000
 CENTURY = 36_500 * 86_400
@@ -153,9 +154,8 @@ async def keys(request: Request) -> dict[str, Any]:
 async def add_key(request: Request) -> dict[str, Any]:
     """Make an API key. Its text is in this reply only."""
     store, body = _store(request), request.body
-    unknown = [scope for scope in body.get("scopes", []) if scope not in request.raw.app[NAMES]]
-    if unknown:
-        raise unfit(f"scopes: there is no operation {unknown[0]!r}; openapi.json has their names (operationId)")
+    tenant = _tenant(body)
+    _judge_scopes(request, body.get("scopes", []), Holder(body["name"], body["role"], tenant))
     if store.operator(body["name"]) is not None:
         raise _ambiguous(f"there is an operator {body['name']}")
     if len(store.api_keys()) >= MAX_KEYS:
@@ -164,13 +164,25 @@ async def add_key(request: Request) -> dict[str, Any]:
     key, secret = await store.add_key(
         name=body["name"],
         role=body["role"],
-        tenant=_tenant(body),
+        tenant=tenant,
         scopes=body.get("scopes", []),
         until=until,
         by=request.holder.name,
     )
     request.change.after = _key(key)
     return {**_key(key), "key": secret}
+
+
+def _judge_scopes(request: Request, scopes: list[str], holder: Holder) -> None:
+    """Raises Problem: a scope is no operation, or one that the holder of the new key could never use."""
+    for scope in scopes:
+        operation = request.raw.app[ALL].get(scope)
+        if operation is None:
+            raise unfit(f"scopes: there is no operation {scope!r}; openapi.json has their names (operationId)")
+        if not holder.has_role(operation.role):
+            raise unfit(f"scopes: {scope} needs the role {operation.role}; the role of the key is {holder.role}")
+        if holder.tenant and scope not in tenant_scope.OPERATIONS:
+            raise unfit(f"scopes: {scope} is for the whole broker; the key is for the tenant {holder.tenant}")
 
 
 def _ambiguous(reason: str) -> Problem:
