@@ -87,9 +87,16 @@ def test_what_is_no_user_is_refused(start_broker: StartBroker) -> None:
         {"hash": HASH, "rules": ["topic x a b"]},
         {"hash": HASH, "rules": "topic a"}, {"hash": HASH, "roles": [1]}, {"hash": HASH, "admin": True},
         {"hash": HASH, "rules": ["topic a"] * 1001}, {"hash": HASH, "roles": ["a"] * 101},
+        {"hash": HASH, "roles": ["a", "b,c"]},
     ):  # fmt: skip
         assert api.ask("POST", "/users", {"name": "ada", **more}).status in (400, 422), more
     assert api.get("/users")["items"] == []
+    for name in ("bad name#", "a/b", "+", "a,b", " a", ""):
+        role = {"name": name, "rules": []}
+        assert api.ask("POST", "/roles", role).status in (400, 422), name
+        assert api.ask("POST", "/roles/import", {"roles": [role]}).status in (400, 422), name
+    for name in ("all pumps", "Pumpe süd", "पंप", "site:1@x", "a" * 1000):
+        assert api.ask("POST", "/roles", {"name": name, "rules": []}).status == 200, name
     assert HASH not in broker.log_text() and '"secret"' not in broker.log_text()
 
 
@@ -333,10 +340,16 @@ def test_the_commands(start_broker: StartBroker) -> None:
         (("set-roles", "ada", "pump"), "--role ROLE names each role"),
         (("set-password", "ada", "--rounds", "5000"), "add --scram"),
         (("remove", "ada", "--role", "x"), "--role is not of"),
+        (("enable", "ada", "--replace"), "--replace is not of `enable`"),
+        (("enable", "ada", "--scram"), "it is for `add` and `set-password`"),
+        (("show", "ada", "--search", "a"), "--search is not of"),
+        (("set-roles", "ada", "--role", "bad name#"), "can't be a role's name"),
         (("may", "ada", "drink", "tea"), "publish, subscribe and read"),
     ):
         assert words in run("users", *arguments, status=2), arguments
     assert "takes --description" in run("roles", "describe", "r", status=2)
+    assert "--description is not of `set-rules`" in run("roles", "set-rules", "r", "--description", "x", status=2)
+    assert "none of them a comma" in run("roles", "add", "bad name#", status=2)
 
 
 @one_node
