@@ -20,7 +20,7 @@ from .http.authorization import COOKIE, AdminAuthorization, cookie_of, is_https,
 from .http.operators import PASSWORD, Login, OperatorStore, credential_of
 from .http.problems import Problem
 from .http.serving import judge_serving
-from .http.tokens import NAME, Holder
+from .http.tokens import LOGIN, NAME, Holder
 
 WRONG = "wrong name or password"
 
@@ -74,7 +74,7 @@ class LoginPage:
         now = round(time.time(), 3)
         until = now + self._node.config.http.login_seconds
         login = Login(name, PASSWORD, operator.role, operator.tenant, credential_of(operator), now, until)
-        holder = Holder(operator.name, operator.role, operator.tenant)
+        holder = Holder(operator.name, operator.role, LOGIN, operator.tenant)
         self._node.audit_log.add("login", result=DONE, minor=True, **author(holder, request))
         log.info("an operator has logged in", name=name, address=address)
         return await self.logged_in(request, login)
@@ -82,7 +82,7 @@ class LoginPage:
     def refuse(self, name: str, request: web.Request, reason: str) -> None:
         """Record that an operator may not log in."""
         log.warning("an operator was refused", name=name, address=request.remote, reason=reason)
-        self._refusals.record(self._node, "login", Holder(name, ""), request, reason)
+        self._refusals.record(self._node, "login", Holder(name, "", LOGIN), request, reason)
 
     async def logged_in(self, request: web.Request, login: Login, response: web.Response | None = None) -> web.Response:
         """The response that sets the cookie of a login."""

@@ -35,7 +35,7 @@ from .http.authorization import is_https
 from .http.operators import OIDC, Login
 from .http.problems import Problem
 from .http.serving import judge_serving
-from .http.tokens import Holder
+from .http.tokens import LOGIN, Holder
 from .login import LoginPage
 
 COOKIE = "flockmq_oidc"
@@ -242,7 +242,7 @@ class OidcLogin:
         role, tenant = found
         now = round(time.time(), 3)
         login = Login(name, OIDC, role, tenant, "", now, now + self._node.config.http.login_seconds)
-        self._node.audit_log.add("login", minor=True, **author(Holder(name, role, tenant), request))
+        self._node.audit_log.add("login", minor=True, **author(Holder(name, role, LOGIN, tenant), request))
         log.info("an operator has logged in", name=name, address=request.remote)
         response = await self._page.logged_in(request, login, web.Response(text=PAGE, content_type="text/html"))
         response.del_cookie(COOKIE, path=PATH)

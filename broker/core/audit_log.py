@@ -63,11 +63,11 @@ class AuditLog:
             operation: name of the change.
             arguments: of the change, as JSON has them; secrets are left out.
             minor: whether it changes nothing, such as a login: a flood of such records drops no record of a change.
-            author: `by`, `role`, `tenant`, `address` and `via` of the record; empty unless given.
+            author: `by`, `role`, `credential`, `tenant`, `address` and `via` of the record; empty unless given.
         """
         now = time.time()
         number = f"{int(now * 1000):013}-{next(self._numbers):06}{MINOR if minor else ''}-{self._node}"
-        rest = {"by": "", "role": "", "tenant": "", "address": "", "via": "", **author}
+        rest = {"by": "", "role": "", "credential": "", "tenant": "", "address": "", "via": "", **author}
         record = Record(number, round(now, 3), self._node, operation=operation, arguments=public(arguments), **rest)
         self._write(record)
         return record

@@ -335,6 +335,21 @@ def test_tokens_of_the_file_still_open(start_broker: StartBroker, tmp_path: Path
     assert HttpClient(node).ask("GET", "/nodes").status == 401
 
 
+def test_the_audit_log_tells_an_operator_from_a_token_of_the_same_name(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    token = add(tmp_path / "tokens", "ann", "admin")
+    node = start_broker(HTTP | {"http.tokens_file": str(tmp_path / "tokens")})
+    api = HttpClient(node, token)
+    add_operator(api, "ann", "admin")
+    key = api.ask("POST", "/keys", {"name": "ci", "role": "operator"}).json["key"]
+    ban = {"kind": "client_id", "value": "x"}
+    for holder in (logged_in(node, "ann"), HttpClient(node, key)):
+        assert holder.ask("POST", "/bans", ban).status == 200
+    found = [(record["by"], record["credential"]) for record in api.get("/audit-log")["items"]]
+    assert found == [("ci", "key"), ("ann", "login"), ("ann", "login"), ("ann", "token"), ("ann", "token")]
+
+
 def test_strange_names(node: Broker) -> None:
     boss = logged_in(node, "boss")
     for name in ("", "a b", "a/b", "#", "<img>", "\ud800", "x" * 65, "../x"):

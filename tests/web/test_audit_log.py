@@ -58,9 +58,10 @@ def test_a_change_has_its_author_and_both_states(
     assert (removed["operation"], removed["result"], removed["before"][0]["reason"]) == ("unban", "done", "theft")
     assert (replaced["before"][0]["reason"], replaced["after"]["reason"]) == ("spam", "theft")
     assert made["before"] == [] and made["arguments"] == {**ban, "reason": "spam"}
-    shown = {name: made[name] for name in ("by", "role", "tenant", "address", "via", "detail")}
+    shown = {name: made[name] for name in ("by", "role", "credential", "tenant", "address", "via", "detail")}
     assert shown == {
-        "by": "boss", "role": "admin", "tenant": "", "address": "127.0.0.1", "via": "api", "detail": "",
+        "by": "boss", "role": "admin", "credential": "token", "tenant": "", "address": "127.0.0.1", "via": "api",
+        "detail": "",
     }  # fmt: skip
     assert outlines(records(api, result="refused")) == [("unban", "boss", "refused")]
     assert outlines(records(api, operation="ban", limit=1)) == [("ban", "boss", "done")]

@@ -38,8 +38,8 @@ MAX_ADDRESSES = 10_000  # whose failures are counted
 SUBPROTOCOL = "flockmq.token."  # before a token among WebSocket's subprotocols, since browsers set no headers there
 COOKIE = "flockmq_login"
 SAFE_METHODS = ("GET", "HEAD")
-LOCAL_USER = Holder("this machine", ADMIN)
-LOCAL_READER = Holder("this machine", VIEWER)
+LOCAL_USER = Holder("this machine", ADMIN, "")
+LOCAL_READER = Holder("this machine", VIEWER, "")
 
 log = logs.get("flockmq.http")
 

@@ -22,7 +22,7 @@ from ...core.hidden_messages import HiddenMessages
 from ...errors import ConfigError
 from ...rpc.node_view import NodeView
 from .problems import Problem
-from .tokens import ADMIN, ROLES, Holder
+from .tokens import ADMIN, KEY, LOGIN, ROLES, Holder
 
 KEY_PREFIX = "flockmq_"  # of API keys: secret scanners find them
 FIRST = "admin"  # name of the first operator
@@ -189,11 +189,11 @@ class OperatorStore:
         if found is None or time.time() >= found.until:
             return None
         if found.method == OIDC:
-            return Holder(found.name, found.role, found.tenant)
+            return Holder(found.name, found.role, LOGIN, found.tenant)
         operator = self.operator(found.name)
         if operator is None or operator.disabled or credential_of(operator) != found.credential:
             return None
-        return Holder(operator.name, operator.role, operator.tenant)
+        return Holder(operator.name, operator.role, LOGIN, operator.tenant)
 
     # ---- keys ----
 
@@ -222,7 +222,7 @@ class OperatorStore:
         found = self._find("api_keys", number, ApiKey) if number.isalnum() else None
         if found is None or not hmac.compare_digest(found.digest, _digest(text)) or found.is_over:
             return None
-        return Holder(found.name, found.role, found.tenant, frozenset(found.scopes))
+        return Holder(found.name, found.role, KEY, found.tenant, frozenset(found.scopes))
 
     # ---- hidden messages ----
 

@@ -13,7 +13,7 @@ const author = (record) => record.by + (record.tenant ? ` of ${record.tenant}` :
 
 function open(record) {
   const lines = [
-    ["At", moment(record.time)], ["By", author(record)], ["Role", record.role], ["Address", record.address], ["Way", WAYS[record.via]],
+    ["At", moment(record.time)], ["By", author(record)], ["By means of", record.credential], ["Role", record.role], ["Address", record.address], ["Way", WAYS[record.via]],
     ["Node", record.node], ["Result", record.result], ["Reason", record.detail],
   ].filter(([, value]) => value);
   const values = DETAILS.filter(([, name]) => record[name] !== null);

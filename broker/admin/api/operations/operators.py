@@ -12,7 +12,7 @@ from ....core.audit_record import DONE, REFUSED
 from ...http.authorization import Failures
 from ...http.operators import MIN_PASSWORD, ApiKey, Operator, OperatorStore
 from ...http.problems import Problem, missing, unfit
-from ...http.tokens import ADMIN, NAME, ROLES, VIEWER, Holder
+from ...http.tokens import ADMIN, KEY, NAME, ROLES, VIEWER, Holder
 from .. import tenant_scope
 from ..audited import author
 from ..operation import Operation, Request
@@ -29,10 +29,10 @@ NAME_TEXT = text("letters, digits and ._@-", pattern=f"^{NAME.pattern}$", maxLen
 ROLE = text("each includes the roles before it", enum=list(ROLES))
 TENANT = text("the tenant that it is for; empty: the whole broker", maxLength=200)
 PASSWORD_TEXT = text(f"at least {MIN_PASSWORD} characters", minLength=MIN_PASSWORD, maxLength=MAX_PASSWORD)
-OPERATOR: dict[str, Schema] = {
+OPERATOR_RECORD: dict[str, Schema] = {
     "name": text(), "role": ROLE, "tenant": text(), "disabled": boolean(), "since": number("seconds since 1970"),
 }  # fmt: skip
-KEY: dict[str, Schema] = {
+KEY_RECORD: dict[str, Schema] = {
     "id": text(),
     "name": text(),
     "role": ROLE,
@@ -45,11 +45,11 @@ KEY: dict[str, Schema] = {
 
 
 def _operator(found: Operator) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in OPERATOR}
+    return {name: getattr(found, name) for name in OPERATOR_RECORD}
 
 
 def _key(found: ApiKey) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in KEY}
+    return {name: getattr(found, name) for name in KEY_RECORD}
 
 
 def _store(request: Request) -> OperatorStore:
@@ -155,7 +155,7 @@ async def add_key(request: Request) -> dict[str, Any]:
     """Make an API key. Its text is in this reply only."""
     store, body = _store(request), request.body
     tenant = _tenant(body)
-    _judge_scopes(request, body.get("scopes", []), Holder(body["name"], body["role"], tenant))
+    _judge_scopes(request, body.get("scopes", []), Holder(body["name"], body["role"], KEY, tenant))
     if store.operator(body["name"]) is not None:
         raise _ambiguous(f"there is an operator {body['name']}")
     if len(store.api_keys()) >= MAX_KEYS:
@@ -204,7 +204,7 @@ OPERATIONS = (
         "operators",
         "The people who manage the broker.",
         operators,
-        record({"items": array(record(OPERATOR))}),
+        record({"items": array(record(OPERATOR_RECORD))}),
         role=ADMIN,
         changes=False,
     ),
@@ -214,7 +214,7 @@ OPERATIONS = (
         "add_operator",
         "Add an operator. With the first one, requests from this machine need a login or a token, too.",
         add_operator,
-        record(OPERATOR),
+        record(OPERATOR_RECORD),
         role=ADMIN,
         body=record({"name": NAME_TEXT, "role": ROLE, "password": PASSWORD_TEXT}, {"tenant": TENANT}),
         problems=(HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY),
@@ -225,7 +225,7 @@ OPERATIONS = (
         "change_operator",
         "Change role, tenant, password or state of an operator.",
         change_operator,
-        record(OPERATOR),
+        record(OPERATOR_RECORD),
         role=ADMIN,
         arguments={"name": NAME_TEXT},
         required=("name",),
@@ -259,7 +259,7 @@ OPERATIONS = (
         "keys",
         "API keys of programs.",
         keys,
-        record({"items": array(record(KEY))}),
+        record({"items": array(record(KEY_RECORD))}),
         role=ADMIN,
         changes=False,
     ),
@@ -269,7 +269,7 @@ OPERATIONS = (
         "add_key",
         "Make an API key. Only this reply has its text.",
         add_key,
-        record({**KEY, "key": text("to be sent as a bearer token")}),
+        record({**KEY_RECORD, "key": text("to be sent as a bearer token")}),
         role=ADMIN,
         body=record(
             {"name": NAME_TEXT, "role": ROLE},
