@@ -142,19 +142,19 @@ class AccessControl:
             name=listener.name,
         )
 
-    def changed(self) -> bool:
-        """Read the files again if one of them has changed; whether their content was applied."""
+    def follow_files(self) -> list[str]:
+        """Read the files again if one of them has changed; returns the paths of changed files that were applied."""
         found = {path: _stamp(path) for path in self._files}
         if found == self._files:
-            return False
+            return []
         try:
-            self.configure(self._config)
+            changed = self.configure(self._config)
         except ConfigError as error:
             self._files = found  # logged once
             log.error("reading users and access rules failed; the previous ones stay in force", error=error)
-            return False
-        log.info("users and access rules were reloaded")
-        return True
+            return []
+        log.info("users and access rules were reloaded", files=", ".join(changed))
+        return changed
 
     # ---- a CONNECT ----
 

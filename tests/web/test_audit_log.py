@@ -17,6 +17,7 @@ from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.command import flockmq
 from tests.harness.logs import OneNode
 from tests.harness.socket_client import SocketClient
+from tests.security.access_files import AccessFiles
 from tests.web.http_client import HttpClient
 
 
@@ -149,6 +150,18 @@ def test_reloads_are_on_record(start_broker: StartBroker, tmp_path: Path) -> Non
     assert (done["via"], done["operation"]) == ("signal", "reload")
     assert done["after"]["changed"] == ["limits.max_inflight: 7 -> 9"]
     assert "wrong" in failed["detail"]
+
+
+def test_changed_files_of_users_and_rules_are_on_record_by_name(start_broker: StartBroker, tmp_path: Path) -> None:
+    access = AccessFiles(tmp_path)
+    access.rules("topic read a/#")
+    access.users("ada")
+    api = HttpClient(access.start(start_broker))
+    access.rules("topic read b/#")
+    until(lambda: records(api))
+    (record,) = records(api)
+    assert (record["operation"], record["via"]) == ("read_access_files", "file")
+    assert record["arguments"] == {"files": [str(access.acl)]}
 
 
 def test_all_nodes_have_all_records_also_of_commands_on_redis(start_cluster: StartCluster) -> None:
