@@ -25,7 +25,7 @@ from ..core.networks import network_of
 from .authenticator import Credentials, Identity, ReasonCode, Verdict
 from .back_end import AWAY, BackEnd, Remembered, log
 from .connections import Lost, Refused
-from .passwords import StoredHash, parse_hash, usual_dummy
+from .passwords import Dummies, StoredHash, parse_hash
 from .rules import Rules, is_text, parse_rule, parse_rules, read_json
 from .sql_database import Database, Rows, Value
 from .stored_user import Away, StoredUser
@@ -79,7 +79,12 @@ class SqlUsers:
         self._names = tuple(dict.fromkeys((*self._query.names, *self._rules_query.names)))
         self._back_end = BackEnd(database.place)
         self._known: Remembered[User] = Remembered(settings.remember)
-        self.dummy_hash: StoredHash | None = usual_dummy()
+        self._dummies = Dummies()
+
+    @property
+    def dummy_hash(self) -> StoredHash | None:
+        """The hash to verify for an unknown user."""
+        return self._dummies.present
 
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict | None] | None:
         """None: the user is unknown."""
@@ -105,7 +110,7 @@ class SqlUsers:
         if user is None:
             return None
         if user.stored is None:
-            await self._verifier.matches(self.dummy_hash or usual_dummy(), password)
+            await self._verifier.matches(self._dummies.present, password)
             return WRONG
         if user.stored != before and await self._verifier.matches(user.stored, password):
             return _admitted(user)
@@ -163,8 +168,8 @@ class SqlUsers:
         if len(found.rows) > 1:
             raise ValueError("auth.sql_user_query returns several rows for a client: it is to be one")
         user = self._user(found, values)
-        if user.stored is not None and (self.dummy_hash is None or not _is_alike(self.dummy_hash, user.stored)):
-            self.dummy_hash = user.stored.dummy()
+        if user.stored is not None:
+            self._dummies.follow(user.stored)
         if not self._settings.rules_query:
             return user
         rules = (*(user.identity.rules or ()), *self._rules(values))
@@ -248,16 +253,6 @@ class SqlUsers:
 def _admitted(user: User) -> Verdict:
     """The verdict for a client that has the user's password."""
     return DISABLED if user.disabled else Verdict(ReasonCode.ACCEPTED, user.identity)
-
-
-def _is_alike(one: StoredHash, other: StoredHash) -> bool:
-    """Whether two hashes take as long to verify."""
-    return _cost(one) == _cost(other)
-
-
-def _cost(stored: StoredHash) -> object:
-    parameters = stored.text.split("$")[:4] if stored.scheme == "argon2id" else ()
-    return stored.scheme, stored.iterations, stored.algorithm, tuple(parameters)
 
 
 # ---- the values of a row ----
