@@ -16,7 +16,7 @@ from .api.api import read_body
 from .api.audited import Refusals, author
 from .api.operation import ROOT
 from .api.operations.sign_in import NAME_AND_PASSWORD
-from .http.authorization import COOKIE, AdminAuthorization, cookie_of, is_https, judge_origin
+from .http.authorization import LOGIN_COOKIE, AdminAuthorization, judge_origin
 from .http.operators import PASSWORD, Login, OperatorStore, credential_of
 from .http.problems import Problem
 from .http.serving import judge_serving
@@ -89,34 +89,20 @@ class LoginPage:
         secret = await self._store.add_login(login)
         found = response or web.Response(status=HTTPStatus.NO_CONTENT)
         found.headers["Cache-Control"] = "no-store"
-        found.set_cookie(
-            COOKIE,
-            secret,
-            max_age=int(login.until - login.since),
-            path="/",
-            httponly=True,
-            secure=is_https(request, self._node.config.http.public_url),
-            samesite="Strict",
-        )
+        LOGIN_COOKIE.put(found, request, self._node.config.http.public_url, secret, int(login.until - login.since))
         return found
 
     async def logout(self, request: web.Request) -> web.Response:
         """End the login of the request's cookie."""
         self._judge(request)
-        secret = cookie_of(request)
-        if secret is not None:
+        secret = LOGIN_COOKIE.of(request)
+        if secret:
             holder = self._store.login(secret)
             await self._store.remove_login(secret)
             if holder is not None:
                 self._node.audit_log.add("logout", result=DONE, minor=True, **author(holder, request))
         response = web.Response(status=HTTPStatus.NO_CONTENT, headers={"Cache-Control": "no-store"})
-        response.del_cookie(
-            COOKIE,
-            path="/",
-            httponly=True,
-            secure=is_https(request, self._node.config.http.public_url),
-            samesite="Strict",
-        )
+        LOGIN_COOKIE.put(response, request, self._node.config.http.public_url, "", 0)
         return response
 
     def _judge(self, request: web.Request) -> None:

@@ -31,15 +31,15 @@ from ..errors import ConfigError
 from ..rpc.node_view import NodeView
 from .api.audited import author
 from .api.operation import ROOT
-from .http.authorization import is_https
+from .http.cookies import Cookie
 from .http.operators import OIDC, Login
 from .http.problems import Problem
 from .http.serving import judge_serving
 from .http.tokens import LOGIN, Holder
 from .login import LoginPage
 
-COOKIE = "flockmq_oidc"
 PATH = f"{ROOT}/login/oidc"
+COOKIE = Cookie("flockmq_oidc", PATH, "Lax")  # the provider sends the browser back
 LIFE = 600.0  # seconds that a login at the provider may take
 DISCOVERED_SECONDS = 3600.0
 TIMEOUT = 5.0
@@ -213,15 +213,8 @@ class OidcLogin:
         )
         kept = json.dumps([state, nonce, verifier, redirect_uri, int(time.time() + LIFE)]).encode()
         value = base64.urlsafe_b64encode(kept).decode()
-        response.set_cookie(
-            COOKIE,
-            f"{value}.{self._signature(value)}",
-            max_age=int(LIFE),
-            path=PATH,
-            httponly=True,
-            secure=is_https(request, self._node.config.http.public_url),
-            samesite="Lax",  # the provider sends the browser back
-        )
+        url = self._node.config.http.public_url
+        COOKIE.put(response, request, url, f"{value}.{self._signature(value)}", int(LIFE))
         return response
 
     async def finish(self, request: web.Request) -> web.StreamResponse:
@@ -245,7 +238,7 @@ class OidcLogin:
         self._node.audit_log.add("login", minor=True, **author(Holder(name, role, LOGIN, tenant), request))
         log.info("an operator has logged in", name=name, address=request.remote)
         response = await self._page.logged_in(request, login, web.Response(text=PAGE, content_type="text/html"))
-        response.del_cookie(COOKIE, path=PATH)
+        COOKIE.put(response, request, self._node.config.http.public_url, "", 0)
         return response
 
     async def _ask(self, work: Any, *arguments: str) -> Any:
@@ -264,7 +257,7 @@ class OidcLogin:
 
     def _kept(self, request: web.Request) -> tuple[str, str, str, str]:
         """State, nonce, verifier and redirect URI of the login that the browser has begun."""
-        value, _, signature = request.cookies.get(COOKIE, "").partition(".")
+        value, _, signature = COOKIE.of(request).partition(".")
         if value and hmac.compare_digest(signature, self._signature(value)):
             state, nonce, verifier, redirect_uri, until = json.loads(base64.urlsafe_b64decode(value))
             if time.time() < until:

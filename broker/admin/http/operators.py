@@ -159,7 +159,7 @@ class OperatorStore:
     @property
     def is_used(self) -> bool:
         """Whether there is an operator, or may be one: then requests need credentials."""
-        return bool(self._first_password) or any(True for _ in self._all("operators", Operator))
+        return bool(self._first_password) or next(self._all("operators", Operator), None) is not None  # reads one
 
     # ---- logins ----
 
@@ -234,7 +234,7 @@ class OperatorStore:
         return None if data is None else _parsed(kind, data, cls)
 
     def _all(self, kind: str, cls: type[T]) -> Iterator[T]:
-        for data in self._messages(kind).all().values():
+        for _, data in self._messages(kind).each():
             found = _parsed(kind, data, cls)
             if found is not None:
                 yield found
