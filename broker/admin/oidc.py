@@ -26,7 +26,7 @@ from ..auth.listener_exposure import is_local
 from ..auth.token_keys import KeysAway, KeysOfUrl
 from ..auth.tokens import FAULTS, MAX_TOKEN, header_of, verified_claims
 from ..auth.work_pool import Busy, WorkPool
-from ..config.schema import OidcConfig
+from ..config.admin_config import OidcConfig
 from ..errors import ConfigError
 from ..rpc.node_view import NodeView
 from .api.audited import author

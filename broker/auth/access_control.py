@@ -14,9 +14,10 @@ from typing import TypeVar
 
 from ..._speedups.protocol.close_reasons import USER_REMOVED, CloseReason
 from .. import logs
+from ..config.auth_config import AuthConfig
 from ..config.kinds import FilePath
 from ..config.link import LISTENER
-from ..config.schema import AuthConfig, Config, ListenerConfig
+from ..config.schema import Config, ListenerConfig
 from ..core import tenants
 from ..errors import ConfigError
 from . import listener_exposure

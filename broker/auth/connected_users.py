@@ -16,7 +16,7 @@ from ..._speedups.protocol import close_reasons
 from ..._speedups.protocol.close_reasons import CloseReason
 from ..._speedups.session.tenant import Tenant
 from .. import logs
-from ..config.schema import QuotasConfig
+from ..config.limits_config import QuotasConfig
 from ..core import tenants
 from ..core.data_plane import DataPlane, report
 from ..core.tenants import prefix_of

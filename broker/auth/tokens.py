@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import jwt
 
-from ..config.schema import AuthConfig
+from ..config.auth_config import AuthConfig
 from .authenticator import Credentials, Identity, ReasonCode, Verdict
 from .oauth_bearer import ANONYMOUS_NAMES, OAuthBearer
 from .oauth_bearer import NAME as OAUTHBEARER

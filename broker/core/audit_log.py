@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from .. import logs
-from ..config.schema import AuditConfig
+from ..config.admin_config import AuditConfig
 from .audit_record import DONE, Record, packed, public
 from .data_plane import DataPlane
 from .hidden_messages import HiddenMessages
