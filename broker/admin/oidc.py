@@ -1,7 +1,7 @@
 """OpenID Connect: operators sign in at an identity provider [OpenID Connect Core 1.0], by the code flow with PKCE.
 
 The state of a login that is under way is in a cookie of the browser, signed by the broker: any node may get the
-callback. A callback needs the cookie, so an attacker can't log somebody else in (RFC 9700, 4.7). The names of these
+callback. A callback needs the cookie, so an attacker can't log another person in (RFC 9700, 4.7). The names of these
 operators begin with `oidc:`, which no operator with a password may have.
 """
 
@@ -82,7 +82,9 @@ class Provider:
         if config.issuer.startswith("http://") and not is_local(host if ":" in host else f"{host}:80"):
             raise ConfigError(f"oidc.issuer = {config.issuer!r}: an issuer in the network needs https")
         if not config.roles:
-            raise ConfigError("oidc.roles is empty: nobody could sign in", 'such as oidc.roles = ["iot-admins=admin"]')
+            raise ConfigError(
+                "oidc.roles is empty: no operator could sign in", 'such as oidc.roles = ["iot-admins=admin"]'
+            )
         self.config = config
         self._secret = read_text(config.secret_file, "oidc.secret_file").strip() if config.secret_file else ""
         self._http = urllib3.PoolManager(

@@ -350,7 +350,7 @@ class AccessControl:
 
 
 def _check_tenants(config: Config, chains: Mapping[str, Chain]) -> None:
-    """Raise ConfigError: everybody could be of a tenant that has users of its own."""
+    """Raise ConfigError: any client could be of a tenant that has its own users."""
     for rule in config.tenants:
         chain = chains.get(rule.auth_of)
         if rule.auth_of and chain is None:

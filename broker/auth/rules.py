@@ -121,7 +121,7 @@ class _Pattern(NamedTuple):
 
 
 class RuleSet:
-    """Rules, prepared for many clients: what is the same for all of them is computed once.
+    """Rules, prepared for many clients: the common part is computed once.
 
     Args:
         rules: of a user, or of all clients.

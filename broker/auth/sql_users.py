@@ -10,9 +10,9 @@ gets one. The columns, in any order:
     disabled        whether the user is refused: a truth value
     ...             claims that rules of tenants name
 
-Any other column is refused: a `disable` that is not understood would let in somebody. A second query may return the
-rules as rows of access and topic filter. With `${access}` in it, it returns topic filters, as queries of Mosquitto's
-plugins do: it is asked for 1 (read), 2 (publish) and 4 (subscribe). A client may read what both 1 and 4 return.
+Any other column is refused: a misspelt `disabled` would let in a disabled user. A second query may return the rules as
+rows of access and topic filter. With `${access}` in it, it returns topic filters, as queries of Mosquitto's plugins do:
+it is asked for 1 (read), 2 (publish) and 4 (subscribe). A client may read the filters that both 1 and 4 return.
 
 A row is remembered for a while. A password that does not match a remembered row is compared with the present one.
 """

@@ -4,7 +4,7 @@ A password file has users. An ACL file has rules of users that exist; its patter
 for anonymous clients the role `anonymous`. `dynamic-security.json` of Mosquitto has users, groups and roles.
 
 Mosquitto asks the ACLs of a client by priority, and the first that matches counts. Here a rule that denies always wins.
-So what can't be said in rules becomes stricter, never looser, and a warning names it.
+An ACL without a counterpart in rules becomes stricter, never looser, and a warning names it.
 """
 
 import json
@@ -237,7 +237,7 @@ class DynamicSecurity:
                 self._warn(where, f"the filter {deny.topic} may be subscribed to; only readable messages are delivered")
                 continue
             if not (lower or self._defaults[deny.action]):
-                continue  # what no rule allows is denied
+                continue  # without an allowing rule it is denied
             rules.append(_rule("deny", deny.topic))
             if higher:
                 names = ", ".join(acl.topic for acl in higher)

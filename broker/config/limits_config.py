@@ -1,4 +1,4 @@
-"""The sections [limits] and [quotas]: bounds of what clients use."""
+"""The sections [limits] and [quotas]: bounds of the resources that clients use."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The audit log: each change that somebody has made to the broker, with its author, its origin and its result.
+"""The audit log: each change of the broker, with its author, its origin and its result.
 
 A record is a hidden message, so the store and all nodes of a cluster have it, and a restart keeps it. It is written
 before the change is made, without a result, and again when the change has ended: a crash in between leaves a record

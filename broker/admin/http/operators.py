@@ -132,7 +132,7 @@ class OperatorStore:
     # ---- operators ----
 
     async def first(self, name: str, password: str) -> Operator | None:
-        """The first operator, who is made if name and password are those of the configuration; None: they are not."""
+        """Make the first operator if name and password are as configured, and return it; None: they are not."""
         given = hmac.compare_digest(_encoded(password), _encoded(self._first_password))
         if not self._first_password or not given or name != FIRST or self.operators():
             return None
@@ -287,5 +287,5 @@ def _digest(text: str) -> str:
 
 
 def _level(name: str) -> str:
-    """A name as one level of a topic name, whatever its characters are."""
+    """A name as one level of a topic name: any characters are allowed in it."""
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()

@@ -39,7 +39,9 @@ class Holder(NamedTuple):
     credential: str  # LOGIN, KEY, TOKEN, or PASSWORD of an MQTT client; empty: the request needs none
     tenant: str = ""  # that the token is for; empty: for the whole broker
     scopes: frozenset[str] = frozenset()  # operations that an API key opens; empty: all of its role
-    identity: Identity | None = None  # of an MQTT client, which has no token; its rights bound what it gets
+    identity: Identity | None = (
+        None  # of an MQTT client, which has no token; it gets only messages that its rights allow
+    )
 
     def has_role(self, role: str) -> bool:
         """Whether the holder's role is this one, or includes it."""

@@ -1,4 +1,4 @@
-// Audit log: the changes that somebody has made, the newest first.
+// Audit log: the changes of the broker, the newest first.
 
 import { forReading } from "./dialogs.js";
 import { field, h, head, put } from "./dom.js";

@@ -1,4 +1,4 @@
-"""Operators and API keys: who manages the broker, and with which role."""
+"""Operators and API keys, with their roles."""
 
 import time
 from dataclasses import replace
@@ -40,7 +40,7 @@ KEY_RECORD: dict[str, Schema] = {
     "scopes": array(text(), "operations that it opens, by their names; empty: all of its role"),
     "until": nullable(number("seconds since 1970; null: forever")),
     "since": number("seconds since 1970"),
-    "by": text("the operator who made it"),
+    "by": text("its author"),
 }
 
 
@@ -119,7 +119,7 @@ def _existing(request: Request) -> Operator:
 
 
 def _judge_last(store: OperatorStore, before: Operator, after: Operator | None) -> None:
-    """Raises Problem: nobody could manage the operators any more."""
+    """Raises Problem: no administrator would be left."""
     others = [each for each in store.operators() if each.is_admin and each.name != before.name]
     if before.is_admin and not others and (after is None or not after.is_admin):
         raise Problem(HTTPStatus.CONFLICT, f"{before.name} is the last administrator: add another one first")
