@@ -11,6 +11,7 @@ from flockmq.broker.admin.http.tokens import add
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.cluster_process import Broker, ClusterProcess
+from tests.harness.command import flockmq
 from tests.harness.deadline import DEADLINE
 from tests.protocol.wire import Wire
 from tests.security.access_files import NOT_AUTHORIZED, quick_hash, refused
@@ -18,7 +19,6 @@ from tests.web.http_client import HttpClient
 
 SETTINGS = {"auth.users": True, "auth.failure_delay": 0, "http.listen": "127.0.0.1:0"}
 HASH = quick_hash("x")
-COMMAND = [sys.executable, "-m", "flockmq.broker.cli", "users"]
 one_node = pytest.mark.parametrize("store", ["sqlite"])
 both = pytest.mark.parametrize("store", ["sqlite", "cluster"])
 
@@ -311,15 +311,10 @@ def test_the_commands(start_broker: StartBroker) -> None:
     api = api_of(broker)
     run = api.command
     assert run("users") == "there are no users\n"
-    done = subprocess.run(
-        [*COMMAND, "add", "ada", "topic read a", "--role", "r", "--url", api.url],
-        input="engine\n", capture_output=True, text=True, timeout=DEADLINE, env=environment(),
-    )  # fmt: skip
-    assert done.returncode == 0 and done.stdout == "ada: role r; topic read a\n", done
-    assert "there is a user 'ada' already" in subprocess.run(
-        [*COMMAND, "add", "ada", "--url", api.url],
-        input="engine\n", capture_output=True, text=True, timeout=DEADLINE, env=environment(),
-    ).stderr  # fmt: skip
+    added = flockmq("users", "add", "ada", "topic read a", "--role", "r", "--url", api.url, entered="engine\n")
+    assert added == "ada: role r; topic read a\n"
+    again = flockmq("users", "add", "ada", "--url", api.url, entered="engine\n", status=1)
+    assert "there is a user 'ada' already" in again
     assert run("users", "disable", "ada") == "ada: disabled; role r; topic read a\n"
     assert run("users", "set-roles", "ada") == "ada: disabled; topic read a\n"
     assert run("users", "unrestrict", "ada") == "ada: disabled; everything that general rules allow\n"
