@@ -20,4 +20,6 @@ cdef class Rights:
     cdef uint64_t number       # unique in the process, unlike the address
     cdef bint denied_before    # the first refusal has been logged
 
+    @staticmethod
+    cdef Rights blank(uint32_t count, bytes text)
     cdef bint may(self, const uint8_t* topic, Py_ssize_t n, int access) noexcept

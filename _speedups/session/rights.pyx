@@ -2,11 +2,12 @@
 
 Access needs a rule that allows it, and a denying rule overrides all that allow. Filters match as in
 subscriptions: `#` and `+` do not match topics that begin with `$`, which are closed unless a rule names them.
-It has no users and no files; the caller inserts client ids and user names into patterns.
+It has no users and no files; patterns.pyx inserts client identifiers and user names.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
 from ..codec.tenants cimport tenant_size
 from ..codec.topics cimport match_topic
@@ -45,18 +46,31 @@ cdef class Rights:
             at += len(name)
         self.count = <uint32_t>len(key)
 
+    @staticmethod
+    cdef Rights blank(uint32_t count, bytes text):
+        """Rights whose rules and text the caller writes: denying rules first."""
+        global _numbers
+        cdef Rights found = Rights.__new__(Rights)
+        found.rules = <AclRule*>calloc(count or 1, sizeof(AclRule))
+        if found.rules == NULL:
+            raise MemoryError
+        _numbers += 1
+        found.number = _numbers
+        found.count, found.text = count, text
+        return found
+
     def __dealloc__(self):
         free(self.rules)
 
     @property
     def key(self):
-        """The rules, sorted: equal for equal rights. They are not kept as objects, as many clients have their own."""
-        cdef list found = []
+        """The rules, sorted. They are not kept as objects, as many clients have their own."""
+        cdef set found = set()
         cdef uint32_t i
         for i in range(self.count):
             name = self.text[self.rules[i].at:self.rules[i].at + self.rules[i].size]
-            found.append((bool(self.rules[i].allow), <int>self.rules[i].access, name))
-        return tuple(found)
+            found.add((bool(self.rules[i].allow), <int>self.rules[i].access, name))
+        return tuple(sorted(found))
 
     def __eq__(self, other):
         if not isinstance(other, Rights) or self.count != (<Rights>other).count or self.text != (<Rights>other).text:
@@ -117,7 +131,22 @@ cdef class Rights:
         Raises:
             ValueError: a topic filter is longer than MQTT's strings then.
         """
-        return Rights([(allow, access, prefix + name) for allow, access, name in self.key])
+        cdef Py_ssize_t size = len(prefix)
+        cdef bytes text = PyBytes_FromStringAndSize(NULL, len(self.text) + size * self.count)
+        cdef Rights found = Rights.blank(self.count, text)
+        cdef const uint8_t* source = self.text
+        cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(text)
+        cdef AclRule rule
+        cdef uint32_t i, at = 0
+        for i in range(self.count):
+            rule = self.rules[i]
+            if rule.size + size > 65535:
+                raise ValueError("a topic filter of more than 65535 bytes")
+            memcpy(to + at, <const uint8_t*>prefix, size)
+            memcpy(to + at + size, source + rule.at, rule.size)
+            found.rules[i] = AclRule(at, <uint16_t>(rule.size + size), rule.access, rule.allow)
+            at += <uint32_t>size + rule.size
+        return found
 
     def first_denial(self):
         """True on the first call only: later denials need not be logged."""
@@ -129,6 +158,9 @@ cdef tuple as_seen(bytes one, bytes other):
     """Two topic filters without the prefix of the tenant that both have."""
     cdef Py_ssize_t size = tenant_size(one, len(one))
     return (one[size:], other[size:]) if size and other.startswith(one[:size]) else (one, other)
+
+
+NOTHING = Rights(())
 
 
 def overlap(bytes one not None, bytes other not None):
