@@ -24,7 +24,7 @@ from . import listener_exposure
 from .acl_file import AclFile
 from .authenticator import NO_RIGHTS, Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict
 from .author import pack_author, parse_author
-from .chain import Chain, Method, Renewal
+from .chain import Chain, Method, Renewal, identity_of
 from .chain_builder import ChainBuilder
 from .penalties import Penalties
 from .right_check import Action, Decision
@@ -240,7 +240,7 @@ class AccessControl:
     def renewed(self, identity: Identity, client_id: str) -> Identity | CloseReason:
         """The present identity and rights of a connected client, or the reason for which it would be refused now."""
         found = self._renewal(identity)
-        return found.of(client_id) if isinstance(found, Renewal) else found
+        return found if isinstance(found, CloseReason) else identity_of(found, client_id)
 
     def renewing(self) -> Callable[[Identity, str], Identity | CloseReason]:
         """As `renewed`, for a walk over many clients: clients with one identity object share the work."""
@@ -258,13 +258,13 @@ class AccessControl:
                     known.clear()
                 found = known[id(identity)] = identity, self._renewal(identity)  # kept, so that its id stays its own
             renewal = found[1]
-            return renewal.of(client_id) if isinstance(renewal, Renewal) else renewal
+            return renewal if isinstance(renewal, CloseReason) else identity_of(renewal, client_id)
 
         return renew
 
     def _renewal(self, identity: Identity) -> Renewal | CloseReason:
         if identity.listener == LISTENER:
-            return Renewal(identity, None)
+            return identity, None
         chain = self._chain_of(identity)
         return USER_REMOVED if chain is None else chain.renewal(identity)
 
@@ -303,7 +303,7 @@ class AccessControl:
         if found is None and not chain.methods:
             return chain.decide(Identity(listener=listener), client_id, action, topic)  # names are not verified
         identity = Identity(username) if found is None else found.identity
-        decision = chain.decide(identity._replace(listener=listener), client_id, action, topic)
+        decision = chain.decide(identity.replace(listener=listener), client_id, action, topic)
         if found is not None:
             return decision
         return decision._replace(reason=f"{decision.reason}; no store of users has the user, only rules by name count")

@@ -173,7 +173,7 @@ class SqlUsers:
         if not self._settings.rules_query:
             return user
         rules = (*(user.identity.rules or ()), *self._rules(values))
-        return user._replace(identity=user.identity._replace(rules=rules))
+        return user._replace(identity=user.identity.replace(rules=rules))
 
     def _rows(self, query: Template, values: dict[str, Value]) -> Rows:
         return self._database.rows(query, [values[name] for name in query.names])
@@ -239,7 +239,7 @@ class SqlUsers:
         user = None if values is None else await self._find(values)  # not the remembered one: its password may be new
         if user is None or user.stored is None:
             return None
-        return StoredUser(user.stored, user.identity._replace(method=self.name), user.disabled)
+        return StoredUser(user.stored, user.identity.replace(method=self.name), user.disabled)
 
     def usual_rounds(self) -> int | None:
         """Unknown: the users are not here."""

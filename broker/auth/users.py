@@ -234,7 +234,7 @@ class StoredUsers:
         user = await self._users().find(username)
         if user is None:
             return None
-        return StoredUser(user.stored, user.identity(username)._replace(method=self.name), user.disabled)
+        return StoredUser(user.stored, user.identity(username).replace(method=self.name), user.disabled)
 
     def usual_rounds(self) -> int | None:
         """Unknown: the users are not here."""
@@ -245,7 +245,4 @@ class StoredUsers:
         user = self._users().known(identity.username or "")
         if user is None or user.disabled:
             return None
-        present = user.rules, user.roles, user.fingerprint
-        if present == (identity.rules, identity.roles, identity.credential):
-            return identity
-        return identity._replace(rules=user.rules, roles=user.roles, credential=user.fingerprint)
+        return identity.renewed(user.rules, user.roles, user.fingerprint)
