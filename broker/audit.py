@@ -16,10 +16,11 @@ from .auth.acl_file import AclFile
 from .auth.listener_exposure import is_local
 from .auth.methods import authenticates
 from .auth.password_file import read_users
+from .config.auth_config import AuthConfig
 from .config.link import address_of
 from .config.placeholders import Template
 from .config.redis_url import RedisUrl, masked
-from .config.schema import AuthConfig, Config
+from .config.schema import Config
 from .config.sql_url import LOCAL, SqlUrl
 from .errors import ConfigError
 

@@ -8,8 +8,9 @@ from .auth.authenticator import Authenticator
 from .auth.bans import Bans
 from .auth.connected_users import ConnectedUsers
 from .auth.flapping import Flapping
+from .config.limits_config import QuotasConfig
 from .config.link import CLIENT_ID_PREFIX
-from .config.schema import Config, QuotasConfig
+from .config.schema import Config
 from .coordination.coordinator import Foundation
 from .core.calls import RpcMethods
 from .core.data_plane import DataPlane

@@ -329,8 +329,8 @@ class Node:
 
     def _check_files(self) -> None:
         """Apply files of users and rules that have changed."""
-        if self.access.changed():
-            self.audit_log.add("read_access_files", via="file")
+        if changed := self.access.follow_files():
+            self.audit_log.add("read_access_files", {"files": changed}, via="file")
             self.broker.connected_users.renew(self.access.renewing)
 
     # ---- Watcher of the stored users and roles ----

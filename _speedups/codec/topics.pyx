@@ -357,6 +357,12 @@ def split_tenant(bytes name not None):
     return name[:size], name[size:]
 
 
+def without_tenant(bytes name not None):
+    """The name as clients know it, as text, of a topic name, topic filter or client identifier."""
+    cdef Py_ssize_t size = tenant_size(name, len(name))
+    return name[size:].decode() if size else name.decode()
+
+
 def is_broker_only(bytes name not None):
     """Whether no client publishes to the topic name, as it writes it without a delay: $SYS, $stream/ and $tenant/."""
     return is_reserved(name, len(name)) or begins_tenant(name, len(name))

@@ -12,6 +12,10 @@ cdef struct AclRule:
     uint8_t access             # MAY_READ, MAY_PUBLISH, or both
     uint8_t allow              # else it denies, even if other rules allow
 
+cdef struct Span:              # a topic filter, or what is left of it
+    const uint8_t* text
+    Py_ssize_t size
+
 
 cdef class Rights:
     cdef AclRule* rules        # denying rules first
@@ -20,4 +24,7 @@ cdef class Rights:
     cdef uint64_t number       # unique in the process, unlike the address
     cdef bint denied_before    # the first refusal has been logged
 
+    @staticmethod
+    cdef Rights blank(uint32_t count, bytes text)
+    cdef Span filter(self, uint32_t number) noexcept
     cdef bint may(self, const uint8_t* topic, Py_ssize_t n, int access) noexcept

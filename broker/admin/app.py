@@ -14,7 +14,7 @@ from .api.figures_stream import FiguresStream
 from .api.operations.backup import UNDER_WAY
 from .api.operations.events import FIGURES, STREAMS
 from .api.operations.message_log import REPLIES, LogReplies
-from .api.operations.operators import FAILURES, NAMES, OPERATORS
+from .api.operations.operators import ALL, FAILURES, OPERATORS
 from .console_socket import ConsoleSocket
 from .exporters import health
 from .http.authorization import AdminAuthorization
@@ -48,7 +48,7 @@ def make_server(node: NodeView) -> HttpServer:
     app[FIGURES], app[STREAMS], app[UNDER_WAY] = FiguresStream(node), {}, asyncio.Lock()
     app[REPLIES] = LogReplies()
     app[FAILURES] = authorization.failures
-    app[OPERATORS], app[NAMES] = operators, frozenset(operation.name for operation in OPERATIONS)
+    app[OPERATORS], app[ALL] = operators, {operation.name: operation for operation in OPERATIONS}
     app.on_cleanup.extend((app[REPLIES].close, operators.close))
     app.add_routes(login.routes())
     if node.config.oidc.issuer:

@@ -15,15 +15,13 @@ from ..rpc.node_view import NodeView
 from .api.api import read_body
 from .api.audited import Refusals, author
 from .api.operation import ROOT
-from .api.schema import record, text
-from .http.authorization import COOKIE, AdminAuthorization, cookie_of, is_https, judge_origin
+from .api.operations.sign_in import NAME_AND_PASSWORD
+from .http.authorization import LOGIN_COOKIE, AdminAuthorization, judge_origin
 from .http.operators import PASSWORD, Login, OperatorStore, credential_of
 from .http.problems import Problem
 from .http.serving import judge_serving
-from .http.tokens import NAME, Holder
+from .http.tokens import LOGIN, NAME, Holder
 
-MAX_PASSWORD = 1024  # characters
-BODY = record({"name": text(maxLength=64), "password": text(maxLength=MAX_PASSWORD)})
 WRONG = "wrong name or password"
 
 log = logs.get("flockmq.http")
@@ -61,7 +59,7 @@ class LoginPage:
     async def login(self, request: web.Request) -> web.Response:
         """Verify name and password, and set the cookie."""
         self._judge(request)
-        body = await read_body(BODY, request)
+        body = await read_body(NAME_AND_PASSWORD, request)
         name, address = body["name"], request.remote or ""
         self._authorization.failures.judge_password(address)
         operator = self._store.operator(name)
@@ -76,7 +74,7 @@ class LoginPage:
         now = round(time.time(), 3)
         until = now + self._node.config.http.login_seconds
         login = Login(name, PASSWORD, operator.role, operator.tenant, credential_of(operator), now, until)
-        holder = Holder(operator.name, operator.role, operator.tenant)
+        holder = Holder(operator.name, operator.role, LOGIN, operator.tenant)
         self._node.audit_log.add("login", result=DONE, minor=True, **author(holder, request))
         log.info("an operator has logged in", name=name, address=address)
         return await self.logged_in(request, login)
@@ -84,41 +82,27 @@ class LoginPage:
     def refuse(self, name: str, request: web.Request, reason: str) -> None:
         """Record that an operator may not log in."""
         log.warning("an operator was refused", name=name, address=request.remote, reason=reason)
-        self._refusals.record(self._node, "login", Holder(name, ""), request, reason)
+        self._refusals.record(self._node, "login", Holder(name, "", LOGIN), request, reason)
 
     async def logged_in(self, request: web.Request, login: Login, response: web.Response | None = None) -> web.Response:
         """The response that sets the cookie of a login."""
         secret = await self._store.add_login(login)
         found = response or web.Response(status=HTTPStatus.NO_CONTENT)
         found.headers["Cache-Control"] = "no-store"
-        found.set_cookie(
-            COOKIE,
-            secret,
-            max_age=int(login.until - login.since),
-            path="/",
-            httponly=True,
-            secure=is_https(request, self._node.config.http.public_url),
-            samesite="Strict",
-        )
+        LOGIN_COOKIE.put(found, request, self._node.config.http.public_url, secret, int(login.until - login.since))
         return found
 
     async def logout(self, request: web.Request) -> web.Response:
         """End the login of the request's cookie."""
         self._judge(request)
-        secret = cookie_of(request)
-        if secret is not None:
+        secret = LOGIN_COOKIE.of(request)
+        if secret:
             holder = self._store.login(secret)
             await self._store.remove_login(secret)
             if holder is not None:
                 self._node.audit_log.add("logout", result=DONE, minor=True, **author(holder, request))
         response = web.Response(status=HTTPStatus.NO_CONTENT, headers={"Cache-Control": "no-store"})
-        response.del_cookie(
-            COOKIE,
-            path="/",
-            httponly=True,
-            secure=is_https(request, self._node.config.http.public_url),
-            samesite="Strict",
-        )
+        LOGIN_COOKIE.put(response, request, self._node.config.http.public_url, "", 0)
         return response
 
     def _judge(self, request: web.Request) -> None:

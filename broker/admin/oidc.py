@@ -1,7 +1,7 @@
 """OpenID Connect: operators sign in at an identity provider [OpenID Connect Core 1.0], by the code flow with PKCE.
 
 The state of a login that is under way is in a cookie of the browser, signed by the broker: any node may get the
-callback. A callback needs the cookie, so an attacker can't log somebody else in (RFC 9700, 4.7). The names of these
+callback. A callback needs the cookie, so an attacker can't log another person in (RFC 9700, 4.7). The names of these
 operators begin with `oidc:`, which no operator with a password may have.
 """
 
@@ -26,20 +26,20 @@ from ..auth.listener_exposure import is_local
 from ..auth.token_keys import KeysAway, KeysOfUrl
 from ..auth.tokens import FAULTS, MAX_TOKEN, header_of, verified_claims
 from ..auth.work_pool import Busy, WorkPool
-from ..config.schema import OidcConfig
+from ..config.admin_config import OidcConfig
 from ..errors import ConfigError
 from ..rpc.node_view import NodeView
 from .api.audited import author
 from .api.operation import ROOT
-from .http.authorization import is_https
+from .http.cookies import Cookie
 from .http.operators import OIDC, Login
 from .http.problems import Problem
 from .http.serving import judge_serving
-from .http.tokens import Holder
+from .http.tokens import LOGIN, Holder
 from .login import LoginPage
 
-COOKIE = "flockmq_oidc"
 PATH = f"{ROOT}/login/oidc"
+COOKIE = Cookie("flockmq_oidc", PATH, "Lax")  # the provider sends the browser back
 LIFE = 600.0  # seconds that a login at the provider may take
 DISCOVERED_SECONDS = 3600.0
 TIMEOUT = 5.0
@@ -82,7 +82,9 @@ class Provider:
         if config.issuer.startswith("http://") and not is_local(host if ":" in host else f"{host}:80"):
             raise ConfigError(f"oidc.issuer = {config.issuer!r}: an issuer in the network needs https")
         if not config.roles:
-            raise ConfigError("oidc.roles is empty: nobody could sign in", 'such as oidc.roles = ["iot-admins=admin"]')
+            raise ConfigError(
+                "oidc.roles is empty: no operator could sign in", 'such as oidc.roles = ["iot-admins=admin"]'
+            )
         self.config = config
         self._secret = read_text(config.secret_file, "oidc.secret_file").strip() if config.secret_file else ""
         self._http = urllib3.PoolManager(
@@ -213,15 +215,8 @@ class OidcLogin:
         )
         kept = json.dumps([state, nonce, verifier, redirect_uri, int(time.time() + LIFE)]).encode()
         value = base64.urlsafe_b64encode(kept).decode()
-        response.set_cookie(
-            COOKIE,
-            f"{value}.{self._signature(value)}",
-            max_age=int(LIFE),
-            path=PATH,
-            httponly=True,
-            secure=is_https(request, self._node.config.http.public_url),
-            samesite="Lax",  # the provider sends the browser back
-        )
+        url = self._node.config.http.public_url
+        COOKIE.put(response, request, url, f"{value}.{self._signature(value)}", int(LIFE))
         return response
 
     async def finish(self, request: web.Request) -> web.StreamResponse:
@@ -242,10 +237,10 @@ class OidcLogin:
         role, tenant = found
         now = round(time.time(), 3)
         login = Login(name, OIDC, role, tenant, "", now, now + self._node.config.http.login_seconds)
-        self._node.audit_log.add("login", minor=True, **author(Holder(name, role, tenant), request))
+        self._node.audit_log.add("login", minor=True, **author(Holder(name, role, LOGIN, tenant), request))
         log.info("an operator has logged in", name=name, address=request.remote)
         response = await self._page.logged_in(request, login, web.Response(text=PAGE, content_type="text/html"))
-        response.del_cookie(COOKIE, path=PATH)
+        COOKIE.put(response, request, self._node.config.http.public_url, "", 0)
         return response
 
     async def _ask(self, work: Any, *arguments: str) -> Any:
@@ -264,7 +259,7 @@ class OidcLogin:
 
     def _kept(self, request: web.Request) -> tuple[str, str, str, str]:
         """State, nonce, verifier and redirect URI of the login that the browser has begun."""
-        value, _, signature = request.cookies.get(COOKIE, "").partition(".")
+        value, _, signature = COOKIE.of(request).partition(".")
         if value and hmac.compare_digest(signature, self._signature(value)):
             state, nonce, verifier, redirect_uri, until = json.loads(base64.urlsafe_b64decode(value))
             if time.time() < until:

@@ -14,16 +14,17 @@ from typing import TypeVar
 
 from ..._speedups.protocol.close_reasons import USER_REMOVED, CloseReason
 from .. import logs
+from ..config.auth_config import AuthConfig
 from ..config.kinds import FilePath
 from ..config.link import LISTENER
-from ..config.schema import AuthConfig, Config, ListenerConfig
+from ..config.schema import Config, ListenerConfig
 from ..core import tenants
 from ..errors import ConfigError
 from . import listener_exposure
 from .acl_file import AclFile
 from .authenticator import NO_RIGHTS, Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict
 from .author import pack_author, parse_author
-from .chain import Chain, Method, Renewal
+from .chain import Chain, Method, Renewal, identity_of
 from .chain_builder import ChainBuilder
 from .penalties import Penalties
 from .right_check import Action, Decision
@@ -142,19 +143,19 @@ class AccessControl:
             name=listener.name,
         )
 
-    def changed(self) -> bool:
-        """Read the files again if one of them has changed; whether their content was applied."""
+    def follow_files(self) -> list[str]:
+        """Read the files again if one of them has changed; returns the paths of changed files that were applied."""
         found = {path: _stamp(path) for path in self._files}
         if found == self._files:
-            return False
+            return []
         try:
-            self.configure(self._config)
+            changed = self.configure(self._config)
         except ConfigError as error:
             self._files = found  # logged once
             log.error("reading users and access rules failed; the previous ones stay in force", error=error)
-            return False
-        log.info("users and access rules were reloaded")
-        return True
+            return []
+        log.info("users and access rules were reloaded", files=", ".join(changed))
+        return changed
 
     # ---- a CONNECT ----
 
@@ -239,7 +240,7 @@ class AccessControl:
     def renewed(self, identity: Identity, client_id: str) -> Identity | CloseReason:
         """The present identity and rights of a connected client, or the reason for which it would be refused now."""
         found = self._renewal(identity)
-        return found.of(client_id) if isinstance(found, Renewal) else found
+        return found if isinstance(found, CloseReason) else identity_of(found, client_id)
 
     def renewing(self) -> Callable[[Identity, str], Identity | CloseReason]:
         """As `renewed`, for a walk over many clients: clients with one identity object share the work."""
@@ -257,13 +258,13 @@ class AccessControl:
                     known.clear()
                 found = known[id(identity)] = identity, self._renewal(identity)  # kept, so that its id stays its own
             renewal = found[1]
-            return renewal.of(client_id) if isinstance(renewal, Renewal) else renewal
+            return renewal if isinstance(renewal, CloseReason) else identity_of(renewal, client_id)
 
         return renew
 
     def _renewal(self, identity: Identity) -> Renewal | CloseReason:
         if identity.listener == LISTENER:
-            return Renewal(identity, None)
+            return identity, None
         chain = self._chain_of(identity)
         return USER_REMOVED if chain is None else chain.renewal(identity)
 
@@ -302,7 +303,7 @@ class AccessControl:
         if found is None and not chain.methods:
             return chain.decide(Identity(listener=listener), client_id, action, topic)  # names are not verified
         identity = Identity(username) if found is None else found.identity
-        decision = chain.decide(identity._replace(listener=listener), client_id, action, topic)
+        decision = chain.decide(identity.replace(listener=listener), client_id, action, topic)
         if found is not None:
             return decision
         return decision._replace(reason=f"{decision.reason}; no store of users has the user, only rules by name count")
@@ -349,7 +350,7 @@ class AccessControl:
 
 
 def _check_tenants(config: Config, chains: Mapping[str, Chain]) -> None:
-    """Raise ConfigError: everybody could be of a tenant that has users of its own."""
+    """Raise ConfigError: any client could be of a tenant that has its own users."""
     for rule in config.tenants:
         chain = chains.get(rule.auth_of)
         if rule.auth_of and chain is None:

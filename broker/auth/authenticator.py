@@ -6,11 +6,12 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from ..._speedups.codec.reason_codes import ReasonCode
-from ..._speedups.session.rights import Rights
-from .rules import Rules
+from ..._speedups.session.identity import Identity
+from ..._speedups.session.rights import NOTHING as NO_RIGHTS
 
 __all__ = [
     "ANYBODY",
+    "NO_RIGHTS",
     "Authenticator",
     "Challenge",
     "Credentials",
@@ -40,28 +41,7 @@ class Credentials:
     server_name: str = ""  # that the client has named in the TLS handshake
 
 
-class Identity(NamedTuple):
-    """The verified identity of clients: their sessions, their rights and their quotas are bound to it."""
-
-    username: str | None = None  # verified; None = anonymous
-    rights: Rights | None = None  # None = may publish and read everything
-    expires: float | None = None  # seconds since 1970 at which the connection ends
-    rules: Rules | None = None  # access rules of the user; None = it has none
-    roles: tuple[str, ...] = ()  # names of its roles, whose rules are added; with one it may do nothing else
-    granted: Rights | None = None  # rights that an authenticator set, instead of rules
-    method: str = ""  # name of the authentication method; empty = not verified
-    listener: str = "default"  # name of the listener
-    tenant: str = ""  # name of its tenant; empty = it has none
-    claims: tuple[tuple[str, str], ...] = ()  # claims of its token that rules of tenants name
-    credential: bytes = b""  # digest of the stored credentials that were verified; empty = none are stored
-
-    def having(self, rights: Rights | None) -> "Identity":
-        """The identity with these rights: `_replace` takes thrice as long, and a walk over clients does this often."""
-        return Identity._make((self.username, rights, *self[2:]))
-
-
 ANYBODY = Identity()
-NO_RIGHTS = Rights(())
 
 
 @lru_cache(SHARED)
@@ -73,7 +53,7 @@ def shared(identity: Identity) -> Identity:
 @lru_cache(SHARED)
 def verified(identity: Identity, method: str, listener: str) -> Identity:
     """The identity that an authentication method has found, for clients of a listener."""
-    return identity._replace(granted=identity.rights, method=method, listener=listener)
+    return identity.replace(granted=identity.rights, method=method, listener=listener)
 
 
 @dataclass(frozen=True, slots=True)

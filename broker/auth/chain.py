@@ -9,7 +9,7 @@
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from ..._speedups.protocol.close_reasons import PASSWORD_CHANGED, USER_REMOVED, CloseReason
 from ..._speedups.session.rights import Rights
@@ -39,6 +39,9 @@ from .stored_user import StoredUser, UserStore
 from .tenants import Tenants
 from .users import WRONG
 from .verifier import Verifier
+
+# The present identity of clients, and the rules by which a client identifier gives rights; None: it has its rights.
+Renewal = tuple[Identity, RuleSet | None]
 
 NO_TENANTS = Tenants(())
 WITHOUT_TENANT = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its credentials have no name that a tenant may have")
@@ -211,22 +214,22 @@ class Chain:
                 return WITHOUT_TENANT
             if (self._tenants.auth_of(tenant) or credentials.listener) != self.name:
                 return OF_ANOTHER
-            identity = identity._replace(tenant=tenant)
+            identity = identity.replace(tenant=tenant)
         identity = self._with_rights(identity, credentials.client_id)
         return Verdict(verdict.code, identity, verdict.reason, verdict.data)
 
     def _with_rights(self, identity: Identity, client_id: str) -> Identity:
         """The identity with the present rights of a client."""
-        return shared(self._renewal(identity).of(client_id))
+        return shared(identity_of(self._renewal(identity), client_id))
 
-    def _renewal(self, identity: Identity) -> "Renewal":
+    def _renewal(self, identity: Identity) -> Renewal:
         if identity.granted is not None:
-            return Renewal(_having(identity, identity.granted), None)
+            return _having(identity, identity.granted), None
         rules = self._rules_of(identity)
         if rules is None or not rules.needs_client_id:
             rights = None if rules is None else rules.rights(identity.username, "")
-            return Renewal(_having(identity, rights), None)
-        return Renewal(identity, rules)
+            return _having(identity, rights), None
+        return identity, rules
 
     def _rules_of(self, identity: Identity) -> RuleSet | None:
         """The rules of a client; None: nothing restricts it."""
@@ -266,7 +269,7 @@ class Chain:
         found += [(own, rule) for rule in identity.rules or ()]
         return found + [(Place("role", name), rule) for name in roles for rule in self._roles.rules((name,))]
 
-    def renewal(self, identity: Identity) -> "Renewal | CloseReason":
+    def renewal(self, identity: Identity) -> Renewal | CloseReason:
         """The present rights of connected clients with an identity, or the reason for which they would be refused now.
 
         It is valid until users or rules change.
@@ -277,13 +280,13 @@ class Chain:
         if found.credential != identity.credential:
             if self._close_on_password_change:
                 return PASSWORD_CHANGED
-            found = found._replace(credential=identity.credential)  # the switch may be set later
+            found = found.replace(credential=identity.credential)  # the switch may be set later
         return self._renewal(found)
 
     def renewed(self, identity: Identity, client_id: str) -> Identity | CloseReason:
         """The present identity and rights of a connected client, or the reason for which it would be refused now."""
         found = self.renewal(identity)
-        return found.of(client_id) if isinstance(found, Renewal) else found
+        return found if isinstance(found, CloseReason) else identity_of(found, client_id)
 
     def rights_of_absent(self, identity: Identity, client_id: str) -> Rights | None:
         """The present rights of a client without a connection; none if it would be refused now.
@@ -301,20 +304,13 @@ class Chain:
         found = None if method is None else method.renew(identity)
         if found is None or found.tenant == identity.tenant:
             return found
-        return found._replace(tenant=identity.tenant)  # its session is there
+        return found.replace(tenant=identity.tenant)  # its session is there
 
 
-class Renewal(NamedTuple):
-    """The present identity of clients, without their rights if these depend on the client identifier."""
-
-    identity: Identity
-    rules: RuleSet | None  # None: the identity has the rights of all its clients
-
-    def of(self, client_id: str) -> Identity:
-        """The identity of a client, with its rights."""
-        if self.rules is None:
-            return self.identity
-        return _having(self.identity, self.rules.rights(self.identity.username, client_id))
+def identity_of(renewal: Renewal, client_id: str) -> Identity:
+    """The identity of a client, with its rights."""
+    identity, rules = renewal
+    return identity if rules is None else _having(identity, rules.rights(identity.username, client_id))
 
 
 def _having(identity: Identity, rights: Rights | None) -> Identity:

@@ -141,7 +141,7 @@ class ChainBuilder:
         return self._kept[settings]
 
     def drop_unused(self) -> None:
-        """Close what no method has used that was made since the last call; clients that wait for it are served."""
+        """Close the parts that no method made since the last call uses; clients that wait for one are served."""
         for settings in self._kept.keys() - self._used:
             made = self._kept.pop(settings)
             if isinstance(made, WorkPool):

@@ -11,13 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from ..._speedups.codec.topics import without_tenant
 from ..._speedups.net.connection import Connection
 from ..._speedups.protocol import close_reasons
 from ..._speedups.protocol.close_reasons import CloseReason
 from ..._speedups.session.tenant import Tenant
 from .. import logs
-from ..config.schema import QuotasConfig
-from ..core import tenants
+from ..config.limits_config import QuotasConfig
 from ..core.data_plane import DataPlane, report
 from ..core.tenants import prefix_of
 from .authenticator import NO_RIGHTS, Identity
@@ -30,7 +30,7 @@ Expiring = tuple[float, int, Connection]  # seconds since 1970, a number for the
 FULL = "its user has too many connections"
 MANY_CONNECTIONS = "too many connections"
 MANY_SESSIONS = "too many sessions"
-SLICE_SECONDS = 0.001  # of a walk over all connections
+SLICE_SECONDS = 0.002  # of a walk over all connections
 LOOK = 16  # connections between two looks at the time
 CLOSE_BATCH = 500
 STALE_FREE = 1024  # entries of connections that have ended
@@ -249,7 +249,7 @@ class ConnectedUsers:
             found = close_reasons.INTERNAL_ERROR
         if isinstance(found, CloseReason):
             if found is not close_reasons.PASSWORD_CHANGED:
-                connection.identity = identity._replace(rights=NO_RIGHTS)  # its will is not published either
+                connection.identity = identity.having(NO_RIGHTS)  # its will is not published either
             connection.close(found)
             return False
         connection.identity = found
@@ -270,9 +270,9 @@ def _user(identity: Identity) -> User | None:
 def _client_id_of(connection: Connection) -> str:
     """The client id of an authenticated client, as the client has it."""
     if connection.claimed is not None:
-        return tenants.split(connection.claimed.client_id)[1]
+        return without_tenant(connection.claimed.client_id)
     assert connection.connect is not None  # its CONNECT is not answered yet
-    return tenants.split(connection.connect.client_id.encode())[1]
+    return without_tenant(connection.connect.client_id.encode())
 
 
 def _is_current(entry: Expiring) -> bool:

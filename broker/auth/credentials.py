@@ -1,6 +1,7 @@
-"""Makes the credentials that are stored for a user from a password, and checks names of users and roles."""
+"""Makes the credentials that are stored for a user from a password, and knows the names of users and roles."""
 
 import re
+from typing import NamedTuple
 
 from .passwords import (
     MAX_ITERATIONS,
@@ -15,13 +16,28 @@ from .rules import is_text
 from .saslprep import saslprep
 
 MAX_NAME = 1000  # characters
-NAME = re.compile(rf"(?!\s)[^\x00-\x1f\x7f-\x9f]{{1,{MAX_NAME}}}(?<!\s)")
-NAMES = f"1 to {MAX_NAME} characters, no control characters, no space at an end"
 
 
-def is_name(name: str) -> bool:
-    """Whether a user or a role in the store can have this name."""
-    return NAME.fullmatch(name) is not None and is_text(name)
+class Names(NamedTuple):
+    """The names that things of a kind can have."""
+
+    pattern: re.Pattern[str]
+    expected: str  # in words
+
+    def has(self, name: str) -> bool:
+        """Whether it is such a name."""
+        return self.pattern.fullmatch(name) is not None and is_text(name)
+
+
+USER_NAMES = Names(
+    re.compile(rf"(?!\s)[^\x00-\x1f\x7f-\x9f]{{1,{MAX_NAME}}}(?<!\s)"),
+    f"1 to {MAX_NAME} characters, no control characters, no space at an end",
+)
+# Without the comma, which separates roles in a column of a database, and the characters of topic filters.
+ROLE_NAMES = Names(
+    re.compile(rf"(?!\s)[^\x00-\x1f\x7f-\x9f,/+#]{{1,{MAX_NAME}}}(?<!\s)"),
+    f"1 to {MAX_NAME} characters, none of them a comma, / + # or a control character, and no space at an end",
+)
 
 
 def make_credentials(user: str, password: bytes, *, scram: bool = False, rounds: int = SCRAM_ROUNDS) -> StoredHash:

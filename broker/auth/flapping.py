@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from ..config.kinds import rate
-from ..config.schema import QuotasConfig
+from ..config.limits_config import QuotasConfig
 from ..core.networks import network_of
 
 MAX_CLIENTS = 20_000  # whose connections are counted

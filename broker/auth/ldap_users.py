@@ -3,7 +3,7 @@
 - A value of a client stands in a filter only escaped (RFC 4515), so that no character of it has a meaning there.
 - A bind with a name and an empty password is no authentication, and succeeds (RFC 4513, 5.1.2): so an empty password is
   never sent, nor one with a NUL, at which libraries may cut it.
-- Referrals are not followed: the password would go to a server that nobody has configured.
+- Referrals are not followed: the password would go to a server that is not configured.
 - The groups of the user, by an attribute or by a search, become roles.
 
 An unknown user costs the directory as much as a wrong password. A right one is remembered for a while, as a keyed hash.

@@ -165,7 +165,7 @@ class PasswordFile:
     def renew(self, identity: Identity) -> Identity | None:
         """The identity with the present credentials of the user; None: the user was removed."""
         stored = self._users.get(identity.username or "")
-        return None if stored is None else identity._replace(credential=stored.fingerprint)
+        return None if stored is None else identity.replace(credential=stored.fingerprint)
 
 
 def _accepted(credentials: Credentials, stored: StoredHash) -> Verdict:

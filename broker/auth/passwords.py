@@ -45,6 +45,7 @@ MAX_BCRYPT_COST = 16  # some 4 s
 MAX_BCRYPT_PASSWORD = 72  # bytes: bcrypt ignores all further ones, so a longer password matches nothing
 PHC_PBKDF2 = re.compile(r"i=(\d{1,9})(?:,l=\d{1,4})?", re.ASCII)
 MIN_DIGEST = 16  # bytes
+MAX_DUMMIES = 16  # kinds of hashes
 MAX_PASSWORD = 65_535  # bytes: MQTT's fields are no longer
 
 
@@ -64,6 +65,12 @@ class StoredHash:
     def fingerprint(self) -> bytes:
         """Changes with the stored hash, and says nothing about the password."""
         return hashlib.blake2b(self.text.encode(), digest_size=FINGERPRINT_BYTES).digest()
+
+    @property
+    def cost(self) -> tuple[object, ...]:
+        """Equal for hashes that take as long to verify."""
+        parameters = self.text.split("$")[:4] if self.scheme == "argon2id" else ()
+        return self.scheme, self.iterations, self.algorithm, *parameters
 
     def matches(self, password: bytes) -> bool:
         """Whether it is the hash of this password; slow on purpose."""
@@ -103,6 +110,22 @@ def hash_password(password: bytes) -> StoredHash:
 def usual_dummy() -> StoredHash:
     """A hash that no password matches, as `hash_password` makes them: for users that are unknown."""
     return hash_password(b"").dummy()
+
+
+class Dummies:
+    """Hashes to verify for unknown users: no password matches one, and each takes as long as the hashes of users do."""
+
+    def __init__(self) -> None:
+        self.present = usual_dummy()
+        self._made = {self.present.cost: self.present}
+
+    def follow(self, stored: StoredHash) -> None:
+        """Take as long as this hash of a user from now on; slow for the first hash of its cost."""
+        if stored.cost not in self._made:
+            if len(self._made) >= MAX_DUMMIES:
+                self._made.clear()
+            self._made[stored.cost] = stored.dummy()
+        self.present = self._made[stored.cost]
 
 
 def scram_credentials(password: bytes, rounds: int = SCRAM_ROUNDS, salt: bytes = b"") -> StoredHash:

@@ -10,21 +10,19 @@ since the meaning of the pattern is unclear (CVE-2017-7650).
 """
 
 import json
-import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..._speedups.codec.topics import InvalidTopic, validate_topic_filter
+from ..._speedups.session.patterns import CLIENT_ID, TEXT, USERNAME, Patterns
+from ..._speedups.session.rights import NOTHING as NOTHING
 from ..._speedups.session.rights import PUBLISH, READ, Rights
-from ..core.placeholders import is_plain, opens_system_topics
+from ..core.placeholders import first_level
 
 ACCESS = {"read": READ, "write": PUBLISH, "readwrite": READ | PUBLISH, "deny": READ | PUBLISH}
 KINDS = ("topic", "pattern")
 MAX_LEVELS = 65_536  # of a filter; `limits.max_topic_levels` limits clients
-MAX_FILTER = 65_535  # bytes: longer than any topic
-MARKS = re.compile("(%[cu])")
-NOTHING = Rights(())
 SHARED = 4096  # different Rights that clients with equal rules share
 
 
@@ -103,62 +101,22 @@ def _texts(document: Any) -> list[str]:
     return document
 
 
-class _Pattern(NamedTuple):
-    """A rule with %c or %u, cut at these marks."""
-
-    allow: bool
-    access: int
-    parts: list[str]  # texts and marks in turn: the first, third, ... are texts
-    marks: frozenset[str]
-    opens: bool  # whether a name is in the first level of the topic
-
-    @classmethod
-    def of(cls, rule: Rule) -> "_Pattern":
-        name = rule.topic_filter
-        parts = MARKS.split(name)
-        opens = opens_system_topics(name, "$", "$")
-        return cls(rule.allow, rule.access, parts, frozenset(parts[1::2]), opens)
-
-
 class RuleSet:
-    """Rules, prepared for many clients: what is the same for all of them is computed once.
+    """Rules, prepared for many clients: the common part is computed once.
 
     Args:
         rules: of a user, or of all clients.
     """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self._patterns: list[_Pattern] = []
-        self._fixed: set[tuple[bool, int, bytes]] = set()
-        for rule in rules:
-            if rule.is_pattern and MARKS.search(rule.topic_filter):
-                self._patterns.append(_Pattern.of(rule))
-            elif len(encoded := rule.topic_filter.encode()) <= MAX_FILTER:
-                self._fixed.add((rule.allow, rule.access, encoded))
-        self._same = None if self._patterns else _shared(tuple(sorted(self._fixed)))
-        self._marks = frozenset(mark for pattern in self._patterns for mark in pattern.marks)
-        self.needs_client_id = "%c" in self._marks
+        prepared = [_prepared(rule) for rule in rules]
+        self._patterns = Patterns(prepared)
+        self._same = None if self._patterns.names else _shared(frozenset(prepared))
+        self.needs_client_id = bool(self._patterns.names & CLIENT_ID)
 
     def rights(self, username: str | None, client_id: str) -> Rights:
         """The rights of a client."""
-        if self._same is not None:
-            return self._same
-        names = {"%c": client_id, "%u": username or ""}
-        unfit = {mark for mark in self._marks if not is_plain(names[mark])}
-        made = self._fixed.copy()
-        for allow, access, parts, marks, opens in self._patterns:
-            if unfit and not unfit.isdisjoint(marks):
-                if allow or not all(names[mark] for mark in marks):
-                    continue
-                return NOTHING
-            if opens and opens_system_topics("".join(parts), username, client_id):
-                if allow:
-                    continue
-                return NOTHING
-            encoded = "".join([names.get(part, part) for part in parts]).encode()
-            if len(encoded) <= MAX_FILTER:
-                made.add((allow, access, encoded))
-        return Rights(made)
+        return self._patterns.rights(client_id, username) if self._same is None else self._same
 
 
 def rights_of(rules: Iterable[Rule], username: str | None, client_id: str) -> Rights:
@@ -166,6 +124,22 @@ def rights_of(rules: Iterable[Rule], username: str | None, client_id: str) -> Ri
     return RuleSet(rules).rights(username, client_id)
 
 
+def _prepared(rule: Rule) -> tuple[bool, int, bytes, int]:
+    """A rule as Patterns takes it."""
+    text = rule.topic_filter.encode()
+    if not rule.is_pattern:
+        return rule.allow, rule.access, text, 0
+    return rule.allow, rule.access, text.replace(b"%c", b"\0c").replace(b"%u", b"\0u"), _opens(rule.topic_filter)
+
+
+def _opens(topic_filter: str) -> int:
+    """The begin of the first level of the topic of a pattern; 0: no name is in that level."""
+    first = first_level(topic_filter)
+    if "%c" not in first and "%u" not in first:
+        return 0
+    return {"%c": CLIENT_ID, "%u": USERNAME}.get(first[:2], TEXT if first.startswith("$") else 0)
+
+
 @lru_cache(SHARED)
-def _shared(rules: tuple[tuple[bool, int, bytes], ...]) -> Rights:
-    return Rights(rules)
+def _shared(rules: frozenset[tuple[bool, int, bytes, int]]) -> Rights:
+    return Patterns(rules).rights("", None)

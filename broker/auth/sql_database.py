@@ -48,7 +48,7 @@ def open_database(url: str, password: str, timeout: float) -> Database:
         timeout: of a call, in seconds; the connection that a call may need has as much.
 
     Raises:
-        ConfigError: an option of the URL is invalid.
+        ConfigError: an option of the URL is invalid, or the file of SQLite can't be read.
         ModuleNotFoundError: the package for this kind of database is missing.
     """
     kind = SqlUrl.parse(url).kind

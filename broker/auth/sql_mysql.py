@@ -1,7 +1,7 @@
 """MySQL and MariaDB with users.
 
 A value of a client stands in the query as a literal of hexadecimal digits, `_utf8mb4 X'616461'`. No character in such a
-literal has a meaning for SQL, whatever the server's character set and mode are: nothing needs to be escaped. As a
+literal has a meaning for SQL, in any character set and mode of the server: nothing needs to be escaped. As a
 literal it takes the collation of the column that it is compared with, so that the column's index is used.
 """
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..config.placeholders import Template
 from ..config.sql_url import SqlUrl
+from ..errors import ConfigError
 from .connections import Connections, Lost, Refused
 from .sql_database import MAX_ROWS, Rows, Value
 
@@ -20,6 +21,9 @@ class Sqlite:
         url: as configured.
         password: unused: a file has none.
         timeout: of a call, in seconds.
+
+    Raises:
+        ConfigError: the file is missing, or can't be read.
     """
 
     def __init__(self, url: str, password: str, timeout: float) -> None:
@@ -27,6 +31,13 @@ class Sqlite:
         self._path = Path(SqlUrl.parse(url).database)
         self._timeout = timeout
         self._connections = Connections(self._connect, sqlite3.Connection.close)
+        try:
+            self._path.open("rb").close()
+        except OSError as error:
+            raise ConfigError(
+                f"auth.sql_url = {url!r} can't be read: {error.strerror}",
+                "check the path, and that the node may read the file",
+            ) from error
 
     def _connect(self) -> sqlite3.Connection:
         try:

@@ -10,9 +10,9 @@ gets one. The columns, in any order:
     disabled        whether the user is refused: a truth value
     ...             claims that rules of tenants name
 
-Any other column is refused: a `disable` that is not understood would let in somebody. A second query may return the
-rules as rows of access and topic filter. With `${access}` in it, it returns topic filters, as queries of Mosquitto's
-plugins do: it is asked for 1 (read), 2 (publish) and 4 (subscribe). A client may read what both 1 and 4 return.
+Any other column is refused: a misspelt `disabled` would let in a disabled user. A second query may return the rules as
+rows of access and topic filter. With `${access}` in it, it returns topic filters, as queries of Mosquitto's plugins do:
+it is asked for 1 (read), 2 (publish) and 4 (subscribe). A client may read the filters that both 1 and 4 return.
 
 A row is remembered for a while. A password that does not match a remembered row is compared with the present one.
 """
@@ -25,7 +25,7 @@ from ..core.networks import network_of
 from .authenticator import Credentials, Identity, ReasonCode, Verdict
 from .back_end import AWAY, BackEnd, Remembered, log
 from .connections import Lost, Refused
-from .passwords import StoredHash, parse_hash, usual_dummy
+from .passwords import Dummies, StoredHash, parse_hash
 from .rules import Rules, is_text, parse_rule, parse_rules, read_json
 from .sql_database import Database, Rows, Value
 from .stored_user import Away, StoredUser
@@ -79,7 +79,12 @@ class SqlUsers:
         self._names = tuple(dict.fromkeys((*self._query.names, *self._rules_query.names)))
         self._back_end = BackEnd(database.place)
         self._known: Remembered[User] = Remembered(settings.remember)
-        self.dummy_hash: StoredHash | None = usual_dummy()
+        self._dummies = Dummies()
+
+    @property
+    def dummy_hash(self) -> StoredHash | None:
+        """The hash to verify for an unknown user."""
+        return self._dummies.present
 
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict | None] | None:
         """None: the user is unknown."""
@@ -105,7 +110,7 @@ class SqlUsers:
         if user is None:
             return None
         if user.stored is None:
-            await self._verifier.matches(self.dummy_hash or usual_dummy(), password)
+            await self._verifier.matches(self._dummies.present, password)
             return WRONG
         if user.stored != before and await self._verifier.matches(user.stored, password):
             return _admitted(user)
@@ -163,12 +168,12 @@ class SqlUsers:
         if len(found.rows) > 1:
             raise ValueError("auth.sql_user_query returns several rows for a client: it is to be one")
         user = self._user(found, values)
-        if user.stored is not None and (self.dummy_hash is None or not _is_alike(self.dummy_hash, user.stored)):
-            self.dummy_hash = user.stored.dummy()
+        if user.stored is not None:
+            self._dummies.follow(user.stored)
         if not self._settings.rules_query:
             return user
         rules = (*(user.identity.rules or ()), *self._rules(values))
-        return user._replace(identity=user.identity._replace(rules=rules))
+        return user._replace(identity=user.identity.replace(rules=rules))
 
     def _rows(self, query: Template, values: dict[str, Value]) -> Rows:
         return self._database.rows(query, [values[name] for name in query.names])
@@ -234,7 +239,7 @@ class SqlUsers:
         user = None if values is None else await self._find(values)  # not the remembered one: its password may be new
         if user is None or user.stored is None:
             return None
-        return StoredUser(user.stored, user.identity._replace(method=self.name), user.disabled)
+        return StoredUser(user.stored, user.identity.replace(method=self.name), user.disabled)
 
     def usual_rounds(self) -> int | None:
         """Unknown: the users are not here."""
@@ -248,16 +253,6 @@ class SqlUsers:
 def _admitted(user: User) -> Verdict:
     """The verdict for a client that has the user's password."""
     return DISABLED if user.disabled else Verdict(ReasonCode.ACCEPTED, user.identity)
-
-
-def _is_alike(one: StoredHash, other: StoredHash) -> bool:
-    """Whether two hashes take as long to verify."""
-    return _cost(one) == _cost(other)
-
-
-def _cost(stored: StoredHash) -> object:
-    parameters = stored.text.split("$")[:4] if stored.scheme == "argon2id" else ()
-    return stored.scheme, stored.iterations, stored.algorithm, tuple(parameters)
 
 
 # ---- the values of a row ----

@@ -26,7 +26,7 @@ class Tenants:
         return self._auth_of.get(tenant, "")
 
     def auth_for(self, credentials: Credentials) -> str:
-        """The listener whose methods authenticate a client, as far as it says who it is."""
+        """The listener whose methods authenticate a client, by the names that the client has sent."""
         if self._auth_of:
             presented = Identity(credentials.username)
             for rule in self._rules:

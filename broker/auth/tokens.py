@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import jwt
 
-from ..config.schema import AuthConfig
+from ..config.auth_config import AuthConfig
 from .authenticator import Credentials, Identity, ReasonCode, Verdict
 from .oauth_bearer import ANONYMOUS_NAMES, OAuthBearer
 from .oauth_bearer import NAME as OAUTHBEARER
@@ -21,7 +21,7 @@ from .work_pool import WorkPool
 
 LEEWAY = 30.0  # seconds by which clocks may differ
 MAX_USERNAME = 1000
-MAX_TOKEN = 16 << 10  # bytes; its header is read on the loop, before anybody is known
+MAX_TOKEN = 16 << 10  # bytes; its header is read on the loop, before the client is known
 AWAY = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="the keys of tokens can't be fetched for now")
 TOO_LONG = Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason=f"its token: it has more than {MAX_TOKEN} bytes")
 # Of PyJWT, which lets faults of numbers, lists and depths in claims pass.

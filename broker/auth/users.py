@@ -16,7 +16,7 @@ from typing import Any
 from .. import logs
 from .access_store import AccessStore, Documents, Kind
 from .authenticator import Credentials, Identity, ReasonCode, Verdict
-from .passwords import StoredHash, parse_hash, usual_dummy
+from .passwords import Dummies, StoredHash, parse_hash
 from .roles import USERS
 from .rules import SHARED, Rules, parse_rules, read_json
 from .stored_user import Away as Away
@@ -201,7 +201,12 @@ class StoredUsers:
     def __init__(self, users: Callable[[], Users], verifier: Verifier) -> None:
         self._users = users
         self._verifier = verifier
-        self.dummy_hash: StoredHash | None = usual_dummy()
+        self._dummies = Dummies()
+
+    @property
+    def dummy_hash(self) -> StoredHash | None:
+        """The hash to verify for an unknown user."""
+        return self._dummies.present
 
     def authenticate(self, credentials: Credentials) -> Awaitable[Verdict | None] | None:
         """None: the user is unknown."""
@@ -215,7 +220,10 @@ class StoredUsers:
             return AWAY
         if user is None:
             return None
-        if not await self._verifier.matches(user.stored, credentials.password):
+        stored = user.stored
+        if stored.cost != self._dummies.present.cost:
+            await asyncio.to_thread(self._dummies.follow, stored)
+        if not await self._verifier.matches(stored, credentials.password):
             return WRONG
         if users.known(username) != user:  # it was changed
             return AWAY
@@ -226,7 +234,7 @@ class StoredUsers:
         user = await self._users().find(username)
         if user is None:
             return None
-        return StoredUser(user.stored, user.identity(username)._replace(method=self.name), user.disabled)
+        return StoredUser(user.stored, user.identity(username).replace(method=self.name), user.disabled)
 
     def usual_rounds(self) -> int | None:
         """Unknown: the users are not here."""
@@ -237,7 +245,4 @@ class StoredUsers:
         user = self._users().known(identity.username or "")
         if user is None or user.disabled:
             return None
-        present = user.rules, user.roles, user.fingerprint
-        if present == (identity.rules, identity.roles, identity.credential):
-            return identity
-        return identity._replace(rules=user.rules, roles=user.roles, credential=user.fingerprint)
+        return identity.renewed(user.rules, user.roles, user.fingerprint)

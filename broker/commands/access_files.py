@@ -4,7 +4,7 @@ A password file has users. An ACL file has rules of users that exist; its patter
 for anonymous clients the role `anonymous`. `dynamic-security.json` of Mosquitto has users, groups and roles.
 
 Mosquitto asks the ACLs of a client by priority, and the first that matches counts. Here a rule that denies always wins.
-So what can't be said in rules becomes stricter, never looser, and a warning names it.
+An ACL without a counterpart in rules becomes stricter, never looser, and a warning names it.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..._speedups.session.rights import covers, overlap
 from ..auth.acl_file import AclFile
-from ..auth.credentials import NAMES, is_name
+from ..auth.credentials import ROLE_NAMES, USER_NAMES
 from ..auth.password_file import read_users
 from ..auth.passwords import parse_hash
 from ..auth.right_check import text_of
@@ -164,8 +164,8 @@ class DynamicSecurity:
 
     def _user(self, name: str, client: dict[str, Any], roles: list[str]) -> dict[str, Any] | None:
         where = f"{self._path}: user {name!r}"
-        if not is_name(name):
-            self._warn(where, f"is not imported: expected {NAMES}")
+        if not USER_NAMES.has(name):
+            self._warn(where, f"is not imported: expected {USER_NAMES.expected}")
             return None
         stored = client.get("encoded_password")
         if not stored and client.get("password"):
@@ -187,7 +187,10 @@ class DynamicSecurity:
         }
 
     def _name(self, role: str) -> str:
-        """The name of a role here: general roles have a meaning."""
+        """The name of a role here: general roles have a meaning. Raises UsageError."""
+        if not ROLE_NAMES.has(role):
+            expected = f"expected {ROLE_NAMES.expected}"
+            raise UsageError(f"{self._path}: the role {role!r}: {expected}", "rename the role in this file")
         return f"dynsec {role}" if role in GENERAL else role
 
     def _general(self) -> list[str]:
@@ -234,7 +237,7 @@ class DynamicSecurity:
                 self._warn(where, f"the filter {deny.topic} may be subscribed to; only readable messages are delivered")
                 continue
             if not (lower or self._defaults[deny.action]):
-                continue  # what no rule allows is denied
+                continue  # without an allowing rule it is denied
             rules.append(_rule("deny", deny.topic))
             if higher:
                 names = ", ".join(acl.topic for acl in higher)

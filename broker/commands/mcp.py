@@ -1,5 +1,6 @@
 """`flockmq mcp`: a broker for agents, by the Model Context Protocol over standard input and output."""
 
+import signal
 from argparse import Namespace
 
 from ..errors import FlockError
@@ -16,7 +17,7 @@ with the role viewer or with scopes. The audit log of the broker has each use of
 
 
 def run(arguments: list[str]) -> int:
-    """Serve until standard input ends; returns the exit status."""
+    """Serve until the agent closes a pipe; returns the exit status."""
     parser = Parser("mcp", "A broker for agents (Model Context Protocol).", "[OPTION...]", EXAMPLES)
     parser.add_argument("--write", action="store_true", help="also tools that publish messages [only tools that read]")
     add_api_options(parser)
@@ -25,5 +26,9 @@ def run(arguments: list[str]) -> int:
         from .mcp_server import make_server
     except ModuleNotFoundError as error:
         raise FlockError(f"the package {error.name} is not installed", "pip install 'flockmq[mcp]'") from None
-    make_server(args, writes=args.write).run()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an exception would wait for the next line of standard input
+    try:
+        make_server(args, writes=args.write).run()
+    except* BrokenPipeError:
+        pass  # the agent has ended
     return 0

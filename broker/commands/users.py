@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import logs
-from ..auth.credentials import NAMES, is_name
-from ..auth.rules import parse_rule
+from ..auth.credentials import ROLE_NAMES, USER_NAMES
 from ..errors import UsageError
 from . import access_files
-from .http_api import NotThere, add_api_options, ask, ask_all, parse
-from .output import table
+from .http_api import NotThere, add_api_options, ask, parse
 from .parser import Parser
 from .passwd import add_scram_options, ask_credentials, warn
+from .stored_access import Item, Stored
 
 AT_ONCE = 100  # users in one request
 MOST_RULES = 2000  # likewise
@@ -42,78 +41,32 @@ def run(arguments: list[str]) -> int:
     parser = Parser(
         "users", "The users of a broker, in its store.", "[list | ACTION NAME [RULE...]] [OPTION...]", EXAMPLES
     )
-    parser.add_argument("action", nargs="?", default="list", choices=tuple(ACTIONS), metavar="ACTION", help=WORDS)
-    parser.add_argument("name", metavar="NAME", nargs="?", help="of a user; for `import` that of a file")
-    rules = "for `add` and `set-rules`: as a line of an ACL file"
-    parser.add_argument("rules", metavar="RULE", nargs="*", default=[], help=rules)
+    USERS.add_options(parser, tuple(ACTIONS))
     parser.add_argument(
         "--role", action="append", metavar="ROLE", help="for `add` and `set-roles`; more than one may be given"
     )
     parser.add_argument("--replace", action="store_true", help="for `import`: change users and roles that exist")
     parser.add_argument("--client", action="store_true", help="for `may`: NAME is the client id of a connected client")
-    parser.add_argument("--search", metavar="TEXT", default="", help="list those whose names begin so")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     add_scram_options(parser.add_argument_group("for `add` and `set-password`"))
     add_api_options(parser.add_argument_group("node"))
     args = parse(parser, arguments)
-    check_name(args, "user")
-    if args.action != "may":
-        check_rules(args, ("add", "set-rules"))
-    if args.role is not None and args.action not in ("add", "set-roles"):
-        raise UsageError(f"--role is not of `{args.action}`", "`flockmq users --help` explains")
+    USERS.check(args, OPTIONS)
+    for role in args.role or ():
+        if not ROLE_NAMES.has(role):
+            raise UsageError(f"{role!r} can't be a role's name", f"expected {ROLE_NAMES.expected}")
     ACTIONS[args.action](args)
     return 0
-
-
-def check_name(args: Namespace, kind: str) -> None:
-    """Raises UsageError: the name is missing, one too many, or invalid."""
-    if (args.name is None) != (args.action == "list"):
-        raise UsageError(
-            f"`{args.action}` takes {'no' if args.name else 'a'} name", f"`flockmq {kind}s --help` explains"
-        )
-    if args.name is not None and args.action != "import" and not is_name(args.name):
-        raise UsageError(f"{args.name!r} can't be a {kind}'s name", NAMES)
-
-
-def check_rules(args: Namespace, actions: tuple[str, ...]) -> None:
-    """Raises UsageError: the action takes no rules, or a rule is invalid."""
-    if args.rules and args.action not in actions:
-        hint = "a name with spaces is one argument: quote it"
-        hint = "--role ROLE names each role" if args.action == "set-roles" else hint
-        raise UsageError(f"`{args.action}` takes no rules", hint)
-    for rule in args.rules:
-        try:
-            parse_rule(rule)
-        except ValueError as error:
-            raise UsageError(f"the rule {rule!r}: expected {error}", "a rule is one argument: quote it") from error
-
-
-def list_all(args: Namespace) -> None:
-    """Print a line for each user."""
-    items = ask_all(args, "/users", search=args.search)
-    if args.json:
-        print(json.dumps(items))
-    elif not items:
-        print(f"there are no users{' like it' if args.search else ''}")
-    else:
-        print(table([(logs.escaped(item["name"]), words(item)) for item in items]))
-
-
-def show(args: Namespace) -> None:
-    """Print one user."""
-    print_user(args, ask(args, "/user", name=args.name))
 
 
 def add(args: Namespace) -> None:
     """Add a user."""
     stored = ask_credentials(args.name, args).text
-    body = {"name": args.name, "hash": stored, "rules": args.rules or None, "roles": args.role or []}
-    print_user(args, ask(args, "/users", body))
+    USERS.add(args, hash=stored, rules=args.rules or None, roles=args.role or [])
 
 
 def set_password(args: Namespace) -> None:
     """Change the password."""
-    change(args, hash=ask_credentials(args.name, args).text)
+    USERS.change(args, hash=ask_credentials(args.name, args).text)
 
 
 def may(args: Namespace) -> None:
@@ -175,23 +128,7 @@ def _batches(items: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         yield batch
 
 
-def remove(args: Namespace) -> None:
-    """Remove a user."""
-    ask(args, "/user", method="DELETE", name=args.name)
-    print(json.dumps({"removed": args.name}) if args.json else f"{logs.escaped(args.name)} is removed")
-
-
-def change(args: Namespace, **body: Any) -> None:
-    """Change properties of a user."""
-    print_user(args, ask(args, "/user", body, method="PATCH", name=args.name))
-
-
-def print_user(args: Namespace, user: dict[str, Any]) -> None:
-    """Print a user."""
-    print(json.dumps(user) if args.json else f"{logs.escaped(user['name'])}: {words(user)}")
-
-
-def words(user: dict[str, Any]) -> str:
+def words(user: Item) -> str:
     """The rights of a user, in words."""
     parts = [f"role {logs.escaped(role)}" for role in user["roles"]]
     parts += [logs.escaped(rule) for rule in user["rules"] or ()]
@@ -201,19 +138,26 @@ def words(user: dict[str, Any]) -> str:
     return f"disabled; {found}" if user["disabled"] else found
 
 
+USERS = Stored("user", USER_NAMES, words)
 ACTIONS: dict[str, Callable[[Namespace], object]] = {
-    "list": list_all,
-    "show": show,
+    "list": USERS.list_all,
+    "show": USERS.show,
     "add": add,
     "set-password": set_password,
-    "set-rules": lambda args: change(args, rules=args.rules),
-    "set-roles": lambda args: change(args, roles=args.role or []),
-    "unrestrict": lambda args: change(args, rules=None),
-    "enable": lambda args: change(args, disabled=False),
-    "disable": lambda args: change(args, disabled=True),
-    "remove": remove,
+    "set-rules": lambda args: USERS.change(args, rules=args.rules),
+    "set-roles": lambda args: USERS.change(args, roles=args.role or []),
+    "unrestrict": lambda args: USERS.change(args, rules=None),
+    "enable": lambda args: USERS.change(args, disabled=False),
+    "disable": lambda args: USERS.change(args, disabled=True),
+    "remove": USERS.remove,
     "may": may,
     "import": import_file,
 }
+OPTIONS = {  # the actions that an option is for
+    "role": ("add", "set-roles"),
+    "replace": ("import",),
+    "client": ("may",),
+    "scram": ("add", "set-password"),
+    "rounds": ("add", "set-password"),
+}
 RIGHTS = ("publish", "subscribe", "read")
-WORDS = f"{', '.join(ACTIONS)} [list]"

@@ -1,8 +1,8 @@
 """The options of mosquitto-go-auth in a mosquitto.conf (`auth_opt_...`), as keys of FlockMQ.
 
-The plugin asks several back ends, and accepts what any of them accepts. Files, one database, a directory and tokens
-have counterparts; an HTTP back end gets other requests here. A back end without a counterpart is a warning: its users
-can't connect. A *loss* opens something: clients could do more than with the plugin.
+The plugin asks several back ends, and accepts a client that one of them accepts. Files, one database, a directory and
+tokens have counterparts; an HTTP back end gets other requests here. A back end without a counterpart is a warning: its
+users can't connect. A *loss* opens something: clients could do more than with the plugin.
 """
 
 import re

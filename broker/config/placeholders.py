@@ -1,4 +1,4 @@
-"""Texts with placeholders for what a client has sent: `${username}`, in queries for a database and filters of LDAP.
+"""Texts with placeholders for values of clients: `${username}`, in queries for a database and filters of LDAP.
 
 A value is never part of the text: a database gets it beside the query, and a filter of LDAP gets it escaped.
 """

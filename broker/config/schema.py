@@ -1,58 +1,40 @@
 """The schema of the configuration: every setting with type, default, one sentence and the kind of value.
 
-A key is one field of a dataclass below. Everything else is derived from the fields (keys.py): TOML keys (`[limits]
-max_inflight`), environment variables (`FLOCKMQ_LIMITS_MAX_INFLIGHT`), flags, `--set limits.max_inflight=...`, and the
-sample `deploy/flockmq.toml`. Fields marked `reloadable` may change on SIGHUP.
+A key is one field of a dataclass, here or in a `*_config.py` beside this file. Everything else is derived from the
+fields (keys.py): TOML keys (`[limits] max_inflight`), environment variables (`FLOCKMQ_LIMITS_MAX_INFLIGHT`), flags,
+`--set limits.max_inflight=...`, and the sample `deploy/flockmq.toml`. Fields marked `reloadable` may change on SIGHUP.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
+from .admin_config import AuditConfig, HttpConfig, MetricsConfig, OidcConfig, OtelConfig
+from .auth_config import AuthConfig
 from .declared_group import DeclaredGroup, DeclaredGroups
 from .kinds import (
-    Addresses,
     Boolean,
     Choice,
     Duration,
     FilePath,
     Integer,
-    Kind,
     ListenUrls,
     Name,
     Networks,
-    PacketSize,
     PythonObjects,
-    Rate,
     RedisUrlKind,
     Size,
     StoreUrl,
-    Text,
     Texts,
     TopicFilters,
     Workers,
 )
-from .ldap_roles import LdapRole, LdapRoles
+from .limits_config import LimitsConfig, QuotasConfig
 from .link import LinkConfig, Links
-from .placeholders import GroupFilter, LdapFilter, RulesQuery, SqlQuery
+from .option import CENTURY, COUNT_MAX, DAY, MIB, SIZE_MAX, option
 from .schema_rule import SchemaRule, SchemaRules
-from .sql_url import SqlUrlKind
 from .tenants import TenantRule, TenantRules
 from .topic_rules import AutoSubscription, AutoSubscriptions, RewriteRule, RewriteRules
-
-T = TypeVar("T")
-
-MIB = 1 << 20
-COUNT_MAX = 2**31 - 1
-SIZE_MAX = 1 << 40
-DAY = 86400.0
-CENTURY = 36_500 * DAY
-
-
-def option(default: T, help: str, kind: Kind, *, reloadable: bool = False, flag: str = "") -> T:  # noqa: A002
-    """A field with everything that is derived from it; typed as its default so that mypy checks the annotation."""
-    metadata = {"help": help, "kind": kind, "reloadable": reloadable, "flag": flag}
-    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -90,136 +72,6 @@ class LogConfig:
         "text for people, json for machines (one object a line).",
         Choice(("text", "json")),
         flag="--log-format",
-    )
-
-
-@dataclass(frozen=True)
-class LimitsConfig:
-    """Limits on the resources of one client, so that no client can exhaust the node."""
-
-    max_packet_size: int = option(
-        2 * MIB,
-        "Bytes of the largest packet accepted, header included; a larger one ends its connection.",
-        Size(128, 268_435_455 + 5),
-        reloadable=True,
-    )
-    max_topic_levels: int = option(200, "Levels a topic name or filter may have.", Integer(1, 65_536), reloadable=True)
-    max_inflight: int = option(
-        100,
-        "QoS 1 and 2 messages in flight to one session: sent and not yet acknowledged.",
-        Integer(1, 65_535),
-        reloadable=True,
-    )
-    receive_maximum: int = option(
-        1024,
-        "QoS 1 and 2 messages from one MQTT 5.0 client that are not yet acknowledged; it gets this limit in CONNACK.",
-        Integer(1, 65_535),
-        reloadable=True,
-    )
-    max_queued_messages: int = option(
-        10_000, "QoS 1 and 2 messages that wait for one session.", Integer(1, COUNT_MAX), reloadable=True
-    )
-    max_queued_bytes: int = option(
-        16 * MIB, "Bytes of the messages that wait for one session.", Size(1024, SIZE_MAX), reloadable=True
-    )
-    queue_policy: str = option(
-        "drop-new",
-        "Message to drop when the queue of a session is full: drop-new = the arriving one, drop-old = the oldest.",
-        Choice(("drop-new", "drop-old")),
-        reloadable=True,
-    )
-    stuck_after: float = option(
-        60.0,
-        "Seconds that a connected client may leave a message unacknowledged while others wait behind it; then its "
-        "session is stuck: in the log, the metrics and the list of clients.",
-        Duration(0.25, DAY),
-        reloadable=True,
-    )
-    max_awaiting_release: int = option(
-        65_535,
-        "QoS 2 messages from one session that wait for its PUBREL; their bytes have a limit of max_queued_bytes, too.",
-        Integer(1, 65_535),
-        reloadable=True,
-    )
-    max_outgoing_bytes: int = option(
-        4 * MIB,
-        "Bytes a connection's peer has not read yet; above, QoS 0 is dropped and QoS 1 and 2 wait in the queue.",
-        Size(1024, SIZE_MAX),
-        reloadable=True,
-    )
-    max_connections: int = option(
-        0, "Connections at a time; 0 = as many as file descriptors allow.", Integer(0, COUNT_MAX)
-    )
-    max_pending_connects: int = option(
-        2000, "Connections that may be open without having sent CONNECT.", Integer(1, COUNT_MAX), reloadable=True
-    )
-    connect_timeout: float = option(
-        10.0,
-        "Seconds a new connection may take to send CONNECT, and AUTH if it authenticates in steps.",
-        Duration(0.1, DAY),
-        reloadable=True,
-    )
-    max_keep_alive: float = option(
-        0.0,
-        "Seconds; the longest keep alive: clients that ask for more, or for none, get this. 0 = no limit.",
-        Duration(0, 65_535),
-        reloadable=True,
-    )
-    max_sessions: int = option(
-        1_000_000,
-        "Sessions, connected or not; above, new client identifiers get return code 3.",
-        Integer(1, COUNT_MAX),
-        reloadable=True,
-    )
-    max_subscriptions: int = option(
-        100_000,
-        "Subscriptions of one session; above, filters are refused. A filter counts once more for each further 8 levels "
-        "and each KiB.",
-        Integer(1, COUNT_MAX),
-        reloadable=True,
-    )
-    max_subscription_bytes: int = option(
-        2048 * MIB,
-        "Bytes of memory that all subscriptions of the node may take; above, filters are refused.",
-        Size(0, SIZE_MAX),
-        reloadable=True,
-    )
-    max_streams: int = option(
-        16,
-        "Streams ($stream/SINCE/FILTER) of one connection; above, filters are refused. 0 = clients read no streams.",
-        Integer(0, COUNT_MAX),
-        reloadable=True,
-    )
-    max_retained_messages: int = option(
-        2_000_000,
-        "Topic names with a retained message, without $SYS; above, messages for new ones are not retained.",
-        Integer(0, COUNT_MAX),
-        reloadable=True,
-    )
-    max_retained_bytes: int = option(
-        1024 * MIB,
-        "Bytes of memory that all retained messages take, with their topics; above, more are not retained.",
-        Size(0, SIZE_MAX),
-        reloadable=True,
-    )
-    max_delayed_messages: int = option(
-        100_000,
-        "Messages to $delayed/SECONDS/TOPIC that wait, and staged chunks of transactions, of all clients and nodes; "
-        "above, they are refused. 0 = none is accepted.",
-        Integer(0, COUNT_MAX),
-        reloadable=True,
-    )
-    max_delayed_bytes: int = option(
-        256 * MIB,
-        "Bytes of delayed messages that wait; above, further ones are refused.",
-        Size(0, SIZE_MAX),
-        reloadable=True,
-    )
-    transaction_timeout: float = option(
-        3600.0,
-        "Seconds after which the staged messages of a part of a transaction are dropped, if it is not committed.",
-        Duration(1, 30 * DAY),
-        reloadable=True,
     )
 
 
@@ -471,76 +323,6 @@ class EventsConfig:
 
 
 @dataclass(frozen=True)
-class MetricsConfig:
-    """Figures of your choice, beside those that each node has, at /metrics and in the API."""
-
-    topics: tuple[str, ...] = option(
-        (),
-        "Topic filters whose messages and bytes are counted, at most 100.",
-        TopicFilters(100),
-        reloadable=True,
-    )
-
-
-@dataclass(frozen=True)
-class HttpConfig:
-    """HTTP: /healthz (the process works), /readyz (the node accepts clients), /metrics (for Prometheus), the API below
-    /api/v1 and the web page. API and page are open to this machine only, until there are tokens."""
-
-    listen: tuple[str, ...] = option(
-        (),
-        "Addresses to listen on, HOST:PORT each, after https:// for TLS with the certificate of [tls]; none "
-        "unless given.",
-        Addresses(may_be_empty=True, schemes=("http", "https")),
-        flag="--http",
-    )
-    drain: float = option(
-        0.0,
-        "Seconds at a stop for which /readyz returns 503 while clients are still accepted and served; load balancers "
-        "that check every two seconds need about five.",
-        Duration(0, 3600),
-        reloadable=True,
-    )
-
-    tokens_file: str = option(
-        "",
-        "File of the tokens that open the API and the page, also to others than this machine; `flockmq token` writes "
-        "it.",
-        FilePath(),
-    )
-    first_password_file: str = option(
-        "",
-        "File with the password of the operator `admin`, for a first login while there are no operators.",
-        FilePath(),
-    )
-    login_seconds: float = option(
-        8 * 3600.0,
-        "Seconds after which an operator who has logged in to the page has to log in again.",
-        Duration(60, 30 * 86_400),
-        reloadable=True,
-    )
-    open_to_local: bool = option(
-        False,
-        "Whether programs of this machine may read over HTTP without credentials, although there are operators or "
-        "tokens.",
-        Boolean(),
-        reloadable=True,
-    )
-    public_url: str = option(
-        "",
-        "URL of the page as browsers know it, for a reverse proxy; empty = the one that the browser names.",
-        Name(r"(https?://[^/\s]+)?", 'a URL without a path, such as "https://broker.example.com"'),
-    )
-    metrics_token: bool = option(False, "Whether /metrics needs a token, too.", Boolean(), reloadable=True)
-    trusted_proxies: tuple[str, ...] = option(
-        (),
-        "Networks of reverse proxies, before the HTTP server and before listeners of WebSocket: the last address in "
-        "Forwarded or X-Forwarded-For that is not theirs is the client's.",
-        Networks(),
-    )
-
-
-@dataclass(frozen=True)
 class ProxyConfig:
     """Clients behind a load balancer that sends their addresses by the PROXY protocol, version 1 or 2."""
 
@@ -555,70 +337,6 @@ class ProxyConfig:
         ("127.0.0.0/8", "::1/128"),
         "Networks of the load balancers; other connections to `proxy.listen` are closed.",
         Networks(),
-    )
-
-
-@dataclass(frozen=True)
-class OtelConfig:
-    """The metrics of /metrics, sent to an OpenTelemetry collector (pip install 'flockmq[otel]'). OpenTelemetry's
-    library also reads its own variables, such as OTEL_METRIC_EXPORT_INTERVAL (milliseconds)."""
-
-    endpoint: str = option(
-        "",
-        "Address of a collector for OTLP over HTTP, such as http://collector:4318; empty = nothing is sent.",
-        Name(r"(https?://\S+)?", 'a URL such as "http://collector:4318"'),
-    )
-
-
-@dataclass(frozen=True)
-class OidcConfig:
-    """OpenID Connect: operators sign in to the page at an identity provider (code flow with PKCE). Its redirect URI is
-    URL/api/v1/login/oidc/callback."""
-
-    issuer: str = option(
-        "",
-        "Issuer, such as https://login.example.com/realms/iot; empty = operators don't sign in this way.",
-        Name(r"(https?://\S+)?", 'a URL such as "https://login.example.com"'),
-    )
-    client_id: str = option("flockmq", "Client id of this broker at the issuer.", Name(r"\S+", "a client id"))
-    secret_file: str = option("", "File of the client secret; without it the client is a public one.", FilePath())
-    scope: str = option("openid profile email", "Scopes of the request.", Name(r"openid( \S+)*", '"openid" and others'))
-    claim: str = option("groups", "Claim of the ID token with the groups of an operator.", Name(r"\S+", "a claim"))
-    roles: tuple[str, ...] = option(
-        (),
-        "Roles of groups; the first group that an operator is in counts, and an operator of none is refused.",
-        Texts(
-            r"[^=]+=(viewer|operator|admin)(:[^:]+)?",
-            '"GROUP=ROLE" or "GROUP=ROLE:TENANT", where the role is viewer, operator or admin',
-        ),
-    )
-
-
-@dataclass(frozen=True)
-class AuditConfig:
-    """The audit log: changes by API, page, commands and reloads, each with its author and its result."""
-
-    max_bytes: int = option(
-        8 * MIB,
-        "Bytes of the records that are kept, of all nodes; the oldest are dropped first.",
-        Size(64 * 1024, SIZE_MAX),
-        reloadable=True,
-    )
-    seconds: float = option(
-        90 * 86_400.0, "Seconds for which a record is kept.", Duration(60, CENTURY), reloadable=True
-    )
-    publish: bool = option(
-        False,
-        "Whether each record is published to $SYS/broker/events/audit, too. Access rules decide over its readers: "
-        "without rules every client may read it.",
-        Boolean(),
-        reloadable=True,
-    )
-    syslog: str = option(
-        "",
-        "Address of a syslog server that gets each record, too: unix:/dev/log, udp://HOST:PORT or tcp://HOST:PORT; "
-        "empty = none.",
-        Name(r"(unix:/.+|(udp|tcp)://\S+:\d+)?", '"unix:/dev/log", "udp://HOST:PORT" or "tcp://HOST:PORT"'),
     )
 
 
@@ -700,255 +418,6 @@ class WebsocketConfig:
         'Origins of pages that may connect, such as https://app.example; "*" = all. Without any, only programs that '
         "are no browsers and pages of the same host.",
         Texts(r"\*|https?://[^/\s,]+", 'origins such as "https://app.example", or "*"'),
-        reloadable=True,
-    )
-
-
-@dataclass(frozen=True)
-class AuthConfig:
-    """Authentication and access rules. Without any of these, all clients of this machine have access, and no others can
-    connect."""
-
-    methods: tuple[str, ...] = option(
-        ("password", "SCRAM-SHA-256", "OAUTHBEARER"),
-        "Ways to present credentials: password = in CONNECT (tokens too); the others are authentication methods of "
-        "MQTT 5.0. Methods of hooks are always accepted.",
-        Texts("password|SCRAM-SHA-256|OAUTHBEARER", "of password, SCRAM-SHA-256 and OAUTHBEARER"),
-        reloadable=True,
-    )
-    allow_anonymous: bool = option(
-        False,
-        "Accept clients without credentials. Otherwise a listener that other machines can reach needs one of the "
-        "authentication methods below.",
-        Boolean(),
-        reloadable=True,
-    )
-    password_file: str = option(
-        "",
-        "File of users and password hashes: `flockmq passwd FILE USER` writes it; Mosquitto's files work, too.",
-        FilePath(),
-        reloadable=True,
-        flag="--password-file",
-    )
-    acl_file: str = option(
-        "",
-        "File of access rules, in Mosquitto's format; access that no rule allows is denied.",
-        FilePath(),
-        reloadable=True,
-        flag="--acl-file",
-    )
-    jwt_secret_file: str = option(
-        "", "File of the secret that signs tokens (JWT, HS256) given as passwords.", FilePath(), reloadable=True
-    )
-    jwt_keys: str = option(
-        "",
-        "Public keys that verify tokens (JWT) given as passwords: a PEM file, a JWKS file, or its https URL.",
-        FilePath(),
-        reloadable=True,
-    )
-    jwt_audience: str = option(
-        "", "Required `aud` of tokens; empty = tokens with an `aud` are refused.", Text(), reloadable=True
-    )
-    jwt_issuer: str = option("", "Required `iss` of tokens; empty = any.", Text(), reloadable=True)
-    jwt_username_claim: str = option("sub", "The claim of a token that names the user.", Text(), reloadable=True)
-    close_on_password_change: bool = option(
-        True,
-        "When a password changes in the file or in the store, close the connections that were opened with the one "
-        "before. Otherwise they last until their clients reconnect.",
-        Boolean(),
-        reloadable=True,
-    )
-    users: bool = option(
-        False,
-        "Accept the users of the store, which are changed while nodes run: `flockmq users`, or the page.",
-        Boolean(),
-        reloadable=True,
-    )
-    sql_url: str = option(
-        "",
-        "Database with users: postgresql://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE (MariaDB too) or "
-        "sqlite:PATH. Beyond this machine TLS with a verified certificate is required, unless an option of the URL "
-        "says otherwise (deploy/docs/ACCESS.md).",
-        SqlUrlKind(),
-        reloadable=True,
-    )
-    sql_password_file: str = option(
-        "", "File of the password of its user, in place of one in the URL.", FilePath(), reloadable=True
-    )
-    sql_user_query: str = option(
-        "",
-        "Query for the row of a user: SELECT password_hash, ... WHERE username = ${username}. Placeholders are "
-        "username, client_id, address and listener; columns password_hash, username, rules, roles, disabled and claims "
-        "of tenants' rules.",
-        SqlQuery(),
-        reloadable=True,
-    )
-    sql_rules_query: str = option(
-        "",
-        "Query for the rules of a user, if they are not in its row: rows of access (read, write, readwrite or deny) "
-        "and topic filter; or, with ${access} (1 = read, 2 = publish, 4 = subscribe) in it, of topic filters.",
-        RulesQuery(),
-        reloadable=True,
-    )
-    sql_timeout: float = option(
-        2.0, "Seconds that the database may take for a reply.", Duration(0.1, 30), reloadable=True
-    )
-    sql_remember: float = option(
-        60.0, "Seconds for which the row of a user is remembered.", Duration(0, DAY), reloadable=True
-    )
-    ldap_url: str = option(
-        "",
-        "LDAP server or Active Directory with users: ldap://HOST, ldaps://HOST or ldapi://%2FPATH; several, separated "
-        "by spaces, are tried in turn.",
-        Name(r"(ldap[si]?://[!-~]+( ldap[si]?://[!-~]+)*)?", 'a URL such as "ldaps://ldap.example"'),
-        reloadable=True,
-    )
-    ldap_start_tls: bool = option(True, "Encrypt connections to ldap:// by StartTLS.", Boolean(), reloadable=True)
-    ldap_ca_file: str = option(
-        "",
-        "PEM file with the authorities that sign the certificates of the servers; empty = the system's.",
-        FilePath(),
-        reloadable=True,
-    )
-    ldap_bind_dn: str = option(
-        "", "Distinguished name that looks up users; empty = without authentication.", Text(), reloadable=True
-    )
-    ldap_password_file: str = option("", "File of its password.", FilePath(), reloadable=True)
-    ldap_base: str = option("", "Distinguished name below which users are searched.", Text(), reloadable=True)
-    ldap_filter: str = option(
-        "(uid=${username})",
-        "Filter that finds the entry of a user; values are escaped. Active Directory: (sAMAccountName=${username}).",
-        LdapFilter(),
-        reloadable=True,
-    )
-    ldap_username: str = option(
-        "uid",
-        "Attribute of the entry that is the user's name: directories compare without case. Active Directory: "
-        "sAMAccountName.",
-        Name("[A-Za-z][A-Za-z0-9;-]{0,100}", "the name of an attribute"),
-        reloadable=True,
-    )
-    ldap_group_attribute: str = option(
-        "memberOf",
-        "Attribute of the entry with the distinguished names of its groups; empty = none.",
-        Name("([A-Za-z][A-Za-z0-9;-]{0,100})?", "the name of an attribute"),
-        reloadable=True,
-    )
-    ldap_group_base: str = option(
-        "", "Distinguished name below which groups are searched; empty = no search.", Text(), reloadable=True
-    )
-    ldap_group_filter: str = option(
-        "(member=${dn})",
-        "Filter that finds the groups of a user: ${dn} is its distinguished name.",
-        GroupFilter(),
-        reloadable=True,
-    )
-    ldap_roles: tuple[LdapRole, ...] = option(
-        (),
-        "Roles of the members of groups, a table [[auth.ldap_roles]] each: group (its distinguished name; "
-        '"*" = every user) and role.',
-        LdapRoles(),
-        reloadable=True,
-    )
-    ldap_timeout: float = option(
-        3.0, "Seconds that the directory may take for a reply.", Duration(0.1, 30), reloadable=True
-    )
-    ldap_remember: float = option(
-        60.0, "Seconds for which a right password is remembered.", Duration(0, DAY), reloadable=True
-    )
-    http_url: str = option(
-        "",
-        "URL of an HTTP back end that authenticates clients: JSON by POST, JSON in return (deploy/docs/ACCESS.md). "
-        "Empty = none.",
-        Name(r"(https?://\S+)?", 'a URL such as "https://127.0.0.1:8443/mqtt"'),
-        reloadable=True,
-    )
-    http_timeout: float = option(2.0, "Timeout of a request, in seconds.", Duration(0.05, 30), reloadable=True)
-    http_remember: float = option(
-        60.0, "Seconds for which an accepted client is remembered.", Duration(0, DAY), reloadable=True
-    )
-    remember: float = option(
-        300.0,
-        "Seconds for which a right password is remembered, so that reconnecting costs no hashing. 0 = not at all.",
-        Duration(0, DAY),
-        reloadable=True,
-    )
-    remember_stored: float = option(
-        30 * DAY,
-        "Seconds for which the store keeps a proof that a password was right, so that a fleet that comes back after a "
-        "restart costs little hashing (deploy/docs/ACCESS.md). 0 = no proofs.",
-        Duration(0, 365 * DAY),
-        reloadable=True,
-    )
-    failure_delay: float = option(
-        0.5,
-        "Seconds until wrong credentials are answered; doubled for each further failure of an address, up to 8. "
-        "0 = at once.",
-        Duration(0, 8),
-        reloadable=True,
-    )
-
-
-@dataclass(frozen=True)
-class QuotasConfig:
-    """Quotas of clients. A client over its rate is read more slowly (TCP back-pressure); nothing is dropped."""
-
-    max_connections: int = option(
-        0,
-        "Connections of a listener at a time; 0 = no limit but `limits.max_connections`.",
-        Integer(0, COUNT_MAX),
-        reloadable=True,
-    )
-    max_connections_per_address: int = option(
-        0,
-        "Connections from one IPv4 address or one IPv6 network (/64) at a time; 0 = no limit.",
-        Integer(0, COUNT_MAX),
-        reloadable=True,
-    )
-    connects_per_second: int = option(
-        0,
-        "Connections that a listener accepts in a second; more wait. 0 = no limit.",
-        Integer(0, COUNT_MAX),
-        reloadable=True,
-    )
-    messages_per_second: int = option(
-        0,
-        "PUBLISH packets that are read from one client in a second; 0 = no limit.",
-        Integer(0, COUNT_MAX),
-        reloadable=True,
-    )
-    bytes_per_second: int = option(
-        0,
-        "Bytes of packets that are read from one client in a second; 0 = no limit.",
-        Size(0, SIZE_MAX),
-        reloadable=True,
-    )
-    listener_messages_per_second: int = option(
-        0,
-        "PUBLISH packets that are read from all clients of a listener in a second; 0 = no limit.",
-        Integer(0, COUNT_MAX),
-        reloadable=True,
-    )
-    listener_bytes_per_second: int = option(
-        0,
-        "Bytes of packets that are read from all clients of a listener in a second; 0 = no limit.",
-        Size(0, SIZE_MAX),
-        reloadable=True,
-    )
-    max_packet_size: int = option(
-        0,
-        "Bytes of the largest packet that a listener accepts, header included; 0 = `limits.max_packet_size`, which is "
-        "the limit in any case. An MQTT 5.0 client gets it in CONNACK.",
-        PacketSize(128, 268_435_455 + 5),
-        reloadable=True,
-    )
-    max_connections_per_user: int = option(
-        0, "Connections of a user to this node at a time; 0 = no limit.", Integer(0, COUNT_MAX), reloadable=True
-    )
-    flapping: str = option(
-        "",
-        'How often a client may connect: "15 in 60 s"; above, it is refused for that time. Empty = no limit.',
-        Rate(),
         reloadable=True,
     )
 

@@ -1,4 +1,4 @@
-"""The audit log: each change that somebody has made to the broker, with its author, its origin and its result.
+"""The audit log: each change of the broker, with its author, its origin and its result.
 
 A record is a hidden message, so the store and all nodes of a cluster have it, and a restart keeps it. It is written
 before the change is made, without a result, and again when the change has ended: a crash in between leaves a record
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from .. import logs
-from ..config.schema import AuditConfig
+from ..config.admin_config import AuditConfig
 from .audit_record import DONE, Record, packed, public
 from .data_plane import DataPlane
 from .hidden_messages import HiddenMessages
@@ -63,11 +63,11 @@ class AuditLog:
             operation: name of the change.
             arguments: of the change, as JSON has them; secrets are left out.
             minor: whether it changes nothing, such as a login: a flood of such records drops no record of a change.
-            author: `by`, `role`, `tenant`, `address` and `via` of the record; empty unless given.
+            author: `by`, `role`, `credential`, `tenant`, `address` and `via` of the record; empty unless given.
         """
         now = time.time()
         number = f"{int(now * 1000):013}-{next(self._numbers):06}{MINOR if minor else ''}-{self._node}"
-        rest = {"by": "", "role": "", "tenant": "", "address": "", "via": "", **author}
+        rest = {"by": "", "role": "", "credential": "", "tenant": "", "address": "", "via": "", **author}
         record = Record(number, round(now, 3), self._node, operation=operation, arguments=public(arguments), **rest)
         self._write(record)
         return record

@@ -20,8 +20,9 @@ class Record:
     id: str  # sorts by time
     time: float  # seconds since 1970
     node: str  # name of the node that made the change
-    by: str  # name of the token or user; of a command: the user of the operating system
+    by: str  # name of the operator, key or token; of a command: the user of the operating system
     role: str
+    credential: str  # login, key, token, password (of an MQTT client), or empty
     tenant: str  # of the token; empty: it is for the whole broker
     address: str  # of the request; empty: the change comes from the machine of the node
     via: str  # api, page, command, agent, signal or file

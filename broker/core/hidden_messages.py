@@ -4,7 +4,7 @@ The topic name of a hidden message begins with $, so that no wildcard at the fir
 no packet may hold [MQTT-1.5.3-2]. So no client can publish, read or clear one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ..._speedups.codec.properties import encode_block
 from .data_plane import DataPlane
@@ -29,10 +29,14 @@ class HiddenMessages:
         found = self._data_plane.router.retained.matching(self._topic(name))
         return next((bytes(payload) for _, payload, _ in found), None)
 
+    def each(self) -> Iterator[tuple[str, bytes]]:
+        """Name and payload of each, found as they are asked for, within one turn."""
+        for topic, payload, _ in self._data_plane.router.retained.matching(self._topic("#")):
+            yield topic.decode().removeprefix(self._prefix), bytes(payload)
+
     def all(self) -> dict[str, bytes]:
         """The payloads of all, by name."""
-        found = self._data_plane.router.retained.matching(self._topic("#"))
-        return {topic.decode().removeprefix(self._prefix): bytes(payload) for topic, payload, _ in found}
+        return dict(self.each())
 
     def put(
         self, name: str, payload: bytes, *, seconds: int = 0, on_stored: Callable[[], object] | None = None

@@ -26,9 +26,14 @@ def is_plain(value: str | None) -> bool:
     return bool(value) and UNFIT.search(str(value)) is None
 
 
+def first_level(text: str) -> str:
+    """The first level of the topic itself."""
+    return text[WRAPPERS.match(text).end() :].partition("/")[0]  # type: ignore[union-attr]
+
+
 def opens_system_topics(text: str, username: str | None, client_id: str) -> bool:
     """Whether a name would make the first level of the topic begin with `$`."""
-    first = text[WRAPPERS.match(text).end() :].partition("/")[0]  # type: ignore[union-attr]
+    first = first_level(text)
     return filled(first, username, client_id) != first and filled(first, username, client_id).startswith("$")
 
 

@@ -1,7 +1,7 @@
 """The events of clients and sessions, as messages and for hooks.
 
 An event is made if a message with its topic name has a receiver, or if a hook has a method for it. Both tests need no
-state, so events that nobody wants cost a look at the tree of filters each, and no memory.
+state, so an event without a reader costs a look at the tree of filters, and no memory.
 """
 
 import time
@@ -159,7 +159,7 @@ class ClientEvents:
     # ---- sessions ----
 
     def session_ended(self, client_id: bytes) -> None:
-        """A session has ended, in whatever way."""
+        """A session has ended, for any reason."""
         self._emit(client_id, "session_ended", lambda _: {})
 
     def subscribing(self, session: Session, added: Sequence[Subscription], packet: Subscribe | None) -> None:

@@ -82,7 +82,7 @@ class Outbox:
             self._waiting.append((topic, payload))
 
     def tick(self) -> None:
-        """A quarter of a second has passed: refill the buckets, publish what waits, and report suppressed events."""
+        """A quarter of a second has passed: refill the buckets, publish waiting events, and report suppressed ones."""
         for readers in list(self._spent):
             self._spent[readers] -= self.rate / TICKS_PER_SECOND
             if self._spent[readers] <= 0:

@@ -1,6 +1,6 @@
 """The topic names of events: `$SYS/broker/events/clients/CLIENT/KIND`, also behind the prefix of a tenant.
 
-CLIENT is one level, whatever the client identifier is (`Plans.reached`).
+CLIENT is one level, for any client identifier (`Plans.reached`).
 """
 
 from ..core.tenants import ROOT as TENANTS

@@ -21,8 +21,8 @@ from ..._speedups.protocol.link_relay import LinkRelay, QuotaExceeded
 from ..client.connection import ClientConnection
 from ..client.options import Options
 from ..config.broker_url import SECURE, WEB
+from ..config.limits_config import LimitsConfig
 from ..config.link import CLIENT_ID_PREFIX, LISTENER, LinkConfig, address_of, path_of
-from ..config.schema import LimitsConfig
 from ..errors import ConnectError, ConnectionLostError
 from .pace import Pace
 

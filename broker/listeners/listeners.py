@@ -13,8 +13,9 @@ from ..._speedups.net.reactor import Reactor
 from ..._speedups.net.ticket_keys import TicketKeyRing
 from ..._speedups.net.tls import TlsContext
 from .. import logs
+from ..config.limits_config import QuotasConfig
 from ..config.listen_url import EVERYWHERE, ListenUrl, split_address
-from ..config.schema import Config, ListenerConfig, QuotasConfig
+from ..config.schema import Config, ListenerConfig
 from ..errors import ConfigError
 from . import certificates
 from .bind import address_of, bind, host_name, is_own_address, truster

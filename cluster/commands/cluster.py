@@ -107,7 +107,7 @@ def read(cluster: Cluster, seconds: float) -> dict[str, Any]:
         "last_change": int(change or 0),
         "memory": [vars(kind) for kind in read_memory(client, prefix, [node.id for node in nodes])],
         "logs": [vars(log) for log in logs],
-        "jobs": [vars(job) for job in log_status.read_jobs(client, keys, logs)],
+        "jobs": [job._asdict() for job in log_status.read_jobs(client, keys, logs)],
         "durability": kept.sentence,
         "warnings": [str(risk) for risk in kept.risks],
     }

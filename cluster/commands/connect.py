@@ -7,6 +7,7 @@ from pathlib import Path
 from ...broker import logs
 from ...broker.commands.parser import Parser
 from ...broker.errors import FlockError
+from .follow_options import add_follow_options
 
 EXAMPLES = """\
   flockmq connect pipes.toml --dry-run      # show the first rows of each pipe, and write nothing
@@ -58,12 +59,8 @@ def parse(arguments: list[str]) -> Namespace:
     parser = Parser("connect", "The messages of a cluster to other systems.", "FILE [OPTION...]", EXAMPLES)
     parser.add_argument("file", type=Path, metavar="FILE", help="the pipes, in TOML")
     group = parser.add_argument_group("options")
-    group.add_argument("--once", action="store_true", help="end when the messages that are logged now are written")
     group.add_argument("--dry-run", action="store_true", help="print the first rows of each pipe, and write nothing")
     group.add_argument("--rows", type=int, default=10, metavar="N", help="with --dry-run: so many [10]")
-    group.add_argument(
-        "--skip-missing", action="store_true", help="go on if messages were deleted from the log before they were read"
-    )
-    group.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"), help="[info]")
+    add_follow_options(group, done="written")
     parser.add_general_help(group)
     return parser.parse(arguments)

@@ -36,12 +36,12 @@ def _files(config: Config, losses: list[Loss]) -> dict[tuple[str, str], Look]:
             (auth.password_file, "auth.password_file"): _users,
             (auth.acl_file, "auth.acl_file"): _rules,
             (tls.certificate, f"the certificate of {tls.key}"): partial(_certificate, tls.key),
-            (tls.client_ca, "tls.client_ca"): partial(_count, "x509", "certificates"),
-            (tls.client_crl, "tls.client_crl"): partial(_count, "crl", "lists of revoked certificates"),
+            (tls.client_ca, "tls.client_ca"): partial(_count, "x509", "certificate"),
+            (tls.client_crl, "tls.client_crl"): partial(_count, "crl", "revocation list"),
         }
     for link in config.links:
         found |= {
-            (link.ca_file, "the ca_file of a link"): partial(_count, "x509", "certificates"),
+            (link.ca_file, "the ca_file of a link"): partial(_count, "x509", "certificate"),
             (link.certificate, f"the certificate of {link.key}"): partial(_certificate, link.key),
         }
     return {(path, purpose): look for (path, purpose), look in found.items() if path}
@@ -50,16 +50,16 @@ def _files(config: Config, losses: list[Loss]) -> dict[tuple[str, str], Look]:
 def _users(path: str) -> Iterator[str]:
     faults: list[str] = []
     users = read_users(path, lambda where, fault: faults.append(f"{where}: {fault}"))
-    yield from (f"{len(users)} users", *faults)
+    yield from (_number(len(users), "user"), *faults)
 
 
 def _rules(path: str) -> Iterator[str]:
-    yield f"{AclFile(path).size} rules"
+    yield _number(AclFile(path).size, "rule")
 
 
 def _keys(path: str) -> Iterator[str]:
     lines = read_text(path, "psk_file", errors="replace").splitlines()
-    yield f"{sum(':' in line and not line.startswith('#') for line in lines)} pre-shared keys"
+    yield _number(sum(":" in line and not line.startswith("#") for line in lines), "pre-shared key")
 
 
 def _certificate(key: str, path: str) -> Iterator[str]:
@@ -72,4 +72,8 @@ def _certificate(key: str, path: str) -> Iterator[str]:
 def _count(kind: str, name: str, path: str) -> Iterator[str]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_verify_locations(path)
-    yield f"{context.cert_store_stats()[kind]} {name}"
+    yield _number(context.cert_store_stats()[kind], name)
+
+
+def _number(count: int, name: str) -> str:
+    return f"{count} {name}{'s' * (count != 1)}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from ...broker import logs
 from ...broker.commands.parser import Parser
 from ...broker.errors import FlockError
+from .follow_options import add_follow_options
 
 EXAMPLES = """\
   flockmq lake lake.toml
@@ -57,10 +58,6 @@ def parse(arguments: list[str]) -> Namespace:
     parser = Parser("lake", "The messages of a broker as rows of tables.", "FILE [OPTION...]", EXAMPLES)
     parser.add_argument("file", type=Path, metavar="FILE", help="the tables, in TOML")
     group = parser.add_argument_group("options")
-    group.add_argument("--once", action="store_true", help="end when the messages that are logged now are committed")
-    group.add_argument(
-        "--skip-missing", action="store_true", help="go on if messages were deleted from the log before they were read"
-    )
-    group.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"), help="[info]")
+    add_follow_options(group, done="committed")
     parser.add_general_help(group)
     return parser.parse(arguments)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from ...broker.commands.output import size, table, text
+from ...broker.coordination.coordinator import LogReader
 from ..redis.keys import Keys
+from ..redis.log_readers import log_reader
 
 if TYPE_CHECKING:
     import redis
@@ -22,16 +24,6 @@ class LogStatus:
     bytes: int  # of its blocks
     written: int  # bytes ever
     seconds: float | None  # since the last entry, by the clock of this machine
-
-
-@dataclass(frozen=True)
-class JobStatus:
-    """A job that reads the logs."""
-
-    name: str
-    seconds: float  # since its last registration
-    behind: int  # bytes that it has yet to read
-    lost: int  # bytes that were trimmed before it read them
 
 
 def read_logs(client: "redis.Redis", keys: Keys) -> list[LogStatus]:
@@ -55,16 +47,11 @@ def read_logs(client: "redis.Redis", keys: Keys) -> list[LogStatus]:
     return sorted(found, key=lambda log: (log.name, log.id))
 
 
-def read_jobs(client: "redis.Redis", keys: Keys, logs: list[LogStatus]) -> list[JobStatus]:
+def read_jobs(client: "redis.Redis", keys: Keys, logs: list[LogStatus]) -> list[LogReader]:
     """The jobs, by name."""
-    found = []
-    for name, record in cast(dict[bytes, bytes], client.hgetall(keys.analytics_jobs)).items():
-        job = _parsed(record)
-        positions = job.get("positions", {})
-        behind = sum(log.written - max(_total(positions.get(log.id, "0-0")), log.written - log.bytes) for log in logs)
-        seconds = max(0.0, time.time() - job.get("at", 0) / 1000)
-        found.append(JobStatus(text(name), seconds, behind, sum(job.get("lost", {}).values())))
-    return sorted(found, key=lambda job: job.name)
+    known = [(log.id, log.written, log.bytes) for log in logs]
+    records = cast(dict[bytes, bytes], client.hgetall(keys.analytics_jobs))
+    return sorted(log_reader(text(name), record, known) for name, record in records.items())
 
 
 def render(logs: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> list[str]:

@@ -17,14 +17,23 @@ def by_halves(rows: pa.Table, send: Callable[[pa.Table], None], refuse: Callable
         send: called with rows, at least one; raises Refused.
         refuse: called with a single row and the reason.
     """
-    waiting = [rows] if rows.num_rows else []
+
+    def send_range(start: int, end: int) -> None:
+        send(rows.slice(start, end - start))
+
+    halve(0, rows.num_rows, send_range, lambda place, reason: refuse(rows.slice(place, 1), reason))
+
+
+def halve(start: int, end: int, send: Callable[[int, int], None], refuse: Callable[[int, str], None]) -> None:
+    """The same for rows from a place on, up to another: `send` gets places, `refuse` the place of a row."""
+    waiting = [(start, end)] if end > start else []
     while waiting:
-        some = waiting.pop()
+        start, end = waiting.pop()
         try:
-            send(some)
+            send(start, end)
         except Refused as reason:
-            if some.num_rows > 1:
-                middle = some.num_rows // 2
-                waiting += [some.slice(middle), some.slice(0, middle)]
+            if end - start > 1:
+                middle = (start + end) // 2
+                waiting += [(middle, end), (start, middle)]
             else:
-                refuse(some, str(reason))
+                refuse(start, str(reason))

@@ -14,7 +14,7 @@ from ..follow.settings import Section
 from .connector import JournaledConnector, Outlet
 from .http_target import HttpTarget
 from .query import json_lines
-from .refusals import Refused
+from .refusals import halve
 
 ONE, MANY = "application/cloudevents+json", "application/cloudevents-batch+json"
 SECRET = "whsec_"
@@ -46,18 +46,15 @@ class Webhook(JournaledConnector):
     def send(self, rows: pa.Table, number: int) -> None:
         first = f"{self.outlet.pipe}-{self.outlet.journal.id}-{number}"
         events = list(self._cloud_events(rows, first))
-        waiting = [(start, min(start + self._events, len(events))) for start in range(0, len(events), self._events)]
-        waiting.reverse()
-        while waiting:
-            start, end = waiting.pop()
-            try:
-                self._post(events[start:end])
-            except Refused as reason:
-                if end - start > 1:
-                    middle = (start + end) // 2
-                    waiting += [(middle, end), (start, middle)]
-                else:
-                    self.outlet.dead.add(rows.slice(start, 1), str(reason))
+
+        def post(start: int, end: int) -> None:
+            self._post(events[start:end])
+
+        def refuse(place: int, reason: str) -> None:
+            self.outlet.dead.add(rows.slice(place, 1), reason)
+
+        for start in range(0, len(events), self._events):
+            halve(start, min(start + self._events, len(events)), post, refuse)
         self.outlet.dead.sync()
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from ..sessions.assignments import Assignments
 from ..sessions.takeover import TakeOver
 from ..sessions.unconfirmed_messages import UnconfirmedMessages
 
-STARTED_TWICE = "Redis has started more than once since this node was there, so its losses can't be known"
+STARTED_TWICE = "more than one process of Redis had the data since this node was there, so losses can't be known"
 
 
 class DataLoss:

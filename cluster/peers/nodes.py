@@ -1,13 +1,12 @@
 """The nodes of a cluster, as the broker's parts see them."""
 
-import json
-import time
 from functools import partial
 from hashlib import blake2b
 
 from ...broker.coordination.coordinator import LogReader, Nodes, RedisUse
 from ...broker.core.calls import SECONDS, Arguments, RpcReply
 from ..redis.link import LinkError, away_is_not_now, info_fields, is_forbidden
+from ..redis.log_readers import log_reader
 from ..state import Membership
 from .members import Members
 from .node_link import NodeLink
@@ -67,19 +66,8 @@ class ClusterNodes(Nodes):
     async def log_readers(self) -> list[LogReader]:
         with away_is_not_now():
             logs, readers = await self._link.ask_function("log_readers")
-        return sorted(_log_reader(name.decode(errors="replace"), record, logs) for name, record in readers)
-
-
-def _log_reader(name: str, record: bytes, logs: list[tuple[bytes, int, int]]) -> LogReader:
-    """A reader of logs, of each of which the id of its node, its bytes so far, and the bytes that it still has."""
-    try:
-        job = json.loads(record)
-        places = {node: int(place.rpartition("-")[2]) for node, place in job["positions"].items()}
-        lost = sum(job.get("lost", {}).values())
-    except (ValueError, KeyError, AttributeError):
-        job, places, lost = {}, {}, 0
-    behind = sum(total - max(places.get(node.decode(), 0), total - held) for node, total, held in logs)
-    return LogReader(name, behind, lost, max(0.0, time.time() - job.get("at", 0) / 1000))
+        known = [(node.decode(), written, held) for node, written, held in logs]
+        return sorted(log_reader(name.decode(errors="replace"), record, known) for name, record in readers)
 
 
 def _weight(name: str, node: bytes) -> bytes:

@@ -8,16 +8,19 @@ together, from the first CONNECT of a wave to the last reply, and from the first
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import resource
 import select
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
+from statistics import median
 from typing import NamedTuple
 
 from ..._speedups.codec.encode import encode
@@ -52,6 +55,10 @@ STEPS = (
     Step("return to another node", False, 1),
     Step("return to the same node, and SUBSCRIBE again", True, 1),
 )
+
+
+COME_BACK = STEPS[1]
+EVENTS = "$SYS/broker/events/#"
 
 
 class StormError(Exception):
@@ -191,6 +198,70 @@ class Storm:
         return self._redis.cpu_seconds(), self._nodes.cpu_seconds()
 
 
+class Reader:
+    """A client that reads all events of the cluster, in a thread.
+
+    Args:
+        port: of a node.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._client = socket.create_connection(("127.0.0.1", port))
+        packets = encode(Connect(client_id="reader", keep_alive=0, protocol_level=4), 4)
+        self._client.sendall(packets + encode(Subscribe(packet_id=1, topic_filters=[(EVENTS, 0)]), 4))
+        self.events = 0  # received
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(ConnectionError):  # the node may close first
+            while data := self._client.recv(1 << 20):
+                self.events += data.count(b'"event":')
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._client.sendall(encode(Disconnect(), 4))
+        self._thread.join()
+        self._client.close()
+
+
+def measure_steps(storm: Storm, clients: int, online: int) -> list[str]:
+    """The cost of all steps, as a table."""
+    lines = [
+        "| | connect: Redis | all nodes | disconnect: Redis | all nodes |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for step in STEPS:
+        print(step.title, file=sys.stderr, flush=True)
+        figures = [seconds * 1e6 / clients for cpu in storm.run(step, clients, online) for seconds in cpu]
+        lines.append(f"| {step.title} | {' | '.join(f'{figure:.1f}' for figure in figures)} |")
+    return lines
+
+
+def measure_events(storm: Storm, port: int, clients: int, online: int, rounds: int) -> list[str]:
+    """The cost of events, as a table: all clients come back while nobody reads events, and while one client does."""
+    storm.run(STEPS[0], clients, online)
+    storm.run(COME_BACK, clients, online)
+    found: dict[bool, list[tuple[float, ...]]] = {False: [], True: []}
+    for number in range(2 * rounds):
+        is_read = number % 4 in (1, 2)  # neither is always the second
+        reader = Reader(port) if is_read else None
+        began = time.perf_counter()
+        cpu = _sum(*storm.run(COME_BACK, clients, online))
+        found[is_read].append(tuple(seconds * 1e6 / clients for seconds in cpu))
+        if reader is not None:
+            reader.close()
+            print(f"{reader.events} events in {time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
+    lines = ["| | Redis | all nodes |", "| --- | --- | --- |"]
+    for is_read, title in ((False, "nobody reads events"), (True, "a client reads all events")):
+        figures = [
+            f"{median(values):.1f} ({min(values):.1f}-{max(values):.1f})"
+            for values in zip(*found[is_read], strict=True)
+        ]
+        lines.append(f"| {title} | {' | '.join(figures)} |")
+    return lines
+
+
 def _sum(one: Cpu, other: Cpu) -> Cpu:
     return one[0] + other[0], one[1] + other[1]
 
@@ -207,6 +278,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flockmq.loadtest.storm", description=__doc__)
     parser.add_argument("--clients", type=int, default=100_000)
     parser.add_argument("--online", type=int, help="clients at a time; default: as many as open files allow")
+    parser.add_argument(
+        "--events", type=int, default=0, metavar="N", help="measure the cost of lifecycle events instead, N times"
+    )
     parser.add_argument("--output", help="file for the table")
     options = parser.parse_args(arguments)
     online = min(options.online or options.clients, online_at_once(options.clients))
@@ -216,17 +290,13 @@ def main(arguments: list[str] | None = None) -> int:
         f"at {NODES} nodes; {HANDSHAKES} handshakes at once at each",
         "- CPU us per client",
         "",
-        "| | connect: Redis | all nodes | disconnect: Redis | all nodes |",
-        "| --- | --- | --- | --- | --- |",
     ]
     with start_cluster("FlockMQ", set(os.sched_getaffinity(0)), nodes=NODES) as cluster:
         storm = Storm(cluster)
-        for step in STEPS:
-            print(step.title, file=sys.stderr, flush=True)
-            figures = [
-                seconds * 1e6 / options.clients for cpu in storm.run(step, options.clients, online) for seconds in cpu
-            ]
-            text.append(f"| {step.title} | {' | '.join(f'{figure:.1f}' for figure in figures)} |")
+        if options.events:
+            text += measure_events(storm, cluster.ports[0], options.clients, online, options.events)
+        else:
+            text += measure_steps(storm, options.clients, online)
     print("\n".join(text))
     if options.output:
         with open(options.output, "w", encoding="utf-8") as file:

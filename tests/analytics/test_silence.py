@@ -14,7 +14,7 @@ def test_a_device_that_is_forgotten_is_no_longer_silent(spark: SparkSession) -> 
     told = []
 
     def step(devices: DataFrame, seconds: range, clock: int) -> DataFrame:
-        rows = [("c", 1000 * SECOND + second * SECOND, "n") for second in seconds]
+        rows = [(client, 1000 * SECOND + second * SECOND, "n") for second in seconds for client in ("c", "")]
         new = silence.seen(spark.createDataFrame(rows, "client_id string, at bigint, node string"))
         found = silence.renewed(devices, new, (1000 + clock) * SECOND, options).collect()
         told.append([(event.event, event.since // SECOND - 1000) for row in found for event in row.events])

@@ -10,7 +10,7 @@ import pytest
 
 from flockmq._speedups.codec.tables import REASON_CODES
 from flockmq.broker.admin import page_files
-from flockmq.broker.admin.api.api import OPERATIONS
+from flockmq.broker.admin.api.api import DESCRIBED
 from flockmq.broker.cli import COMMANDS
 from flockmq.broker.config.keys import KEYS
 from flockmq.broker.metrics import METRICS
@@ -59,7 +59,7 @@ def test_every_metric_is_there(site: Path) -> None:
 def test_every_request_of_the_api_is_there(site: Path) -> None:
     document = json.loads((site / "reference" / "openapi.json").read_text("utf-8"))
     listed = {each["operationId"] for of in document["paths"].values() for each in of.values()}
-    assert listed == {each.name for each in OPERATIONS}
+    assert listed == {each.name for each in DESCRIBED}
     assert set(re.findall(r'<span id="(\w+)"', html(site, "reference/api"))) == listed
 
 

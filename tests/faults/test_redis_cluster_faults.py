@@ -15,6 +15,7 @@ from tests.faults.cluster_load import CLUSTER_SETTINGS, ClusterLoad, wait
 from tests.harness.broker_process import SETTLERS, until
 from tests.harness.cluster_process import ClusterProcess, GivenRedis, new_seed
 from tests.harness.redis_cluster import RedisCluster
+from tests.harness.redis_process import RedisProcess
 from tests.harness.socket_client import SocketClient
 
 SETTINGS = {**CLUSTER_SETTINGS, "cluster.lease": 4}
@@ -93,6 +94,52 @@ def test_the_slot_moves_to_and_fro(start_cluster: StartCluster, servers: RedisCl
         load.during(move)
         load.run(0.5)
     load.finish()
+
+
+def test_a_primary_that_had_the_slot_before_has_no_old_notes(
+    start_cluster: StartCluster, servers: RedisCluster
+) -> None:
+    """A node that was not there the first time took the ends of queues of that time for a loss, and gave messages back
+    that Redis had: a message of QoS 2 to a group arrived twice."""
+    cluster = start(start_cluster, servers, **{"cluster.lease": 20})
+    for node in cluster.nodes:
+        SETTLERS.pop(node.port, None)  # they would wait for a node that stands still
+    home, away = servers.owner, servers.other_primary()
+
+    def move(target: RedisProcess) -> None:
+        """Until node a, which is there each time, has the slot again."""
+        since = len(cluster["a"].log)
+        servers.move_slot(target)
+        cluster.redis = servers.owner
+        cluster["a"].wait_for_log("Redis is back", since)
+
+    with (
+        SocketClient(cluster["b"].port, "s", clean_start=False) as subscriber,
+        SocketClient(cluster["a"].port, "p") as publisher,
+    ):
+        subscriber.subscribe(("t", 2))
+        publish(publisher, b"before", 1)
+        completed(subscriber, b"before")
+        since = len(cluster["b"].log)
+        cluster["b"].signal(signal.SIGSTOP)
+        move(away)
+        publish(publisher, b"away", 2)
+        move(home)
+        cluster["b"].signal(signal.SIGCONT)
+        cluster["b"].wait_for_log("Redis is back|is ready again", since)
+    with (
+        SocketClient(cluster["b"].port, "s", clean_start=False) as subscriber,
+        SocketClient(cluster["a"].port, "p") as publisher,
+    ):
+        completed(subscriber, b"away")
+        publish(publisher, b"home", 3)
+        completed(subscriber, b"home")
+        since = len(cluster["b"].log)
+        move(away)
+        cluster["b"].wait_for_log("Redis is back|is ready again", since)
+        assert not [line for line in cluster["b"].log if "has lost" in str(line)]
+        publish(publisher, b"away again", 4)
+        completed(subscriber, b"away again")
 
 
 def test_a_move_that_is_left_half_done(start_cluster: StartCluster, servers: RedisCluster) -> None:

@@ -19,7 +19,8 @@ from flockmq._speedups.net.listener import Endpoint, Listener
 from flockmq._speedups.net.reactor import Reactor
 from flockmq.broker.auth.authenticator import Authenticator, Credentials, Exchange, ReasonCode, Verdict
 from flockmq.broker.broker import Broker
-from flockmq.broker.config.schema import Config, LimitsConfig, MqttConfig, SharedConfig
+from flockmq.broker.config.limits_config import LimitsConfig
+from flockmq.broker.config.schema import Config, MqttConfig, SharedConfig
 from flockmq.broker.coordination.standalone import StandaloneFoundation, StandaloneLife
 from flockmq.broker.handlers.dispatch import Dispatcher
 from flockmq.broker.storage.store import Store

@@ -78,7 +78,7 @@ class Run:
             self._users._learn(name, self._user([]))
             user = self._users.known(name)
         assert user is not None
-        identity = user.identity(name)._replace(method=USERS)
+        identity = user.identity(name).replace(method=USERS)
         found = self._access.renewed(identity, f"client-{number}")
         assert isinstance(found, Identity)
         found = shared(found)  # as at a login

@@ -13,6 +13,7 @@ from flockmq._speedups.codec.packets import Connack, Connect, Publish
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import environment, until
 from tests.harness.cluster_process import ClusterProcess
+from tests.harness.command import flockmq
 from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 
@@ -95,8 +96,7 @@ def test_a_link_over_websocket(start_broker: StartBroker, version: str) -> None:
 @one_store
 def test_a_refusal_is_logged_once_and_shown(start_broker: StartBroker, tmp_path: Path) -> None:
     users = tmp_path / "users"
-    command = [sys.executable, "-m", "flockmq.broker.cli", "passwd", str(users), "link"]
-    subprocess.run(command, input="right\n", text=True, check=True, env=environment(), capture_output=True)
+    flockmq("passwd", users, "link", entered="right\n")
     there = start_broker({"auth.password_file": users})
     here = start_broker(links(far=table(there.port, username="link", password="wrong", retry=0.1)))
     api = HttpClient(here)

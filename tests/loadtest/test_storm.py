@@ -17,6 +17,15 @@ def test_all_clients_return_in_waves(tmp_path: Path) -> None:
     assert all(float(figure) > 0 for _, figures in rows for figure in figures.split(" | "))
 
 
+def test_the_cost_of_events(tmp_path: Path) -> None:
+    assert storm.main(["--clients", "60", "--events", "1", "--output", str(tmp_path / "out.md")]) == 0
+    rows = re.findall(
+        r"^\| (\w.*?) \| ([\d.]+) \S+ \| ([\d.]+) \S+ \|$", (tmp_path / "out.md").read_text(), re.MULTILINE
+    )
+    assert [title for title, _, _ in rows] == ["nobody reads events", "a client reads all events"]
+    assert all(float(figure) > 0 for _, *figures in rows for figure in figures)
+
+
 @pytest.mark.parametrize("store", ["memory"])
 def test_a_refused_client_fails_the_run(start_broker: StartBroker) -> None:
     broker = start_broker({"limits.max_sessions": 1})

@@ -15,7 +15,8 @@ from flockmq._speedups.codec.decode import decode
 from flockmq._speedups.codec.encode import encode
 from flockmq._speedups.codec.packets import Packet
 from flockmq._speedups.codec.tables import PROPERTIES
-from flockmq.broker.config.schema import LimitsConfig, MqttConfig
+from flockmq.broker.config.limits_config import LimitsConfig
+from flockmq.broker.config.schema import MqttConfig
 
 NUMBERS = {"payload_format_indicator", "message_expiry_interval", "subscription_identifier", "session_expiry_interval"}
 NUMBERS |= {"server_keep_alive", "request_problem_information", "will_delay_interval", "request_response_information"}

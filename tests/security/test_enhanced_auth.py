@@ -16,6 +16,7 @@ from flockmq.broker.public.testing import Broker as LocalBroker
 from tests.conftest import StartBroker
 from tests.harness.broker_process import environment, until
 from tests.harness.cluster_process import Broker
+from tests.harness.command import flockmq
 from tests.harness.deadline import DEADLINE
 from tests.harness.scram_client import ScramClient
 from tests.harness.socket_client import SocketClient
@@ -222,11 +223,7 @@ def test_a_password_that_is_changed_by_the_command(start_broker: StartBroker, tm
     broker = start(start_broker, tmp_path)
 
     def passwd(*arguments: str, status: int = 0) -> None:
-        command = [sys.executable, "-m", "flockmq.broker.cli", "passwd", str(tmp_path / "passwords"), *arguments]
-        done = subprocess.run(
-            command, input="builder\n", env=environment(), capture_output=True, text=True, timeout=DEADLINE
-        )
-        assert done.returncode == status, done.stderr
+        flockmq("passwd", tmp_path / "passwords", *arguments, status=status, entered="builder\n")
 
     passwd("bob", "--scram", "--rounds", "5000")
     until(lambda: code_of(broker.port, "bob", "builder")[0] == 0, "the file was read")

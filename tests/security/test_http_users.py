@@ -18,6 +18,7 @@ from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker
 from tests.protocol.wire import Wire
 from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, WRONG, AccessFiles, refused
+from tests.security.one_method import connects
 
 
 class BackEnd(ThreadingHTTPServer):
@@ -153,12 +154,6 @@ def test_a_back_end_that_fails_lets_nobody_in(back_end: BackEnd, start_broker: S
     back_end.status = 200
     until(lambda: connects(broker), "it is tried again")
     let_in(broker, "bob").close()
-
-
-def connects(broker: Broker) -> bool:
-    with Wire(broker.port) as client:
-        client.send("connect user=ada pass=ada")
-        return bool(client.packet().reason_code == 0)
 
 
 def test_odd_answers_are_failures(back_end: BackEnd, start_broker: StartBroker) -> None:

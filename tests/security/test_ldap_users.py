@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Awaitable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -24,10 +24,10 @@ from flockmq.broker.errors import ConfigError
 from tests.conftest import StartBroker
 from tests.harness.broker_process import until
 from tests.harness.certificates import Authority
-from tests.harness.cluster_process import Broker
 from tests.harness.ldap_process import ADMIN, GROUPS, PASSWORD, PEOPLE, LdapProcess
 from tests.protocol.wire import Wire
 from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, WRONG, AccessFiles, refused
+from tests.security.one_method import ask, code, connects, let_in, run
 
 ldap_users = pytest.importorskip("flockmq.broker.auth.ldap_users")
 
@@ -85,10 +85,7 @@ class Method:
 
     async def ask(self, username: str | None, password: bytes | None = None, client_id: str = "c") -> Verdict | None:
         """The verdict over a client; its password is its name unless another is given."""
-        given = (username or "").encode("utf-8", "surrogatepass") if password is None else password
-        found = self.users.authenticate(Credentials(client_id, username, given, "192.0.2.1", 5))
-        verdict: Verdict | None = await found if isinstance(found, Awaitable) else found
-        return verdict
+        return await ask(self.users, username, password, client_id)
 
     def __enter__(self) -> "Method":
         return self
@@ -96,18 +93,6 @@ class Method:
     def __exit__(self, *_: object) -> None:
         self.pool.close()
         self.users.close()
-
-
-def run(what: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(what)
-
-
-def code(verdict: Verdict | None) -> ReasonCode | None:
-    return None if verdict is None else verdict.code
-
-
-def let_in(broker: Broker, user: str) -> Wire:
-    return Wire(broker.port, name=f"client of {user}").connect(f"user={user} pass={user}")
 
 
 # ---- at a broker ----
@@ -176,12 +161,6 @@ def test_a_silent_directory_holds_up_nobody_else(
 
 def is_stopped(thread: Path) -> bool:
     return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
-def connects(broker: Broker) -> bool:
-    with Wire(broker.port) as client:
-        client.send("connect user=ada pass=ada")
-        return bool(client.packet().reason_code == 0)
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def test_the_provider_is_away(provider: Provider, start_broker: StartBroker, tmp
     ("change", "error"),
     [
         ({"oidc.issuer": "http://login.example.com"}, "needs https"),
-        ({"oidc.roles": ""}, "nobody could sign in"),
+        ({"oidc.roles": ""}, "no operator could sign in"),
         ({"oidc.roles": "x=boss"}, "GROUP=ROLE"),
         ({"oidc.secret_file": "/nothing"}, "can't be read"),
     ],

@@ -261,8 +261,24 @@ def test_a_key_opens_its_scopes_until_its_end(node: Broker) -> None:
     assert HttpClient(node, forever["key"]).ask("GET", "/nodes").status == 200
     assert boss.ask("DELETE", "/key", id=forever["id"]).status == 204
     assert HttpClient(node, forever["key"]).ask("GET", "/nodes").status == 401
-    assert boss.ask("POST", "/keys", {"name": "x", "role": "viewer", "scopes": ["clinets"]}).status == 422
     assert boss.ask("DELETE", "/key", id="../operators/x").status == 404
+
+
+@pytest.mark.parametrize(
+    ("scope", "more", "reason"),
+    [
+        ("clinets", {}, "there is no operation 'clinets'"),
+        ("kick", {}, "kick needs the role operator; the role of the key is viewer"),
+        ("nodes", {"tenant": "acme"}, "nodes is for the whole broker; the key is for the tenant acme"),
+    ],
+)
+def test_a_key_has_no_scope_that_it_could_never_use(
+    node: Broker, scope: str, more: dict[str, str], reason: str
+) -> None:
+    boss = logged_in(node, "boss")
+    refused = boss.ask("POST", "/keys", {"name": "x", "role": "viewer", "scopes": ["clients", scope], **more})
+    assert refused.status == 422 and reason in refused.json["detail"]
+    assert boss.get("/keys")["items"] == []
 
 
 def test_a_tenant_admin_has_the_tenant_alone(start_broker: StartBroker) -> None:
@@ -317,6 +333,21 @@ def test_tokens_of_the_file_still_open(start_broker: StartBroker, tmp_path: Path
     assert api.ask("GET", "/nodes").status == 200
     assert logged_in(node, "boss").ask("GET", "/nodes").status == 200
     assert HttpClient(node).ask("GET", "/nodes").status == 401
+
+
+def test_the_audit_log_tells_an_operator_from_a_token_of_the_same_name(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    token = add(tmp_path / "tokens", "ann", "admin")
+    node = start_broker(HTTP | {"http.tokens_file": str(tmp_path / "tokens")})
+    api = HttpClient(node, token)
+    add_operator(api, "ann", "admin")
+    key = api.ask("POST", "/keys", {"name": "ci", "role": "operator"}).json["key"]
+    ban = {"kind": "client_id", "value": "x"}
+    for holder in (logged_in(node, "ann"), HttpClient(node, key)):
+        assert holder.ask("POST", "/bans", ban).status == 200
+    found = [(record["by"], record["credential"]) for record in api.get("/audit-log")["items"]]
+    assert found == [("ci", "key"), ("ann", "login"), ("ann", "login"), ("ann", "token"), ("ann", "token")]
 
 
 def test_strange_names(node: Broker) -> None:

@@ -2,9 +2,9 @@
 
 import asyncio
 import shutil
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 import psycopg
@@ -22,10 +22,11 @@ from flockmq.broker.errors import ConfigError
 from tests.conftest import StartBroker
 from tests.harness.broker_process import until
 from tests.harness.certificates import Authority
-from tests.harness.cluster_process import Broker
+from tests.harness.command import flockmq
 from tests.harness.database_processes import MariaDbProcess, PostgreSqlProcess
 from tests.protocol.wire import Wire
 from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, WRONG, quick_hash, refused
+from tests.security.one_method import code, connects, let_in, run
 from tests.security.user_tables import QUERY, Method, UserTables, sqlite_tables
 
 T = TypeVar("T")
@@ -82,18 +83,6 @@ def in_postgresql(postgresql: PostgreSqlProcess) -> UserTables:
 @pytest.fixture
 def in_mariadb(mariadb: MariaDbProcess) -> UserTables:
     return UserTables("mariadb", mariadb.url, mariadb).make()
-
-
-def run(what: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(what)
-
-
-def code(verdict: Verdict | None) -> ReasonCode | None:
-    return None if verdict is None else verdict.code
-
-
-def let_in(broker: Broker, user: str, password: str = "") -> Wire:
-    return Wire(broker.port, name=f"client of {user}").connect(f"user={user} pass={password or user}")
 
 
 # ---- at a broker ----
@@ -159,12 +148,6 @@ def test_a_silent_server_holds_up_nobody_else(in_postgresql: UserTables, start_b
         failures = [line["failures"] for line in broker.log if line["event"] == "authentication back end failed"]
         assert failures[-1] == max(failures) == MAX_FAILURES, "then it is left alone"
     until(lambda: connects(broker), "it is asked again")
-
-
-def connects(broker: Broker) -> bool:
-    with Wire(broker.port) as client:
-        client.send("connect user=ada pass=ada")
-        return bool(client.packet().reason_code == 0)
 
 
 def test_a_wrong_schema_is_named_in_the_log(tables: UserTables, start_broker: StartBroker) -> None:
@@ -536,8 +519,17 @@ def test_sqlite_is_bounded_and_only_read(tmp_path: Path) -> None:
         assert code(run(method.ask("ada"))) == AWAY
     with Method(tables) as method:
         assert code(run(method.ask("ada"))) == ACCEPTED
-    with Method(UserTables("sqlite", f"sqlite:{tmp_path}/none/users.db")) as method:
+    with Method(tables) as method:
+        Path(tables.url.removeprefix("sqlite:")).unlink()
         assert code(run(method.ask("ada"))) == AWAY
+
+
+def test_a_file_that_is_missing_prevents_the_start(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/users.db"
+    query = "SELECT password_hash FROM users WHERE username = ${username}"
+    keys = ("listen=127.0.0.1:0", "store.url=memory", f"auth.sql_url={url}", f"auth.sql_user_query={query}")
+    said = flockmq("serve", *(word for key in keys for word in ("--set", key)), status=2)
+    assert f"auth.sql_url = {url!r} can't be read: No such file or directory" in said and "check the path" in said
 
 
 # ---- TLS ----

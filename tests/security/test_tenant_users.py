@@ -105,7 +105,7 @@ def test_a_tenant_by_the_name_that_a_client_asks_for(files: Files) -> None:
     assert ask(access, "acme-2", server_name="acme.example").code == BAD
     assert access.renewed(found.identity, "c") == found.identity
     files.of_acme.users("acme-1")
-    assert access.changed()
+    assert access.follow_files()
     assert access.renewed(found.identity, "c") is USER_REMOVED
     access.close()
 

@@ -32,7 +32,7 @@ from flockmq.broker.auth.token_keys import (
     secret_key,
 )
 from flockmq.broker.auth.tokens import MAX_TOKEN, TokenUsers
-from flockmq.broker.config.schema import AuthConfig
+from flockmq.broker.config.auth_config import AuthConfig
 from flockmq.broker.errors import ConfigError
 from tests.conftest import StartBroker
 from tests.harness.broker_process import environment

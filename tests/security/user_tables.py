@@ -2,14 +2,13 @@
 
 import contextlib
 import sqlite3
-from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pymysql
 
-from flockmq.broker.auth.authenticator import Credentials, Verdict
+from flockmq.broker.auth.authenticator import Verdict
 from flockmq.broker.auth.chain_builder import MAX_WAITING, SQL_THREADS
 from flockmq.broker.auth.sql_database import open_database
 from flockmq.broker.auth.sql_users import SqlSettings, SqlUsers
@@ -17,6 +16,7 @@ from flockmq.broker.auth.verifier import Verifier
 from flockmq.broker.auth.work_pool import WorkPool
 from tests.harness.database_processes import MariaDbProcess, PostgreSqlProcess
 from tests.security.access_files import quick_hash
+from tests.security.one_method import ADDRESS, ask
 
 COLUMNS = "username VARCHAR(200), password_hash VARCHAR(200), rules TEXT, roles TEXT, disabled BOOLEAN, org TEXT"
 QUERY = "SELECT username, password_hash, rules, roles, disabled FROM users WHERE username = ${username}"
@@ -91,12 +91,10 @@ class Method:
         self.users = SqlUsers(self.database, SqlSettings(query, **more), self.pool, self.verifier)
 
     async def ask(
-        self, username: str | None, password: bytes | None = None, client_id: str = "c", address: str = "192.0.2.1"
+        self, username: str | None, password: bytes | None = None, client_id: str = "c", address: str = ADDRESS
     ) -> Verdict | None:
         """The verdict over a client; its password is its name unless another is given."""
-        given = (username or "").encode("utf-8", "surrogatepass") if password is None else password
-        found = self.users.authenticate(Credentials(client_id, username, given, address, 5))
-        return await found if isinstance(found, Awaitable) else found
+        return await ask(self.users, username, password, client_id, address)
 
     def __enter__(self) -> "Method":
         return self

@@ -84,7 +84,7 @@ MIXED_CLUSTERS = (
         "processes counted for one",
         "G8",
         "a process of Redis is counted for the first cluster that calls a function, and for no other",
-        lua=(("  if not starts.of[prefix] then\n", "  if not next(starts.of) then\n"),),
+        lua=(("  if is_back or not starts.of[prefix] then\n", "  if is_back or not next(starts.of) then\n"),),
         needs_several=True,
     ),
 )

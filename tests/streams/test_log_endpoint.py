@@ -92,6 +92,17 @@ def test_one_node_has_the_logs_of_all(start_logging: StartLogging) -> None:
     assert count == [(60,)]
 
 
+def test_a_message_of_the_api_is_there(start_logging: StartLogging) -> None:
+    nodes = start_logging(SETTINGS)
+    api = HttpClient(nodes["a"])
+    for qos in (0, 1, 2):
+        assert api.ask("POST", "/messages", {"topic": "site/set", "payload": f"on {qos}", "qos": qos}).status == 200
+    until(lambda: len(everything(nodes)) == 3)
+    table = flockmq.read_log(url_of(nodes), since="earliest")
+    rows = [(row["client_id"], row["topic"], row["payload"], row["qos"]) for row in table.to_pylist()]
+    assert rows == [("", "site/set", b"on %d" % qos, qos) for qos in (0, 1, 2)]
+
+
 def test_since_and_until(start_logging: StartLogging) -> None:
     nodes = start_logging(SETTINGS, nodes="a")
     writer = five(nodes, "a", "writer")

@@ -17,6 +17,7 @@ from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.command import flockmq
 from tests.harness.logs import OneNode
 from tests.harness.socket_client import SocketClient
+from tests.security.access_files import AccessFiles
 from tests.web.http_client import HttpClient
 
 
@@ -58,9 +59,10 @@ def test_a_change_has_its_author_and_both_states(
     assert (removed["operation"], removed["result"], removed["before"][0]["reason"]) == ("unban", "done", "theft")
     assert (replaced["before"][0]["reason"], replaced["after"]["reason"]) == ("spam", "theft")
     assert made["before"] == [] and made["arguments"] == {**ban, "reason": "spam"}
-    shown = {name: made[name] for name in ("by", "role", "tenant", "address", "via", "detail")}
+    shown = {name: made[name] for name in ("by", "role", "credential", "tenant", "address", "via", "detail")}
     assert shown == {
-        "by": "boss", "role": "admin", "tenant": "", "address": "127.0.0.1", "via": "api", "detail": "",
+        "by": "boss", "role": "admin", "credential": "token", "tenant": "", "address": "127.0.0.1", "via": "api",
+        "detail": "",
     }  # fmt: skip
     assert outlines(records(api, result="refused")) == [("unban", "boss", "refused")]
     assert outlines(records(api, operation="ban", limit=1)) == [("ban", "boss", "done")]
@@ -148,6 +150,18 @@ def test_reloads_are_on_record(start_broker: StartBroker, tmp_path: Path) -> Non
     assert (done["via"], done["operation"]) == ("signal", "reload")
     assert done["after"]["changed"] == ["limits.max_inflight: 7 -> 9"]
     assert "wrong" in failed["detail"]
+
+
+def test_changed_files_of_users_and_rules_are_on_record_by_name(start_broker: StartBroker, tmp_path: Path) -> None:
+    access = AccessFiles(tmp_path)
+    access.rules("topic read a/#")
+    access.users("ada")
+    api = HttpClient(access.start(start_broker))
+    access.rules("topic read b/#")
+    until(lambda: records(api))
+    (record,) = records(api)
+    assert (record["operation"], record["via"]) == ("read_access_files", "file")
+    assert record["arguments"] == {"files": [str(access.acl)]}
 
 
 def test_all_nodes_have_all_records_also_of_commands_on_redis(start_cluster: StartCluster) -> None:

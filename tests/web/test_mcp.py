@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +18,7 @@ from flockmq._speedups.codec.packets import Publish
 from flockmq.broker.admin.http.tokens import add
 from tests.harness.broker_process import environment
 from tests.harness.command import flockmq
+from tests.harness.deadline import DEADLINE
 from tests.harness.logs import OneNode
 from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
@@ -157,6 +160,27 @@ def test_writing_is_off_by_default_and_dry_at_first(broker: Broker) -> None:
     found = [(each["operation"], each["by"], each["result"]) for each in broker.api.get("/audit-log")["items"]]
     assert ("publish", "agent-operator", "done") in found
     assert INJECTION not in json.dumps(broker.api.get("/audit-log"))
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_an_agent_that_ends_is_no_error(reads: bool) -> None:
+    """Also if it no longer reads the reply to its last request."""
+    command = [sys.executable, "-m", "flockmq.broker.cli", "mcp", "--url", "http://127.0.0.1:1"]
+    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}
+    reading, writing = os.pipe()
+    with (
+        open(writing, "wb") as output,
+        subprocess.Popen(
+            command, env=environment(), stdin=subprocess.PIPE, stdout=output, stderr=subprocess.PIPE
+        ) as process,
+    ):
+        if not reads:
+            os.close(reading)
+        _, errors = process.communicate(json.dumps(request).encode() + b"\n", DEADLINE)
+        assert (process.returncode, errors) == (0, b"")
+    if reads:
+        os.close(reading)
 
 
 def test_a_wrong_start(tmp_path: Path) -> None:

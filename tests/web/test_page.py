@@ -2,7 +2,6 @@
 
 import json
 import socket
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -15,11 +14,10 @@ from flockmq._speedups.codec.packets import Publish, Subscribe
 from flockmq.broker.admin.http.tokens import add
 from flockmq.broker.doctor import SEVERITIES
 from tests.clients.packages import node_modules
-from tests.harness import nursery
-from tests.harness.broker_process import BrokerProcess, environment
+from tests.harness.broker_process import BrokerProcess
 from tests.harness.chromium import Chromium
 from tests.harness.cluster_process import ClusterProcess
-from tests.harness.deadline import DEADLINE
+from tests.harness.command import flockmq
 from tests.harness.socket_client import SocketClient
 from tests.security.oidc_provider import SECRET, Provider
 from tests.web.http_client import HttpClient
@@ -457,14 +455,7 @@ def test_an_operator_signs_in_at_a_provider(browser: Chromium, start_broker: Sta
 
 @pytest.mark.parametrize("store", ["memory"])
 def test_the_console_signs_in_as_a_user(browser: Chromium, start_broker: StartBroker, tmp_path: Path) -> None:
-    nursery.run(
-        [sys.executable, "-m", "flockmq.broker.cli", "passwd", str(tmp_path / "users"), "ann"],
-        input="secret\n",
-        env=environment(),
-        check=True,
-        text=True,
-        timeout=DEADLINE,
-    )
+    flockmq("passwd", tmp_path / "users", "ann", entered="secret\n")
     users = {"auth.password_file": tmp_path / "users", "auth.allow_anonymous": False, "auth.failure_delay": "0s"}
     broker = start_broker({"http.listen": "127.0.0.1:0", **users})
     visit(browser, HttpClient(broker).url, "console")

@@ -11,6 +11,7 @@ from flockmq.broker.admin.http.tokens import add
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.cluster_process import Broker, ClusterProcess
+from tests.harness.command import flockmq
 from tests.harness.deadline import DEADLINE
 from tests.protocol.wire import Wire
 from tests.security.access_files import NOT_AUTHORIZED, quick_hash, refused
@@ -18,7 +19,6 @@ from tests.web.http_client import HttpClient
 
 SETTINGS = {"auth.users": True, "auth.failure_delay": 0, "http.listen": "127.0.0.1:0"}
 HASH = quick_hash("x")
-COMMAND = [sys.executable, "-m", "flockmq.broker.cli", "users"]
 one_node = pytest.mark.parametrize("store", ["sqlite"])
 both = pytest.mark.parametrize("store", ["sqlite", "cluster"])
 
@@ -87,9 +87,16 @@ def test_what_is_no_user_is_refused(start_broker: StartBroker) -> None:
         {"hash": HASH, "rules": ["topic x a b"]},
         {"hash": HASH, "rules": "topic a"}, {"hash": HASH, "roles": [1]}, {"hash": HASH, "admin": True},
         {"hash": HASH, "rules": ["topic a"] * 1001}, {"hash": HASH, "roles": ["a"] * 101},
+        {"hash": HASH, "roles": ["a", "b,c"]},
     ):  # fmt: skip
         assert api.ask("POST", "/users", {"name": "ada", **more}).status in (400, 422), more
     assert api.get("/users")["items"] == []
+    for name in ("bad name#", "a/b", "+", "a,b", " a", ""):
+        role = {"name": name, "rules": []}
+        assert api.ask("POST", "/roles", role).status in (400, 422), name
+        assert api.ask("POST", "/roles/import", {"roles": [role]}).status in (400, 422), name
+    for name in ("all pumps", "Pumpe süd", "पंप", "site:1@x", "a" * 1000):
+        assert api.ask("POST", "/roles", {"name": name, "rules": []}).status == 200, name
     assert HASH not in broker.log_text() and '"secret"' not in broker.log_text()
 
 
@@ -304,15 +311,10 @@ def test_the_commands(start_broker: StartBroker) -> None:
     api = api_of(broker)
     run = api.command
     assert run("users") == "there are no users\n"
-    done = subprocess.run(
-        [*COMMAND, "add", "ada", "topic read a", "--role", "r", "--url", api.url],
-        input="engine\n", capture_output=True, text=True, timeout=DEADLINE, env=environment(),
-    )  # fmt: skip
-    assert done.returncode == 0 and done.stdout == "ada: role r; topic read a\n", done
-    assert "there is a user 'ada' already" in subprocess.run(
-        [*COMMAND, "add", "ada", "--url", api.url],
-        input="engine\n", capture_output=True, text=True, timeout=DEADLINE, env=environment(),
-    ).stderr  # fmt: skip
+    added = flockmq("users", "add", "ada", "topic read a", "--role", "r", "--url", api.url, entered="engine\n")
+    assert added == "ada: role r; topic read a\n"
+    again = flockmq("users", "add", "ada", "--url", api.url, entered="engine\n", status=1)
+    assert "there is a user 'ada' already" in again
     assert run("users", "disable", "ada") == "ada: disabled; role r; topic read a\n"
     assert run("users", "set-roles", "ada") == "ada: disabled; topic read a\n"
     assert run("users", "unrestrict", "ada") == "ada: disabled; everything that general rules allow\n"
@@ -333,10 +335,16 @@ def test_the_commands(start_broker: StartBroker) -> None:
         (("set-roles", "ada", "pump"), "--role ROLE names each role"),
         (("set-password", "ada", "--rounds", "5000"), "add --scram"),
         (("remove", "ada", "--role", "x"), "--role is not of"),
+        (("enable", "ada", "--replace"), "--replace is not of `enable`"),
+        (("enable", "ada", "--scram"), "it is for `add` and `set-password`"),
+        (("show", "ada", "--search", "a"), "--search is not of"),
+        (("set-roles", "ada", "--role", "bad name#"), "can't be a role's name"),
         (("may", "ada", "drink", "tea"), "publish, subscribe and read"),
     ):
         assert words in run("users", *arguments, status=2), arguments
     assert "takes --description" in run("roles", "describe", "r", status=2)
+    assert "--description is not of `set-rules`" in run("roles", "set-rules", "r", "--description", "x", status=2)
+    assert "none of them a comma" in run("roles", "add", "bad name#", status=2)
 
 
 @one_node

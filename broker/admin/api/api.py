@@ -45,6 +45,7 @@ from .operations import (
     roles,
     rules,
     settings,
+    sign_in,
     slow_clients,
     subscriptions,
     tenants,
@@ -82,6 +83,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *doctor.OPERATIONS,
     *backup.OPERATIONS,
 )
+DESCRIBED = (*OPERATIONS, *sign_in.OPERATIONS)
 MAX_SHOWN = 200  # characters of a path in an error
 NO_STORE = {"Cache-Control": "no-store"}
 
@@ -103,7 +105,7 @@ class Api:
         self._authorization = authorization
         self._clients = ClientAuthorization(node, authorization)
         self._refusals = Refusals()
-        self._description = json.dumps(description(OPERATIONS, version, tokens=tokens)).encode()
+        self._description = json.dumps(description(DESCRIBED, version, tokens=tokens)).encode()
 
     def routes(self) -> list[web.RouteDef]:
         """All routes."""
@@ -165,6 +167,7 @@ def judge_scope(operation: Operation, holder: Holder) -> None:
 
 async def _done(operation: Operation, request: Request) -> Any:
     """The result of an operation, in time."""
+    assert operation.handle is not None
     try:
         async with asyncio.timeout(None if operation.stream else operation.seconds):
             return await operation.handle(request)

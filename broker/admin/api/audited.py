@@ -77,6 +77,7 @@ def author(holder: Holder, raw: web.Request) -> dict[str, str]:
     return {
         "by": holder.name,
         "role": holder.role,
+        "credential": holder.credential,
         "tenant": holder.tenant,
         "address": raw.remote or "",
         "via": via,

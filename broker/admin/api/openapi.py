@@ -56,7 +56,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "x-role": operation.role,
+        **({"x-role": operation.role} if operation.role else {"security": []}),
         "responses": {str(operation.status.value): _answer(operation), **_problems(operation)},
     }
     if operation.arguments:

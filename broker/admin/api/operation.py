@@ -66,15 +66,18 @@ class Request(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """A row. `handle` returns the JSON of the response, None for an empty one, or a whole response."""
+    """A row. `handle` returns the JSON of the response, None for an empty one, or a whole response.
+
+    Without `handle` the row only describes a request, which another part of the node handles.
+    """
 
     method: str
     path: str  # below ROOT; an argument in braces is a segment of it
     name: str
     summary: str
-    handle: Callable[[Request], Awaitable[Any]]
+    handle: Callable[[Request], Awaitable[Any]] | None
     answer: Schema | None = None
-    role: str = VIEWER
+    role: str = VIEWER  # that the request needs; empty: none, and no credentials
     arguments: dict[str, Schema] = {}  # noqa: RUF012 - never changed
     required: tuple[str, ...] = ()  # of the arguments
     body: Schema | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ... import logs
 from ...broker import Broker
-from ...config.schema import OtelConfig
+from ...config.admin_config import OtelConfig
 from ...errors import UsageError
 from ...metrics import METRICS, Metric
 

@@ -50,7 +50,7 @@ class Syslog:
             self._warn("too many records wait for it")
 
     def close(self) -> None:
-        """Send what waits, for SECONDS at most, then end the thread."""
+        """Send the waiting records, for SECONDS at most, then end the thread."""
         try:
             self._records.put(END, timeout=SECONDS)
         except Full:

@@ -21,9 +21,10 @@ from aiohttp import HttpVersion11, web
 
 from ... import logs
 from ...core.log_limiter import LogLimiter
+from .cookies import Cookie
 from .problems import LacksRight, Problem, whole_broker
 from .server import Connection
-from .tokens import ADMIN, ROLES, VIEWER, Holder, Tokens
+from .tokens import ADMIN, VIEWER, Holder, Tokens
 
 # Headers that proxies add: with the address of a client, or their own name.
 FORWARDED = re.compile(
@@ -36,10 +37,10 @@ MAX_HOLD_SECONDS = 60.0  # ... up to this
 FORGET_SECONDS = 300.0
 MAX_ADDRESSES = 10_000  # whose failures are counted
 SUBPROTOCOL = "flockmq.token."  # before a token among WebSocket's subprotocols, since browsers set no headers there
-COOKIE = "flockmq_login"
+LOGIN_COOKIE = Cookie("flockmq_login", "/", "Strict")
 SAFE_METHODS = ("GET", "HEAD")
-LOCAL_USER = Holder("this machine", ADMIN)
-LOCAL_READER = Holder("this machine", VIEWER)
+LOCAL_USER = Holder("this machine", ADMIN, "")
+LOCAL_READER = Holder("this machine", VIEWER, "")
 
 log = logs.get("flockmq.http")
 
@@ -125,7 +126,7 @@ class AdminAuthorization:
         """
         judge_origin(request)
         holder = self._holder(request) if self.needs_credentials else self._local(request)
-        if ROLES.index(holder.role) < ROLES.index(role):
+        if not holder.has_role(role):
             raise LacksRight(f"this needs the role {role}; the role of {holder.name} is {holder.role}", holder)
         if is_socket and holder.tenant:  # the console is a client of a listener, of any tenant
             raise whole_broker(holder)
@@ -214,8 +215,8 @@ class AdminAuthorization:
         token = shown(request)
         if token is not None:
             return self._operators.key(token) or (self._tokens.holder(token) if self._tokens.wanted else None)
-        secret = cookie_of(request)
-        holder = self._operators.login(secret) if secret is not None else None
+        secret = LOGIN_COOKIE.of(request)
+        holder = self._operators.login(secret) if secret else None
         if holder is not None and request.method not in SAFE_METHODS and not is_from_page(request):
             raise Problem(HTTPStatus.FORBIDDEN, "with a login only the page of this node may change something")
         return holder
@@ -256,16 +257,6 @@ def is_from_page(request: web.Request) -> bool:
     if origin is None:
         return request.headers.get("Sec-Fetch-Site") == "same-origin"
     return origin.partition("://")[2] == request.host
-
-
-def is_https(request: web.Request, url: str) -> bool:
-    """Whether the browser reaches the node by https, perhaps through a proxy; `url`: as `http.public_url`."""
-    return request.secure or (url or request.headers.get("Origin", "")).startswith("https://")
-
-
-def cookie_of(request: web.Request) -> str | None:
-    """The secret of a login."""
-    return request.cookies.get(COOKIE) or None
 
 
 def host_name(host: str) -> str:

@@ -22,7 +22,7 @@ from ...rpc.node_view import NodeView
 from .authorization import AdminAuthorization, judge_origin, shown
 from .problems import Problem
 from .serving import judge_serving
-from .tokens import VIEWER, Holder
+from .tokens import PASSWORD, VIEWER, Holder
 
 LEVEL = 5  # of the protocol: a password needs no user name
 CHALLENGE = 'Basic realm="FlockMQ", charset="UTF-8"'
@@ -93,7 +93,8 @@ class ClientAuthorization:
         identity = verdict.identity
         self._judge_bans(credentials, identity.username, identity.tenant)
         await self._ask_hooks(client_of(credentials.address, identity))
-        return Holder(identity.username or "an anonymous client", VIEWER, identity.tenant, identity=identity)
+        name = identity.username or "an anonymous client"
+        return Holder(name, VIEWER, PASSWORD, identity.tenant, identity=identity)
 
     def _judge_bans(self, credentials: Credentials, username: str | None, tenant: str = "") -> None:
         if self._node.broker.bans.covering(None, username, credentials.address, tenant) is not None:

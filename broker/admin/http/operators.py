@@ -22,7 +22,7 @@ from ...core.hidden_messages import HiddenMessages
 from ...errors import ConfigError
 from ...rpc.node_view import NodeView
 from .problems import Problem
-from .tokens import ADMIN, ROLES, Holder
+from .tokens import ADMIN, KEY, LOGIN, ROLES, Holder
 
 KEY_PREFIX = "flockmq_"  # of API keys: secret scanners find them
 FIRST = "admin"  # name of the first operator
@@ -132,7 +132,7 @@ class OperatorStore:
     # ---- operators ----
 
     async def first(self, name: str, password: str) -> Operator | None:
-        """The first operator, who is made if name and password are those of the configuration; None: they are not."""
+        """Make the first operator if name and password are as configured, and return it; None: they are not."""
         given = hmac.compare_digest(_encoded(password), _encoded(self._first_password))
         if not self._first_password or not given or name != FIRST or self.operators():
             return None
@@ -159,7 +159,7 @@ class OperatorStore:
     @property
     def is_used(self) -> bool:
         """Whether there is an operator, or may be one: then requests need credentials."""
-        return bool(self._first_password) or any(True for _ in self._all("operators", Operator))
+        return bool(self._first_password) or next(self._all("operators", Operator), None) is not None  # reads one
 
     # ---- logins ----
 
@@ -189,11 +189,11 @@ class OperatorStore:
         if found is None or time.time() >= found.until:
             return None
         if found.method == OIDC:
-            return Holder(found.name, found.role, found.tenant)
+            return Holder(found.name, found.role, LOGIN, found.tenant)
         operator = self.operator(found.name)
         if operator is None or operator.disabled or credential_of(operator) != found.credential:
             return None
-        return Holder(operator.name, operator.role, operator.tenant)
+        return Holder(operator.name, operator.role, LOGIN, operator.tenant)
 
     # ---- keys ----
 
@@ -222,7 +222,7 @@ class OperatorStore:
         found = self._find("api_keys", number, ApiKey) if number.isalnum() else None
         if found is None or not hmac.compare_digest(found.digest, _digest(text)) or found.is_over:
             return None
-        return Holder(found.name, found.role, found.tenant, frozenset(found.scopes))
+        return Holder(found.name, found.role, KEY, found.tenant, frozenset(found.scopes))
 
     # ---- hidden messages ----
 
@@ -234,7 +234,7 @@ class OperatorStore:
         return None if data is None else _parsed(kind, data, cls)
 
     def _all(self, kind: str, cls: type[T]) -> Iterator[T]:
-        for data in self._messages(kind).all().values():
+        for _, data in self._messages(kind).each():
             found = _parsed(kind, data, cls)
             if found is not None:
                 yield found
@@ -287,5 +287,5 @@ def _digest(text: str) -> str:
 
 
 def _level(name: str) -> str:
-    """A name as one level of a topic name, whatever its characters are."""
+    """A name as one level of a topic name: any characters are allowed in it."""
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()

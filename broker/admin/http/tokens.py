@@ -25,6 +25,7 @@ from ...files import replace_file
 VIEWER, OPERATOR, ADMIN = ROLES = ("viewer", "operator", "admin")  # each includes all before it
 NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}", re.ASCII)
 LINE = re.compile(rf"({NAME.pattern}):({'|'.join(ROLES)}):([0-9a-f]{{64}})(?::(.+))?", re.ASCII)
+LOGIN, KEY, TOKEN, PASSWORD = "login", "key", "token", "password"  # kinds of credentials
 CHECK_SECONDS = 1.0  # between checks of the file
 
 log = logs.get("flockmq.http")
@@ -35,9 +36,16 @@ class Holder(NamedTuple):
 
     name: str
     role: str
+    credential: str  # LOGIN, KEY, TOKEN, or PASSWORD of an MQTT client; empty: the request needs none
     tenant: str = ""  # that the token is for; empty: for the whole broker
     scopes: frozenset[str] = frozenset()  # operations that an API key opens; empty: all of its role
-    identity: Identity | None = None  # of an MQTT client, which has no token; its rights bound what it gets
+    identity: Identity | None = (
+        None  # of an MQTT client, which has no token; it gets only messages that its rights allow
+    )
+
+    def has_role(self, role: str) -> bool:
+        """Whether the holder's role is this one, or includes it."""
+        return ROLES.index(self.role) >= ROLES.index(role)
 
 
 def digest(token: str) -> str:
@@ -61,7 +69,7 @@ def parse(text: str, where: str) -> dict[str, Holder]:
                 f"{where}:{number} is not a token line",
                 "`flockmq token FILE NAME` writes them: NAME:ROLE:SHA-256, and :TENANT for one of a tenant",
             )
-        holders[found[3]] = Holder(found[1], found[2], found[4] or "")
+        holders[found[3]] = Holder(found[1], found[2], TOKEN, found[4] or "")
     return holders
 
 
@@ -76,7 +84,7 @@ def add(path: Path, name: str, role: str, tenant: str = "") -> str:
         text = path.read_text("utf-8") if path.exists() else ""
         parse(text, str(path))
         lines = [f"{line}\n" for line in text.splitlines() if line.strip().partition(":")[0] != name]
-        replace_file(path, "".join([*lines, _line(Holder(name, role, tenant), digest(token))]))
+        replace_file(path, "".join([*lines, _line(Holder(name, role, TOKEN, tenant), digest(token))]))
     except (OSError, UnicodeDecodeError) as error:
         reason = reason_of(error)
         raise ConfigError(

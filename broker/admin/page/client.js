@@ -30,7 +30,7 @@ export class Client extends EventTarget {
     this.#become("connecting");
   }
 
-  // Begin anew, as somebody else.
+  // Connect again, with other credentials.
   become(credentials) {
     Object.assign(this, { credentials, wanted: true, wait: 1 });
     if (this.socket) this.socket.close();

@@ -1,4 +1,4 @@
-// Dialogs: is it sure, and who are you.
+// Dialogs: a confirmation, and a login.
 
 import { field, h } from "./dom.js";
 
@@ -13,7 +13,7 @@ function shown(dialog) {
   });
 }
 
-// Whether somebody is sure.
+// Whether the operator confirms.
 export async function sure(title, text, action) {
   const dialog = h(
     "dialog", { "aria-labelledby": "asked" },
@@ -46,7 +46,7 @@ export async function forNewPassword(name) {
   return (await shown(dialog)) === "yes" ? password.value : "";
 }
 
-// { name, password } or { token } of an operator; null: nothing was given. `ways`: what the node takes.
+// { name, password } or { token } of an operator; null: nothing was given. `ways`: the credentials that the node takes.
 export async function forOperator(reason, ways) {
   const name = h("input", { autocomplete: "username", name: "name", spellcheck: "false" });
   const password = h("input", { type: "password", autocomplete: "current-password", name: "password" });

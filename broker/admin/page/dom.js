@@ -1,4 +1,4 @@
-// Elements. All text comes in as text nodes, never as markup: what clients call themselves can't become code.
+// Elements. All text comes in as text nodes, never as markup: names of clients can't become code.
 
 export function h(name, properties = {}, ...children) {
   const element = document.createElement(name);
@@ -33,11 +33,11 @@ export function facts(pairs) {
 }
 
 export const empty = (text) => h("p", { class: "empty" }, text);
-// What is missing in a list: of each node, or of the broker for who is not to know its nodes.
+// The missing parts of a list: of each node, or of the broker for holders that are not to know its nodes.
 export const silent = (failures = {}) => Object.entries(failures).map(([node, why]) => fault(node ? `${node}: ${why}` : why));
 export const fault = (error) => h("p", { class: "fault", role: "alert" }, error.message ?? String(error));
 
-// Say something at the page's corner, also to who listens to the page.
+// Show a sentence at the page's corner; screen readers read it, too.
 export function tell(text) {
   const told = h("p", {}, text);
   document.getElementById("told").append(told);

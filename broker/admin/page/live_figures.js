@@ -22,7 +22,7 @@ export function stop() {
   running = null;
 }
 
-// Nothing of who was signed in before.
+// Without the figures of the operator before.
 export function forget() {
   Object.assign(pulse, { history: [], latest: null });
 }

@@ -96,7 +96,7 @@ addEventListener("hashchange", () => {
   show();
   if (location.hash !== "#main") main.focus({ preventScroll: true });
 });
-// A page that nobody looks at must not keep connections: a browser has only six for a host.
+// A hidden page must not keep connections: a browser has only six for a host.
 addEventListener("pagehide", () => {
   leave();
   leave = () => {};

@@ -16,5 +16,5 @@ export async function ask() {
 // The query for lists of one tenant.
 export const scope = () => (who.chosen ? { tenant: who.chosen } : {});
 
-// Whether what changes something is shown. Readers of the whole broker see it, and are refused.
+// Whether controls that change something are shown. Readers of the whole broker see it, and are refused.
 export const mayChange = () => !who.tenant || who.role !== "viewer";

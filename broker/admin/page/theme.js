@@ -1,4 +1,4 @@
-// Light or dark: as the system has it, unless somebody has chosen.
+// Light or dark: as the system has it, unless the operator has chosen.
 
 import { pulse } from "./live_figures.js";
 

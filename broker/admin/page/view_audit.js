@@ -1,4 +1,4 @@
-// Audit log: the changes that somebody has made, the newest first.
+// Audit log: the changes of the broker, the newest first.
 
 import { forReading } from "./dialogs.js";
 import { field, h, head, put } from "./dom.js";
@@ -13,7 +13,7 @@ const author = (record) => record.by + (record.tenant ? ` of ${record.tenant}` :
 
 function open(record) {
   const lines = [
-    ["At", moment(record.time)], ["By", author(record)], ["Role", record.role], ["Address", record.address], ["Way", WAYS[record.via]],
+    ["At", moment(record.time)], ["By", author(record)], ["By means of", record.credential], ["Role", record.role], ["Address", record.address], ["Way", WAYS[record.via]],
     ["Node", record.node], ["Result", record.result], ["Reason", record.detail],
   ].filter(([, value]) => value);
   const values = DETAILS.filter(([, name]) => record[name] !== null);

@@ -1,4 +1,4 @@
-// Bans: who is not let in.
+// Bans: clients, users and addresses that are refused.
 
 import { get, post, remove } from "./api.js";
 import { sure } from "./dialogs.js";

@@ -25,11 +25,13 @@ EVENTS = "array<struct<at: bigint, event: string, since: bigint, usual_interval:
 
 
 def seen(rows: DataFrame) -> DataFrame:
-    """Each client of a batch: its node, and its seconds with messages, in order."""
+    """Each client of a batch: its node, and its seconds with messages, in order. Messages of the API have no client."""
     second = F.floor(F.col("at") / 1_000_000)
     # Only numbers are aggregated over all messages: for texts, as in max_by(node), Spark would sort.
-    seconds = rows.groupBy("client_id", second.alias("second"), "node").agg(
-        F.min("at").alias("first"), F.max("at").alias("last")
+    seconds = (
+        rows.where("client_id != ''")
+        .groupBy("client_id", second.alias("second"), "node")
+        .agg(F.min("at").alias("first"), F.max("at").alias("last"))
     )
     return (
         seconds.groupBy("client_id", "second")

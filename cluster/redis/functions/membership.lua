@@ -19,8 +19,9 @@ register('join', {}, function(prefix, node, layout, description)
   end
   local off = downtime.begin(prefix, redis.call('HKEYS', prefix .. 'nodes'))
   redis.call('HSET', prefix .. 'nodes', node, 1)
+  local process = starts.count(prefix)
   redis_restarts.note_compared(prefix, node)
-  redis.call('HSET', prefix .. 'node:' .. node, 'seq', 0, 'state', 'joining', 'starts', starts.count(prefix),
+  redis.call('HSET', prefix .. 'node:' .. node, 'seq', 0, 'state', 'joining', 'starts', process,
     unpack(cmsgpack.unpack(description)))
   return {'ok', tonumber(redis.call('GET', prefix .. 'change') or 0), clock(prefix), off}
 end)

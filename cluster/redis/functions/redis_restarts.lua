@@ -31,10 +31,16 @@ local starts = {
   REST = 10000,               -- milliseconds
 }
 
--- The number of this process.
+-- The number of this process. If others have been counted since, they had the keys: a slot of a Redis Cluster has moved
+-- away and back, or a primary was a replica for a while. Then this process begins anew, since what it has noted is old.
 function starts.count(prefix)
-  if not starts.of[prefix] then
-    starts.of[prefix] = redis.pcall('INCR', prefix .. 'starts')
+  local number = tonumber(starts.of[prefix])
+  local is_back = number and tonumber(redis.pcall('GET', prefix .. 'starts')) ~= number
+  if is_back then
+    begin_notes(prefix)
+  end
+  if is_back or not starts.of[prefix] then
+    starts.of[prefix], starts.rest_ends[prefix] = redis.pcall('INCR', prefix .. 'starts'), nil
     starts.found[prefix] = redis.call('EXISTS', prefix .. 'sessions', prefix .. 'delayed') > 0
   end
   return tonumber(starts.of[prefix]) or 0

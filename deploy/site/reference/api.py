@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from flockmq.broker.admin.api.api import OPERATIONS
+from flockmq.broker.admin.api.api import DESCRIBED
 from flockmq.broker.admin.api.openapi import description
 from flockmq.broker.admin.api.operation import ROOT
 from flockmq.broker.version import version
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 def document() -> str:
     """The OpenAPI document, as a node with tokens serves it."""
-    return json.dumps(description(OPERATIONS, version(), tokens=True), indent=1) + "\n"
+    return json.dumps(description(DESCRIBED, version(), tokens=True), indent=1) + "\n"
 
 
 def page() -> str:
@@ -48,7 +48,8 @@ def _lines(found: Json) -> Iterator[str]:
 
 
 def _operation(each: Json) -> Iterator[str]:
-    yield from (f"{escaped(each['summary'])} Role: `{each['x-role']}`.", "")
+    role = f"Role: `{each['x-role']}`." if "x-role" in each else "It needs no token."
+    yield from (f"{escaped(each['summary'])} {role}", "")
     if parameters := each.get("parameters"):
         rows = [_property(p["name"], p["schema"], p["required"], p["in"]) for p in parameters]
         yield from table(("argument", "in", "kind", "meaning"), rows)

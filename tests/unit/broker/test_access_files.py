@@ -205,6 +205,15 @@ def test_password_files_and_acl_files(tmp_path: Path) -> None:
     assert found.rules == {"ada": ["topic deny a/secret", "topic readwrite a/#"], "bob": ["topic write b c"]}
 
 
+def test_a_role_with_a_name_that_it_can_not_have_here(tmp_path: Path) -> None:
+    """Without it, users would have less rules that deny."""
+    path = tmp_path / "dynamic-security.json"
+    for name in ("bad name#", "a,b", " ", "a\nb"):
+        with pytest.raises(FlockError, match="rename the role") as refusal:
+            load(path, {"clients": [], "roles": [{"rolename": name, "acls": []}]})
+        assert repr(name) in str(refusal.value)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from flockmq.broker.config.schema import AuditConfig
+from flockmq.broker.config.admin_config import AuditConfig
 from flockmq.broker.core.audit_log import AuditLog
 from tests.harness.inprocess import Node
 

@@ -48,7 +48,7 @@ class StoredUsers:
         return None
 
     def renew(self, identity: Identity) -> Identity:
-        return identity._replace(credential=self._credential)
+        return identity.replace(credential=self._credential)
 
 
 class AnotherMethod(StoredUsers):
@@ -105,7 +105,7 @@ def test_a_client_is_judged_by_the_credentials_that_it_used(present: bytes, clos
     identity = Identity("ada", method=StoredUsers.name, credential=b"old")
     chain = Chain((StoredUsers(present),), cast(Any, None), anonymous=False, close_on_password_change=closes)
     assert chain.renewed(identity, "c") == (identity if is_kept else PASSWORD_CHANGED)
-    other = identity._replace(method="another")
+    other = identity.replace(method="another")
     assert Chain((AnotherMethod(),), cast(Any, None), anonymous=False).renewed(other, "c") == other
 
 
@@ -116,7 +116,7 @@ def test_new_rights_act_on_a_delivery_plan_that_is_kept() -> None:
     publisher.send(*[Publish("t", b"before")] * 3)  # the plan is kept from the second time on
     reader.take()
     rights = Rights([(True, READ, b"other"), (True, PUBLISH, b"t")])
-    node.broker.connected_users.renew(lambda: lambda identity, client_id: identity._replace(rights=rights))
+    node.broker.connected_users.renew(lambda: lambda identity, client_id: identity.replace(rights=rights))
     publisher.send(Publish("t", b"after"))
     assert reader.take() == []
 

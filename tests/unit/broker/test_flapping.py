@@ -1,7 +1,7 @@
 """Flapping: a client that connects too often is refused for the time of the quota."""
 
 from flockmq.broker.auth.flapping import Flapping
-from flockmq.broker.config.schema import QuotasConfig
+from flockmq.broker.config.limits_config import QuotasConfig
 
 
 def test_one_client_too_often() -> None:

@@ -709,10 +709,10 @@ def test_the_command_looks_at_the_files(tmp_path: Path, capsys: pytest.CaptureFi
     said = output.err.splitlines()
     assert said[0].startswith(f"flockmq: warning: lost: {path}:3: `psk_file ")
     for line in (
-        f"flockmq: {tmp_path}/keys: 1 pre-shared keys",
-        f"flockmq: {tmp_path}/passwords: 1 users",
+        f"flockmq: {tmp_path}/keys: 1 pre-shared key",
+        f"flockmq: {tmp_path}/passwords: 1 user",
         f"flockmq: {tmp_path}/acl: 2 rules",
-        f"flockmq: {pair.cert}: 1 certificates",
+        f"flockmq: {pair.cert}: 1 certificate",
         f"flockmq: {pair.cert}: a certificate; {pair.key} has its key",
         f"flockmq: warning: /none can't be used as the certificate of {pair.key}: No such file or directory",
     ):

@@ -9,8 +9,12 @@ import pytest
 
 from flockmq.broker.auth import users
 from flockmq.broker.auth.access_store import Kind
+from flockmq.broker.auth.authenticator import Credentials, ReasonCode, Verdict
+from flockmq.broker.auth.chain import Chain
+from flockmq.broker.auth.passwords import parse_hash, scram_credentials
 from flockmq.broker.auth.stored_user import Away
-from flockmq.broker.auth.users import Users
+from flockmq.broker.auth.users import StoredUsers, Users
+from flockmq.broker.auth.verifier import Verifier
 from tests.security.access_files import quick_hash
 
 HASH = quick_hash("x")
@@ -98,3 +102,24 @@ def test_a_user_that_becomes_unreadable_lets_nobody_in() -> None:
 def test_equal_rules_of_many_users_are_one_object() -> None:
     one, two = (users.User.parse(user(rules=["topic read a/#"])) for _ in range(2))
     assert one.rules is two.rules and one.rules
+
+
+def test_an_unknown_user_costs_as_much_as_a_wrong_password() -> None:
+    """One hash is verified, of the kind that users have: argon2id until the first of them was seen."""
+    store, verifier = Store(), Verifier()
+    cache = Users(cast(Any, store), lambda names: None, set)
+    method = StoredUsers(lambda: cache, verifier)
+    chain = Chain([method], verifier, anonymous=False)
+    store.users = {"ada": user(hash=scram_credentials(b"x", 5000).text)}
+
+    async def verified(name: str) -> int:
+        before = verifier.verifications
+        verdict = chain.authenticate(Credentials("c", name, b"wrong", "192.0.2.1", 5))
+        assert not isinstance(verdict, Verdict)
+        assert (await verdict).code == ReasonCode.BAD_USERNAME_OR_PASSWORD
+        return verifier.verifications - before
+
+    assert method.dummy_hash is not None and method.dummy_hash.scheme == "argon2id"
+    assert [asyncio.run(verified(name)) for name in ("nobody", "ada", "nobody", "ada")] == [1] * 4
+    assert method.dummy_hash.cost == parse_hash(json.loads(store.users["ada"])["hash"]).cost
+    verifier.close()

@@ -43,6 +43,41 @@ def test_two_filters_overlap_when_a_name_matches_both(one: str, other: str) -> N
         assert not overlap(one.encode(), other.encode())
 
 
+def meet(one: list[str], other: list[str]) -> bool:
+    """Whether some topic matches the levels of both filters."""
+    if one[:1] == ["#"] or other[:1] == ["#"]:
+        return True
+    if not one or not other:
+        return one == other
+    return (one[0] == other[0] or "+" in (one[0], other[0])) and meet(one[1:], other[1:])
+
+
+def cover(wide: list[str], narrow: list[str]) -> bool:
+    """Whether a filter matches all topics of another, by their levels."""
+    if wide[:1] == ["#"] or not wide:
+        return wide == ["#"] or not narrow
+    if not narrow or narrow[0] == "#":
+        return False
+    return wide[0] in ("+", narrow[0]) and cover(wide[1:], narrow[1:])
+
+
+def is_hidden(wild: str, name: str) -> bool:
+    """Whether a wildcard in the first level of a filter stands before `$`."""
+    return wild[:1] in ("+", "#") and name.startswith("$")
+
+
+@given(filters, filters, st.sampled_from(("", "$tenant/acme/", "$tenant/a/")), st.booleans())
+def test_filters_are_compared_level_by_level(one: str, other: str, prefix: str, is_of_another: bool) -> None:
+    wide, narrow = one, other
+    if is_of_another:  # then the prefix is levels as all others
+        wide, prefix = prefix + one, ""
+    hidden = is_hidden(wide, narrow)
+    levels = wide.split("/"), narrow.split("/")
+    found = (prefix + wide).encode(), (prefix + narrow).encode()
+    assert covers(*found) == (not hidden and cover(*levels))
+    assert overlap(*found) == (not hidden and not is_hidden(narrow, wide) and meet(*levels))
+
+
 @given(filters, filters)
 def test_a_filter_covers_another_when_it_matches_all_its_names(wide: str, narrow: str) -> None:
     matched = [name for name in NAMES if topics.matches(narrow, name)]

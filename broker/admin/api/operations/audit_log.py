@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 from ....core.audit_record import RESULTS, Record
+from ...http.tokens import KEY, LOGIN, PASSWORD, TOKEN
 from ..operation import AFTER, LIMIT, Operation, Request, listed
 from ..schema import Schema, integer, number, record, text
 
@@ -16,8 +17,12 @@ RECORD = record(
         "id": text("sorts by time"),
         "time": number("seconds since 1970"),
         "node": text("name of the node that made the change"),
-        "by": text("name of the token or user; of a command on Redis: the user of the operating system"),
-        "role": text("of the token"),
+        "by": text("name of the operator, key or token; of a command on Redis: the user of the operating system"),
+        "role": text("of the operator, key or token"),
+        "credential": text(
+            "of the request, so whose name `by` is; empty: the change needs none",
+            enum=[LOGIN, KEY, TOKEN, PASSWORD, ""],
+        ),
         "tenant": text("of the token; empty: it is for the whole broker"),
         "address": text("of the request; empty: there was none"),
         "via": text("the way of the change", enum=["api", "page", "command", "agent", "signal", "file"]),

@@ -16,6 +16,7 @@ from .. import properties
 from ..operation import TOPIC, Operation, Request
 from ..schema import boolean, integer, record, text
 
+NO_CLIENT = b""  # as publisher: the log of messages leaves out messages without a publisher
 ENCODING = text("of the payload", enum=["text", "base64"])
 
 
@@ -34,7 +35,7 @@ async def publish(request: Request) -> dict[str, Any]:
         raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the message is larger than limits.max_packet_size")
     stored = asyncio.Event()
     receivers = broker.data_plane.router.publish(
-        topic.encode(), payload, body.get("qos", 0), body.get("retain", False), properties=block
+        topic.encode(), payload, body.get("qos", 0), body.get("retain", False), NO_CLIENT, block
     )
     if delay and not receivers:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many delayed messages wait")

@@ -1,4 +1,4 @@
-"""Operators and API keys: who manages the broker, and with which role."""
+"""Operators and API keys, with their roles."""
 
 import time
 from dataclasses import replace
@@ -12,7 +12,8 @@ from ....core.audit_record import DONE, REFUSED
 from ...http.authorization import Failures
 from ...http.operators import MIN_PASSWORD, ApiKey, Operator, OperatorStore
 from ...http.problems import Problem, missing, unfit
-from ...http.tokens import ADMIN, NAME, ROLES, VIEWER
+from ...http.tokens import ADMIN, KEY, NAME, ROLES, VIEWER, Holder
+from .. import tenant_scope
 from ..audited import author
 from ..operation import Operation, Request
 from ..schema import Schema, array, boolean, integer, nullable, number, record, text
@@ -20,7 +21,7 @@ from ..schema import Schema, array, boolean, integer, nullable, number, record, 
 OPERATORS = web.AppKey("operators", OperatorStore)
 OWN_PASSWORD, WRONG = "change_own_password", "current: wrong password"
 FAILURES = web.AppKey("failures", Failures)  # of addresses with wrong tokens and passwords
-NAMES = web.AppKey("operation_names", frozenset[str])
+ALL = web.AppKey("operations", dict[str, Operation])  # of the API, by name
 MAX_PASSWORD = 1024  # characters
 MAX_OPERATORS, MAX_KEYS = 1000, 1000
 CENTURY = 36_500 * 86_400
@@ -28,10 +29,10 @@ NAME_TEXT = text("letters, digits and ._@-", pattern=f"^{NAME.pattern}$", maxLen
 ROLE = text("each includes the roles before it", enum=list(ROLES))
 TENANT = text("the tenant that it is for; empty: the whole broker", maxLength=200)
 PASSWORD_TEXT = text(f"at least {MIN_PASSWORD} characters", minLength=MIN_PASSWORD, maxLength=MAX_PASSWORD)
-OPERATOR: dict[str, Schema] = {
+OPERATOR_RECORD: dict[str, Schema] = {
     "name": text(), "role": ROLE, "tenant": text(), "disabled": boolean(), "since": number("seconds since 1970"),
 }  # fmt: skip
-KEY: dict[str, Schema] = {
+KEY_RECORD: dict[str, Schema] = {
     "id": text(),
     "name": text(),
     "role": ROLE,
@@ -39,16 +40,16 @@ KEY: dict[str, Schema] = {
     "scopes": array(text(), "operations that it opens, by their names; empty: all of its role"),
     "until": nullable(number("seconds since 1970; null: forever")),
     "since": number("seconds since 1970"),
-    "by": text("the operator who made it"),
+    "by": text("its author"),
 }
 
 
 def _operator(found: Operator) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in OPERATOR}
+    return {name: getattr(found, name) for name in OPERATOR_RECORD}
 
 
 def _key(found: ApiKey) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in KEY}
+    return {name: getattr(found, name) for name in KEY_RECORD}
 
 
 def _store(request: Request) -> OperatorStore:
@@ -118,7 +119,7 @@ def _existing(request: Request) -> Operator:
 
 
 def _judge_last(store: OperatorStore, before: Operator, after: Operator | None) -> None:
-    """Raises Problem: nobody could manage the operators any more."""
+    """Raises Problem: no administrator would be left."""
     others = [each for each in store.operators() if each.is_admin and each.name != before.name]
     if before.is_admin and not others and (after is None or not after.is_admin):
         raise Problem(HTTPStatus.CONFLICT, f"{before.name} is the last administrator: add another one first")
@@ -153,9 +154,8 @@ async def keys(request: Request) -> dict[str, Any]:
 async def add_key(request: Request) -> dict[str, Any]:
     """Make an API key. Its text is in this reply only."""
     store, body = _store(request), request.body
-    unknown = [scope for scope in body.get("scopes", []) if scope not in request.raw.app[NAMES]]
-    if unknown:
-        raise unfit(f"scopes: there is no operation {unknown[0]!r}; openapi.json has their names (operationId)")
+    tenant = _tenant(body)
+    _judge_scopes(request, body.get("scopes", []), Holder(body["name"], body["role"], KEY, tenant))
     if store.operator(body["name"]) is not None:
         raise _ambiguous(f"there is an operator {body['name']}")
     if len(store.api_keys()) >= MAX_KEYS:
@@ -164,13 +164,25 @@ async def add_key(request: Request) -> dict[str, Any]:
     key, secret = await store.add_key(
         name=body["name"],
         role=body["role"],
-        tenant=_tenant(body),
+        tenant=tenant,
         scopes=body.get("scopes", []),
         until=until,
         by=request.holder.name,
     )
     request.change.after = _key(key)
     return {**_key(key), "key": secret}
+
+
+def _judge_scopes(request: Request, scopes: list[str], holder: Holder) -> None:
+    """Raises Problem: a scope is no operation, or one that the holder of the new key could never use."""
+    for scope in scopes:
+        operation = request.raw.app[ALL].get(scope)
+        if operation is None:
+            raise unfit(f"scopes: there is no operation {scope!r}; openapi.json has their names (operationId)")
+        if not holder.has_role(operation.role):
+            raise unfit(f"scopes: {scope} needs the role {operation.role}; the role of the key is {holder.role}")
+        if holder.tenant and scope not in tenant_scope.OPERATIONS:
+            raise unfit(f"scopes: {scope} is for the whole broker; the key is for the tenant {holder.tenant}")
 
 
 def _ambiguous(reason: str) -> Problem:
@@ -192,7 +204,7 @@ OPERATIONS = (
         "operators",
         "The people who manage the broker.",
         operators,
-        record({"items": array(record(OPERATOR))}),
+        record({"items": array(record(OPERATOR_RECORD))}),
         role=ADMIN,
         changes=False,
     ),
@@ -202,7 +214,7 @@ OPERATIONS = (
         "add_operator",
         "Add an operator. With the first one, requests from this machine need a login or a token, too.",
         add_operator,
-        record(OPERATOR),
+        record(OPERATOR_RECORD),
         role=ADMIN,
         body=record({"name": NAME_TEXT, "role": ROLE, "password": PASSWORD_TEXT}, {"tenant": TENANT}),
         problems=(HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY),
@@ -213,7 +225,7 @@ OPERATIONS = (
         "change_operator",
         "Change role, tenant, password or state of an operator.",
         change_operator,
-        record(OPERATOR),
+        record(OPERATOR_RECORD),
         role=ADMIN,
         arguments={"name": NAME_TEXT},
         required=("name",),
@@ -247,7 +259,7 @@ OPERATIONS = (
         "keys",
         "API keys of programs.",
         keys,
-        record({"items": array(record(KEY))}),
+        record({"items": array(record(KEY_RECORD))}),
         role=ADMIN,
         changes=False,
     ),
@@ -257,7 +269,7 @@ OPERATIONS = (
         "add_key",
         "Make an API key. Only this reply has its text.",
         add_key,
-        record({**KEY, "key": text("to be sent as a bearer token")}),
+        record({**KEY_RECORD, "key": text("to be sent as a bearer token")}),
         role=ADMIN,
         body=record(
             {"name": NAME_TEXT, "role": ROLE},
