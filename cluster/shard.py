@@ -111,7 +111,7 @@ class Shard:
 
         # The state that all nodes know.
         members = Members(plane, link, lambda node: among.home_of(node) == number)
-        changes = Changes(plane, members, link.node_id, journal)
+        changes = Changes(plane, members, link.node_id, journal, among.memberships)
         barrier = Barrier(plane.turn, journal, link)
         applied = among.barrier(barrier, link)
         self.replica = Replica(
@@ -191,6 +191,7 @@ class Shard:
         self._joining = Joining(
             link,
             membership,
+            place=f"{self._among.count} {self.number}" if self._among.count > 1 else "",
             replica=replica,
             store=self.primary.store,
             heartbeat=self._heartbeat,

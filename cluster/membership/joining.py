@@ -28,6 +28,7 @@ class Joining:
         wills: of the node.
         logged: the log of messages of the node.
         clock: of the cluster, as this node has it.
+        place: the number of shards, and the place of this one; empty: there is one.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Joining:
         link: NodeLink,
         membership: Membership,
         *,
+        place: str,
         replica: Replica,
         store: RedisStore,
         heartbeat: Heartbeat,
@@ -50,6 +52,8 @@ class Joining:
         self._wills = wills
         self._logged = logged
         self._clock = clock
+        self._place = place
+        self._named = _place_in_words(place.encode())
 
     async def join(self, former_id: bytes) -> None:
         """Join the cluster.
@@ -64,9 +68,11 @@ class Joining:
         """
         link, replica = self._link, self._replica
         await link.open()
-        reply = await link.ask_function("join", LAYOUT, self._heartbeat.description())
+        reply = await link.ask_function("join", LAYOUT, self._heartbeat.description(), self._place)
         if reply[0] == b"layout":
             raise Refused(await self._why_not(reply[1]))
+        if reply[0] == b"shard":
+            raise Refused(f"SHARD it has {_place_in_words(reply[1])}, and the configuration names {self._named}")
         _, replica.changes.last, clock, off = reply
         wills = await self._bury(former_id)
         self._clock.begin(clock, off, await link.ask_function("clock", 0))
@@ -141,3 +147,8 @@ class Joining:
             (node, count, await link.ask("HGET", link.keys.node(node), "process") or b"")
             for node, count in counts.items()
         ]
+
+
+def _place_in_words(place: bytes) -> str:
+    count, _, number = place.decode(errors="replace").partition(" ")
+    return f"shard {int(number) + 1} of {count}" if number.isdigit() else "a cluster of one shard"

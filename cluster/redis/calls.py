@@ -276,9 +276,16 @@ def _reading(meaning: str, arguments: Mapping[str, Kind], reply: Kind, *, of_nod
 CALLS: Mapping[str, Call] = {
     # ---- membership ----
     "join": Call(
-        "The node joins. A new cluster gets its layout; `layout`: the cluster has another one.",
-        {"layout": NUMBER, "description": DESCRIPTION},
-        Outcomes({"ok": {"change": NUMBER, "clock": NUMBER, "off": NUMBER}, "layout": {"layout": TEXT}}),
+        "The node joins. A new cluster gets its layout, and the number of its shards with the place of this one, from 0; "
+        "empty: it has one. `layout`, `shard`: the cluster has another one.",
+        {"layout": NUMBER, "description": DESCRIPTION, "shard": TEXT},
+        Outcomes(
+            {
+                "ok": {"change": NUMBER, "clock": NUMBER, "off": NUMBER},
+                "layout": {"layout": TEXT},
+                "shard": {"shard": TEXT},
+            }
+        ),
     ),
     "ready": Call(
         "The node has read the state: from now on others wait for it. Replies with all nodes.",

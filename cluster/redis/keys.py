@@ -12,12 +12,12 @@ SLOTS = 16384  # of a Redis Cluster
 # the log of messages and its jobs are not listed: they outlive the state.
 STATE_NAMES = (
     b"clock epoch starts change changes nodes applied dead retained sessions off ends delayed groups shared grace "
-    b"later transactions".split()
+    b"later transactions shard once once:orphans".split()
 )
 ACCESS_NAMES = b"users users:names roles roles:names".split()
 STATE_KINDS = tuple(
-    b"delayed: later: transactions: queued: applied: node: routes: wills: owned: log: s: q: st: in: subs: rare: off: "
-    b"ends: g: gw: gq: gm: gr: go: gk: gs: gv: gl: gn: moved:".split()
+    b"once: delayed: later: transactions: queued: applied: node: routes: wills: owned: log: s: q: st: in: subs: rare: "
+    b"off: ends: g: gw: gq: gm: gr: go: gk: gs: gv: gl: gn: moved:".split()
 )
 
 

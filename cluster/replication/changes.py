@@ -28,6 +28,7 @@ from ..._speedups.session.subscriber import SessionKind
 from ...broker.core.data_plane import DataPlane
 from ...broker.core.group_settings import settings_of
 from ..peers.members import Members
+from ..sharding.group_memberships import GroupMemberships
 from .routes import options_of, stored_options
 
 
@@ -49,11 +50,20 @@ class Changes:
         members: the other nodes.
         node_id: of this node.
         journal: of this node.
+        memberships: of this node.
     """
 
     _nodes: NodesListener
 
-    def __init__(self, plane: DataPlane, members: Members, node_id: bytes, journal: ClusterJournal) -> None:
+    def __init__(
+        self,
+        plane: DataPlane,
+        members: Members,
+        node_id: bytes,
+        journal: ClusterJournal,
+        memberships: GroupMemberships | None = None,
+    ) -> None:
+        self._memberships = memberships or GroupMemberships(None)
         self._plane = plane
         self._journal = journal
         self._members = members
@@ -131,6 +141,8 @@ class Changes:
         session = sessions.get(client_id)
         if session is None or session.kind != SessionKind.SHARED or session.session_id != incarnation:
             return
+        for name, _, _ in self._plane.router.filters.all_of(session) if self._memberships.divided else ():
+            self._memberships.session_ended(self._journal, name, client_id)
         if session.owner is None:
             sessions.end(session)
         else:  # another connection has claimed it while this node had no link: `Reclaim` closes this one

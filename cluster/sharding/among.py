@@ -34,6 +34,7 @@ class Among:
     def attach(self, shards: "list[Shard]") -> None:
         """Connect the shards."""
         self._shards = shards
+        self.memberships.attach(lambda number: shards[number].replica.members.is_first())
 
     def home_of(self, name: bytes) -> int:
         """The shard of a node, a client or a group."""

@@ -1,5 +1,7 @@
 """The members of groups that another shard has than the member: the shard of the group has to know them."""
 
+from collections.abc import Callable
+
 from ..._speedups.cluster.journal import ClusterJournal
 from ..._speedups.cluster.sharded_journal import ShardedJournal, shard_of
 from ..._speedups.codec.topics import is_shared
@@ -17,6 +19,23 @@ class GroupMemberships:
 
     def __init__(self, journal: ShardedJournal | None) -> None:
         self._journal = journal
+        self._is_first: Callable[[int], bool] = lambda shard: False
+
+    @property
+    def divided(self) -> bool:
+        """Whether there are several shards."""
+        return self._journal is not None
+
+    def attach(self, is_first: Callable[[int], bool]) -> None:
+        """Connect the answer to whether this node is the first one of a shard."""
+        self._is_first = is_first
+
+    def session_ended(self, of: ClusterJournal, name: bytes, client_id: bytes) -> None:
+        """A session with a subscription to `name` has ended: the first node of another shard records that there."""
+        if self._journal is not None and is_shared(name):
+            shard = shard_of(name, self._journal.shards)
+            if shard != of.shard and self._is_first(shard):
+                self._journal.part(shard).change(("parted", name, b"c:" + client_id, b""))
 
     def join(self, of: ClusterJournal, name: bytes, client_id: bytes) -> tuple[int, ...]:
         """A session subscribes to `name`; returns the fields that its record has besides. `of`: of the session."""

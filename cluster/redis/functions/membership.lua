@@ -11,11 +11,17 @@ local session_of, set_rare = packed_sessions.of, packed_sessions.set_rare
 local earlier, end_session, held = session_ends.earlier, session_ends.end_session, session_ends.held
 local begin_grace, end_node_assignments = groups.begin_grace, groups.end_node_assignments
 
-register('join', {}, function(prefix, node, layout, description)
-  redis.call('SETNX', prefix .. 'layout', layout)
+register('join', {}, function(prefix, node, layout, description, shard)
+  if redis.call('SETNX', prefix .. 'layout', layout) == 1 and shard ~= '' then
+    redis.call('SET', prefix .. 'shard', shard)
+  end
   local found = redis.call('GET', prefix .. 'layout')
   if found ~= layout then
     return {'layout', found}
+  end
+  found = redis.call('GET', prefix .. 'shard') or ''
+  if found ~= shard then
+    return {'shard', found}
   end
   local off = downtime.begin(prefix, redis.call('HKEYS', prefix .. 'nodes'))
   redis.call('HSET', prefix .. 'nodes', node, 1)
