@@ -25,6 +25,7 @@ from .kinds import (
     PythonObjects,
     Rate,
     RedisUrlKind,
+    Share,
     Size,
     StoreUrl,
     Text,
@@ -565,6 +566,31 @@ class OtelConfig:
 
 
 @dataclass(frozen=True)
+class TracesConfig:
+    """Spans of messages, sent to an OpenTelemetry collector (pip install 'flockmq[otel]'): of messages whose user
+    property `traceparent` says that their publisher records spans, too (deploy/docs/TRACES.md)."""
+
+    endpoint: str = option(
+        "",
+        "Address of a collector for OTLP over HTTP, such as http://collector:4318; empty = no spans.",
+        Name(r"(https?://\S+)?", 'a URL such as "http://collector:4318"'),
+    )
+    sample: float = option(
+        0.0,
+        "Share of the messages from clients without traceparent that get a trace, from 0 to 1: 0.001 is one of 1000.",
+        Share(),
+        reloadable=True,
+    )
+    steps_per_second: int = option(
+        2000,
+        "Most steps of messages that the node records; the last half only for traces that have begun. Messages above "
+        "it are delivered without spans.",
+        Integer(10, 100_000),
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True)
 class OidcConfig:
     """OpenID Connect: operators sign in to the page at an identity provider (code flow with PKCE). Its redirect URI is
     URL/api/v1/login/oidc/callback."""
@@ -1032,6 +1058,7 @@ class Config:
     proxy: ProxyConfig = ProxyConfig()
     oidc: OidcConfig = OidcConfig()
     otel: OtelConfig = OtelConfig()
+    traces: TracesConfig = TracesConfig()
     audit: AuditConfig = AuditConfig()
     hooks: HooksConfig = HooksConfig()
     tls: TlsConfig = TlsConfig()
