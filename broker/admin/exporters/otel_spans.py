@@ -4,6 +4,7 @@ A thread makes the spans and sends them, so a collector that is slow or away doe
 for a while, then they are dropped and counted. The library is imported only if `traces.endpoint` is set.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from queue import Empty, Full, Queue
@@ -30,7 +31,23 @@ STOP_SECONDS = 2.0  # that the last export may take
 END = None
 KINDS = {"receive": "CONSUMER", "deliver": "PRODUCER"}  # of the others: INTERNAL
 
+LIBRARY_LOG = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+
 log = logs.get("flockmq.otel")
+
+
+class _LastFault(logging.Handler):
+    """Takes the lines that the library logs about each attempt: the first of an export has the reason."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+        library = logging.getLogger(LIBRARY_LOG)
+        library.propagate = False
+        library.handlers = [self]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = self.text or record.getMessage()
 
 
 class SpanExporter:
@@ -58,6 +75,7 @@ class SpanExporter:
         self._batches: Queue[list[SpanStep] | None] = Queue(MAX_BATCHES)
         self._waiting: list[Span] = []
         self._is_away = False
+        self._fault = _LastFault()
         self._library = OTLPSpanExporter(f"{config.endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_SECONDS)
         self._success = SpanExportResult.SUCCESS
         self._read = _reader(version, node)
@@ -109,17 +127,20 @@ class SpanExporter:
             del self._waiting[: len(batch)]
 
     def _export(self, batch: list[Span]) -> bool:
+        self._fault.text = ""
         try:
             taken = self._library.export([self._read(span) for span in batch]) is self._success
         except Exception as error:
-            log.warning("spans could not be exported", reason=error)
+            self._fault.text = str(error)
             taken = False
         if taken == self._is_away:
             self._is_away = not taken
             if taken:
                 log.info("the collector takes spans again")
             else:
-                log.warning("the collector does not take spans: they wait", seconds=WAIT_SECONDS)
+                log.warning(
+                    f"the collector does not take spans: each waits for {WAIT_SECONDS} s", reason=self._fault.text
+                )
         return taken
 
     def _drop(self) -> None:
