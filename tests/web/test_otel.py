@@ -47,7 +47,10 @@ def test_figures_are_exported(start_broker: StartBroker, collector: OtlpServer) 
         until(lambda: collector.requests["/v1/metrics"] and figures(collector)["flockmq.publish_sent"] == 1)
         assert figures(collector)["flockmq.clients_connected"] == 1
         assert figures(collector).keys() == {f"flockmq.{metric.name}" for metric in METRICS}
-    resource = {a.key: a.value.string_value for a in collector.requests["/v1/metrics"][0].resource_metrics[0].resource.attributes}
+    resource = {
+        a.key: a.value.string_value
+        for a in collector.requests["/v1/metrics"][0].resource_metrics[0].resource.attributes
+    }
     assert resource["service.name"] == "flockmq"
     assert resource["service.instance.id"] == "attic"
     assert broker.stop() == 0
