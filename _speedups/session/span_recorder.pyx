@@ -4,8 +4,8 @@ A message belongs to a trace by its user property `traceparent` (W3C Trace Conte
 is: other nodes, and this node after a restart, find the context in the message. A message without one may get a context
 here, by chance. Nothing of it is in the message: its field `trace` has a number, by which this node alone knows it.
 
-Bounded: `most` steps until the next `take`, of which the first half may begin traces and the rest belongs to traces that
-have begun. Further steps are counted only.
+Bounded: `most` steps until the next `take`, of which the first half may begin traces and the rest belongs to traces
+that have begun. Further steps are counted only.
 """
 
 from binascii import hexlify
@@ -32,7 +32,8 @@ cdef enum:
 cdef const uint8_t* KEY = b"\x00\x0btraceparent"     # the name of the user property, with its length
 
 # https://www.w3.org/TR/trace-context/#traceparent-header-field-values: a later version may have more fields.
-TRACEPARENT = pattern("(?!ff)(00|[0-9a-f]{2}(?=.{53}(?:-|\\Z)))-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+TRACEPARENT = pattern(
+    "(?!ff)(00|[0-9a-f]{2}(?=.{53}(?:-|\\Z)))-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 UNSAMPLED = ()                 # the context of a message whose publisher records no spans
 
 
@@ -97,7 +98,8 @@ cdef class SpanRecorder:
 
     cdef bint has_traceparent(self, const Publication* p) noexcept:
         """Whether there may be a traceparent among the properties."""
-        return p.properties_length >= SHORTEST_BLOCK and memmem(p.properties, p.properties_length, KEY, KEY_SIZE) != NULL
+        return (p.properties_length >= SHORTEST_BLOCK
+                and memmem(p.properties, p.properties_length, KEY, KEY_SIZE) != NULL)
 
     cdef tuple context_of(self, const Publication* p):
         """The context of a message whose steps are recorded, or an empty tuple or None."""

@@ -224,7 +224,11 @@ def test_by_http(node: BrokerProcess, shared_collector: OtlpServer, client: Make
     reader, trace = client(node.port, "reader"), new_trace()
     subscribe(reader, "api/#", 0)
     parent = f"00-{trace}-{PUBLISHER}-01"
-    body = {"topic": "api/1", "payload": "x", "properties": {"user_property": [["traceparent", parent]]}}
+    body = {
+        "topic": "api/1",
+        "payload": "x",
+        "properties": {"user_property": [{"name": "traceparent", "value": parent}]},
+    }
     assert HttpClient(node).ask("POST", "/messages", body).status == 200
     assert reader.messages.get(timeout=5).properties.UserProperty == [("traceparent", parent)]
     assert one(spans_of(shared_collector, trace, "deliver"), "deliver").client == "reader"
