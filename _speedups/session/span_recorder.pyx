@@ -5,7 +5,8 @@ is: other nodes, and this node after a restart, find the context in the message.
 here, by chance. Nothing of it is in the message: its field `trace` has a number, by which this node alone knows it.
 
 Bounded: `most` steps until the next `take`, of which the first half may begin traces and the rest belongs to traces
-that have begun. Further steps are counted only.
+that have begun. Further steps are counted only. A step costs the same for all messages: of long names, and of payloads
+for the checksum, it has the beginning.
 """
 
 from binascii import hexlify
@@ -23,11 +24,14 @@ from .message cimport Publication
 
 cdef extern from "<string.h>" nogil:
     void* memmem(const void* haystack, size_t n, const void* needle, size_t size)
+    int memcmp(const void* one, const void* other, size_t n)
 
 cdef enum:
     SAMPLED_MAX = 4096         # contexts of this node that are known
     UNANSWERED_MAX = 20000     # PUBLISH packets remembered until they are answered
     KEY_SIZE = 13
+    NAME_MAX = 1024            # bytes of a topic name, a client id and a payload that are looked at
+    STATE_MAX = 512            # bytes of a tracestate: vendors need not pass on more
 
 cdef const uint8_t* KEY = b"\x00\x0btraceparent"     # the name of the user property, with its length
 
@@ -53,12 +57,18 @@ def context_in(bytes block not None):
         return None
     if not int(found[0][53:55], 16) & 1:
         return UNSAMPLED
-    return found[0].encode(), ",".join(value for name, value in pairs if name == "tracestate").encode(), False
+    state = ",".join([value for name, value in pairs if name == "tracestate"]).encode()
+    return found[0].encode(), state if len(state) <= STATE_MAX else b"", False
 
 
 cdef inline object name_of(const Publication* p):
     """A checksum of topic name and payload."""
-    return crc32(p.payload[:p.payload_length], crc32(p.topic[:p.topic_length]))
+    return crc32(p.payload[:min(p.payload_length, NAME_MAX)], crc32(p.topic[:p.topic_length])) ^ p.payload_length
+
+
+cdef inline tuple step_of(str step, tuple context, object client_id, const Publication* p, int qos, str detail, key):
+    return (time_ns(), step, context, name_of(p), p.topic[:min(p.topic_length, NAME_MAX)],
+            client_id[:NAME_MAX] if client_id is not None else None, p.payload_length, qos, detail, key)
 
 
 cdef class SpanRecorder:
@@ -73,6 +83,7 @@ cdef class SpanRecorder:
         self.steps = []
         self.sampled = {}
         self.unanswered = {}
+        self.block = b""
         self.configure(most, share)
 
     def configure(self, Py_ssize_t most, double share):
@@ -103,7 +114,7 @@ cdef class SpanRecorder:
 
     cdef tuple context_of(self, const Publication* p):
         """The context of a message whose steps are recorded, or an empty tuple or None."""
-        cdef bytes block
+        cdef const uint8_t* block
         if p.trace == LEFT_OUT:
             return None
         if p.trace:
@@ -111,11 +122,11 @@ cdef class SpanRecorder:
             return found[0] if found is not None and found[1] == name_of(p) else None
         if not self.has_traceparent(p):
             return None
-        block = p.properties[:p.properties_length]
-        if block != self.block:                   # else it is the next step of the same message
-            self.block_context = context_in(block)
-            self.block = block
-        return self.block_context
+        block = self.block
+        if len(self.block) != p.properties_length or memcmp(block, p.properties, p.properties_length):
+            self.block = p.properties[:p.properties_length]
+            self.block_context = context_in(self.block)
+        return self.block_context                 # often it is the next step of the same message
 
     cdef bint is_sampled(self) except -1:
         """Whether a message without a context gets one."""
@@ -141,25 +152,26 @@ cdef class SpanRecorder:
 
     cdef int note(self, str step, object client_id, const Publication* p, int qos, str detail) except -1:
         """Record a step of a message, if it has a context."""
-        cdef tuple context = self.context_of(p)
-        if not context:
-            return 0
+        cdef tuple context
         if len(self.steps) >= self.most:
-            self.missed += 1
+            self.missed += p.trace != 0 or self.has_traceparent(p)
             return 0
-        self.steps.append((
-            time_ns(), step, context, name_of(p), p.topic[:p.topic_length], client_id, p.payload_length, qos, detail,
-            None))
-        return 1
+        context = self.context_of(p)
+        if context:
+            self.steps.append(step_of(step, context, client_id, p, qos, detail, None))
+        return 0
 
     cdef int received(self, object outlet, object client_id, Publication* p, uint16_t packet_id) except -1:
         """A client has sent a PUBLISH: record the step, and remember it until it is answered, if QoS is not 0.
 
         Without room for a new trace the message is left out, here and in its queues.
         """
-        cdef tuple context = self.context_of(p)
+        cdef tuple context
         if packet_id and self.unanswered:
             self.unanswered.pop((id(outlet), packet_id), None)       # of an earlier message
+        if self.share <= 0 and not may_be_traced(0, p.properties_length):
+            return 0
+        context = self.context_of(p)
         if context is None and not self.is_sampled() or context == UNSAMPLED:
             return 0
         if len(self.steps) * 2 >= self.most:
@@ -170,22 +182,17 @@ cdef class SpanRecorder:
             context = self.begin(p)
         key = (id(outlet), packet_id)
         self.begun += 1
-        self.steps.append((
-            time_ns(), "received", context, name_of(p), p.topic[:p.topic_length], client_id, p.payload_length, p.qos,
-            "DUP" if p.dup else "", key))
+        self.steps.append(step_of("received", context, client_id, p, p.qos, "DUP" if p.dup else "", key))
         if p.qos and len(self.unanswered) < UNANSWERED_MAX:
             self.unanswered[key] = self.steps[len(self.steps) - 1]
         return 0
 
     cdef int refused(self, object outlet, const Publication* p, uint16_t packet_id, str detail) except -1:
         """A PUBLISH is refused."""
-        cdef tuple context = self.context_of(p)
-        if not context or len(self.steps) >= self.most:
-            return 0
-        self.steps.append((
-            time_ns(), "refused", context, name_of(p), p.topic[:p.topic_length], None, p.payload_length, p.qos, detail,
-            (id(outlet), packet_id)))
-        return 1
+        cdef tuple context = self.context_of(p) if len(self.steps) < self.most else None
+        if context:
+            self.steps.append(step_of("refused", context, None, p, p.qos, detail, (id(outlet), packet_id)))
+        return 0
 
     cdef int answered(self, object outlet, int kind, uint16_t packet_id, bint was_stored) except -1:
         """PUBACK (4), PUBREC (5) or PUBCOMP (7) is sent to a publisher."""

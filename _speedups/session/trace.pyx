@@ -62,6 +62,8 @@ cdef class Tracer:
         if (self.spans is not None and may_be_traced(publication.trace, publication.properties_length)
                 and self.spans.context_of(publication)):
             return True
+        if not self.filters:
+            return False
         for wanted in self.filters:
             if filter_matches(wanted, publication.topic, publication.topic_length):
                 return True

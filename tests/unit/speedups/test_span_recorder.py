@@ -223,3 +223,25 @@ def test_a_trace_of_operators_and_spans_do_not_disturb_each_other() -> None:
     follow(arguments | {"stop": True})
     traced.publish(("traceparent", PARENT))
     assert len(traced.steps()) == 2
+
+
+def test_what_a_client_sends_does_not_make_steps_large() -> None:
+    """The limit is a number of steps, so each has a largest size; and none takes the time of a large payload."""
+    traced = Traced()
+    long = traced.client("c" * 50_000)
+    wide = [("tracestate", "a=" + "b" * 60_000), ("traceparent", PARENT)]
+    long.send(Publish("t/" + "x" * 50_000, b"y" * 500_000, properties={"user_property": wide}))
+    while not traced.node.counted("publish_received"):  # the socket takes it in parts
+        long.read()
+    received, sent = traced.recorder.take()
+    assert (len(received[4]), len(received[5] or b""), received[6]) == (1024, 1024, 500_000)
+    assert received[2] == sent[2] == (PARENT.encode(), b"", False)
+    assert received[3] == sent[3]
+
+
+def test_names_of_messages_tell_long_payloads_of_different_length_apart() -> None:
+    traced = Traced()
+    for size in (2000, 3000):
+        traced.device.send(Publish("t/1", b"x" * size, properties={"user_property": [("traceparent", PARENT)]}))
+    names = [step[3] for step in traced.recorder.take() if step[1] == "received"]
+    assert names[0] != names[1]
