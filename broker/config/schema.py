@@ -582,7 +582,7 @@ class TracesConfig:
         reloadable=True,
     )
     steps_per_second: int = option(
-        2000,
+        1000,
         "Most steps of messages that the node records; the last half only for traces that have begun. Messages above "
         "it are delivered without spans.",
         Integer(10, 100_000),

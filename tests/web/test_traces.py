@@ -7,6 +7,7 @@ deliveries that nobody ends); dotnet/runtime#117530 and others, in `tests/unit/s
 
 import itertools
 import json
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -303,6 +304,18 @@ def test_a_collector_that_is_away_and_back(start_broker: StartBroker, client: Ma
     assert len([line for line in node.log if "the collector" in line["event"]]) <= 3
     assert node.stop() == 0, "it stops while the collector refuses"
     back.close()
+
+
+@pytest.mark.parametrize("store", ["sqlite"])
+def test_a_collector_that_never_answers(start_broker: StartBroker, client: MakeClient) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        node = start_broker({**FAST, "traces.endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}"})
+        device = client(node.port, "device")
+        device.publish("t", b"x", 1, properties=marks(new_trace()))
+        connection, _ = silent.accept()
+        device.publish("t", b"y", 2, properties=marks(new_trace()))
+        assert node.stop() == 0
+        connection.close()
 
 
 @pytest.mark.parametrize("store", ["sqlite"])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ...._speedups.session.span_recorder import SpanStep
 
-MAX_BATCHES = 30  # of steps, a second each, that wait for the thread
+MAX_BATCHES = 10  # of steps, a second each, that wait for the thread
 MAX_WAITING = 10_000  # spans that wait for the collector
 MAX_SENT = 500  # spans in a request
 WAIT_SECONDS = 120  # for which a span waits for the collector

@@ -1,5 +1,6 @@
 """Which messages have a context, and which of their steps are recorded: within the limit, whole traces first."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -209,6 +210,15 @@ def test_a_message_keeps_its_context_in_the_queue_of_an_absent_client() -> None:
     traced.client("keeper", clean_start=False, properties={"session_expiry_interval": 1000})
     (sent,) = traced.recorder.take()
     assert (sent[1], sent[2]) == ("sent", steps[0][2])
+
+
+def test_a_reload_changes_the_share_and_the_limit() -> None:
+    traced = Traced()
+    broker = traced.node.broker
+    broker.configure(replace(broker.config, traces=replace(broker.config.traces, sample=1.0, steps_per_second=10)))
+    for _ in range(10):
+        traced.publish()
+    assert [step[0] for step in traced.steps()] == ["received", "sent"] * 3
 
 
 def test_a_trace_of_operators_and_spans_do_not_disturb_each_other() -> None:
