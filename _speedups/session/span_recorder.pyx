@@ -38,6 +38,7 @@ cdef const uint8_t* KEY = b"\x00\x0btraceparent"     # the name of the user prop
 # https://www.w3.org/TR/trace-context/#traceparent-header-field-values: a later version may have more fields.
 TRACEPARENT = pattern(
     "(?!ff)(00|[0-9a-f]{2}(?=.{53}(?:-|\\Z)))-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+SKIP_MAX = 1e18                # messages: never
 UNSAMPLED = ()                 # the context of a message whose publisher records no spans
 
 
@@ -94,7 +95,7 @@ cdef class SpanRecorder:
 
     def draw(self):
         """Choose the number of messages until the next one that gets a context: each has the same chance."""
-        self.skip = int(log1p(-random()) / log1p(-self.share)) if 0 < self.share < 1 else 0
+        self.skip = int(min(log1p(-random()) / log1p(-self.share), SKIP_MAX)) if 0 < self.share < 1 else 0
 
     def take(self):
         """The steps since the last call.

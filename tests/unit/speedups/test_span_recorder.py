@@ -172,7 +172,9 @@ def test_a_message_that_is_left_out_has_no_later_steps() -> None:
     assert other.take() == []
 
 
-@pytest.mark.parametrize(("sample", "least", "most"), [(1.0, 1000, 1000), (0.0, 0, 0), (0.2, 130, 280)])
+@pytest.mark.parametrize(
+    ("sample", "least", "most"), [(1.0, 1000, 1000), (0.0, 0, 0), (0.2, 130, 280), (1e-18, 0, 0), (5e-324, 0, 0)]
+)
 def test_a_share_of_the_others_gets_a_context(sample: float, least: int, most: int) -> None:
     traced = Traced(steps_per_second=100_000, sample=sample)
     for _ in range(1000):
