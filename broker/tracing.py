@@ -50,11 +50,17 @@ class Step(NamedTuple):
 
 
 class SpanCounts:
-    """Counts the spans of a process."""
+    """Counts the spans of a process. Each number has one thread that changes it."""
 
     def __init__(self) -> None:
         self.exported = 0  # a collector has them
-        self.dropped = 0  # no collector took them in time
+        self.refused = 0  # no collector took them in time
+        self.unmade = 0  # steps of which no spans were made, since too many waited
+
+    @property
+    def dropped(self) -> int:
+        """Spans that no collector has got."""
+        return self.refused + self.unmade
 
 
 class _Follower:

@@ -8,6 +8,7 @@ deliveries that nobody ends); dotnet/runtime#117530 and others, in `tests/unit/s
 import itertools
 import json
 import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -264,6 +265,7 @@ def test_a_flood_of_marks_is_bounded(start_broker: StartBroker, collector: OtlpS
     node = start_broker({**FAST, **more, "flockmq.broker.node.SPAN_SECONDS": 1.0})
     reader, device = client(node.port, "reader"), client(node.port, "device")
     subscribe(reader, "#", 1)
+    began = time.monotonic()
     for _ in range(1000):
         device.client.publish("t", b"x", 1, properties=marks(new_trace()))
     for _ in range(1000):
@@ -277,7 +279,9 @@ def test_a_flood_of_marks_is_bounded(start_broker: StartBroker, collector: OtlpS
     until(lambda: figures()["flockmq_spans_exported_total"] > 0)
     found = figures()
     assert found["flockmq_traced_messages_total"] + found["flockmq_trace_steps_dropped_total"] >= 1000
-    assert found["flockmq_traced_messages_total"] < 200
+    assert found["flockmq_traced_messages_total"] <= 50 * (time.monotonic() - began + 2), (
+        "half of the steps of a second"
+    )
     assert found["flockmq_publish_received_total"] == 1000
 
 

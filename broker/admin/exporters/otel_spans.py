@@ -87,7 +87,7 @@ class SpanExporter:
         try:
             self._batches.put_nowait(steps)
         except Full:
-            self._counts.dropped += len(steps)  # at most a span each
+            self._counts.unmade += len(steps)  # at most a span each
 
     def stop(self) -> None:
         """Export the last spans, for STOP_SECONDS at most, then end the thread."""
@@ -147,7 +147,7 @@ class SpanExporter:
         """Drop the spans that have waited for long, and the oldest of too many."""
         oldest = time.time_ns() - WAIT_SECONDS * 10**9
         kept = [span for span in self._waiting if span.end >= oldest][-MAX_WAITING:]
-        self._counts.dropped += len(self._waiting) - len(kept)
+        self._counts.refused += len(self._waiting) - len(kept)
         self._waiting = kept
 
 
