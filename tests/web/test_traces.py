@@ -97,6 +97,13 @@ def one(spans: list[TakenSpan], name: str) -> TakenSpan:
     return found
 
 
+def figures(node: BrokerProcess) -> dict[str, float]:
+    """The metrics of a node."""
+    text = HttpClient(node).ask("GET", "//metrics").data.decode()
+    rows = [line.split() for line in text.splitlines() if line.startswith("flockmq_") and " " in line]
+    return {name.partition("{")[0]: float(value) for name, value in rows}
+
+
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_the_path_of_a_message(node: BrokerProcess, shared_collector: OtlpServer, client: MakeClient, qos: int) -> None:
     reader, device, trace = client(node.port, "reader"), client(node.port, "device"), new_trace()
@@ -270,14 +277,8 @@ def test_a_flood_of_marks_is_bounded(start_broker: StartBroker, collector: OtlpS
         device.client.publish("t", b"x", 1, properties=marks(new_trace()))
     for _ in range(1000):
         reader.message()
-
-    def figures() -> dict[str, float]:
-        text = HttpClient(node).ask("GET", "//metrics").data.decode()
-        rows = [line.split() for line in text.splitlines() if line.startswith("flockmq_") and " " in line]
-        return {name.partition("{")[0]: float(value) for name, value in rows}
-
-    until(lambda: figures()["flockmq_spans_exported_total"] > 0)
-    found = figures()
+    until(lambda: figures(node)["flockmq_spans_exported_total"] > 0)
+    found = figures(node)
     assert found["flockmq_traced_messages_total"] + found["flockmq_trace_steps_dropped_total"] >= 1000
     assert found["flockmq_traced_messages_total"] <= 50 * (time.monotonic() - began + 2), (
         "half of the steps of a second"
@@ -308,6 +309,23 @@ def test_a_collector_that_is_away_and_back(start_broker: StartBroker, client: Ma
     assert len([line for line in node.log if "the collector" in line["event"]]) <= 3
     assert node.stop() == 0, "it stops while the collector refuses"
     back.close()
+
+
+@pytest.mark.parametrize("store", ["sqlite"])
+def test_spans_that_a_collector_refuses_do_not_hold_up_others(
+    start_broker: StartBroker, collector: OtlpServer, client: MakeClient
+) -> None:
+    more = {"traces.endpoint": collector.url, "flockmq.broker.admin.exporters.otel_spans.WAIT_SECONDS": 0}
+    node = start_broker({**FAST, **more})
+    device, refused, taken = client(node.port, "device"), new_trace(), new_trace()
+    collector.status = 400
+    device.publish("t", b"x", 1, properties=marks(refused))
+    until(lambda: figures(node)["flockmq_spans_dropped_total"] == 1)
+    collector.status = 200
+    device.publish("t", b"y", 1, properties=marks(taken))
+    spans_of(collector, taken, "receive")
+    assert not collector.spans(lambda span: span.trace == refused)
+    assert figures(node)["flockmq_spans_dropped_total"] == 1
 
 
 @pytest.mark.parametrize("store", ["sqlite"])
