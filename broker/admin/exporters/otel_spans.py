@@ -5,6 +5,7 @@ for a while, then they are dropped and counted. The library is imported only if 
 """
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Sequence
 from queue import Empty, Full, Queue
@@ -28,6 +29,7 @@ MAX_SENT = 500  # spans in a request
 WAIT_SECONDS = 120  # for which a span waits for the collector
 EXPORT_SECONDS = 5.0  # that the collector may take, attempts of the library included
 STOP_SECONDS = 2.0  # that the last export may take
+SWITCH_SECONDS = 0.0005  # for which the loop waits at most while the thread works; Python's default is ten times that
 END = None
 KINDS = {"receive": "CONSUMER", "deliver": "PRODUCER"}  # of the others: INTERNAL
 
@@ -79,6 +81,7 @@ class SpanExporter:
         self._library = OTLPSpanExporter(f"{config.endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_SECONDS)
         self._success = SpanExportResult.SUCCESS
         self._read = _reader(version, node)
+        sys.setswitchinterval(SWITCH_SECONDS)
         self._thread = Thread(target=self._run, name="spans", daemon=True)
         self._thread.start()
 
