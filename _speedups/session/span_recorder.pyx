@@ -2,7 +2,7 @@
 
 A message belongs to a trace by its user property `traceparent` (W3C Trace Context), which the broker passes on as it
 is: other nodes, and this node after a restart, find the context in the message. A message without one may get a context
-here, by chance. Nothing of it is in the message: its field `trace` has a number, by which this node alone knows it.
+here, by chance. The message as clients get it has nothing of that: its field `trace` is a number of this node.
 
 Bounded: `most` steps until the next `take`, of which the first half may begin traces and the rest belongs to traces
 that have begun. Further steps are counted only. A step costs the same for all messages: of long names, and of payloads
@@ -27,7 +27,7 @@ cdef extern from "<string.h>" nogil:
     int memcmp(const void* one, const void* other, size_t n)
 
 cdef enum:
-    SAMPLED_MAX = 4096         # contexts of this node that are known
+    SAMPLED_MAX = 4096         # contexts of this node that are kept
     UNANSWERED_MAX = 20000     # PUBLISH packets remembered until they are answered
     KEY_SIZE = 13
     NAME_MAX = 1024            # bytes of a topic name, a client id and a payload that are looked at
@@ -143,7 +143,7 @@ cdef class SpanRecorder:
         """Give a message a context."""
         cdef tuple context = (b"00-%s-%s-01" % (hexlify(urandom(16)), hexlify(urandom(8))), b"", True)
         self.last = self.last % (LEFT_OUT - 1) + 1
-        # A message may wait for longer than its number is known. The number then belongs to another message, and the
+        # A message may wait for longer than its context is kept. The number then belongs to another message, and the
         # name keeps them apart.
         if len(self.sampled) >= SAMPLED_MAX:
             del self.sampled[next(iter(self.sampled))]

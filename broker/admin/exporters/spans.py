@@ -63,12 +63,12 @@ class _Open:
             more["flockmq.detail"] = self.step[8]  # DUP
         parent = "" if self.step[2][2] else _span_id_of(self.step[2])
         attributes = _attributes("receive", "receive", self.step, self.step[5]) | more
-        span = _span("receive", self.step[2], self.span_id, parent, self.step[0], self.end, attributes, self.error)
+        span = _span("receive", self.step[2], self.span_id, parent, (self.step[0], self.end), attributes, self.error)
         return span._replace(events=tuple(self.events))
 
 
 class Spans:
-    """Makes spans. What it remembers is bounded: the oldest is forgotten, and a span then begins later."""
+    """Makes spans. Its memory is bounded: it forgets the oldest message first, whose next span then begins later."""
 
     def __init__(self) -> None:
         self._ended: list[Span] = []
@@ -101,7 +101,7 @@ class Spans:
         if self._current is not None and (word == "received" or self._current.step[2:4] != message):
             self._end_current()
         if word == "received":
-            if key is not None:  # else it came again while it awaits PUBREL
+            if key is not None:  # else it was sent again while it awaits PUBREL
                 self._receive(step, message, key)
             return
         receive = self._current or (self._open.get(key) if key is not None else self._routed.get(message))
@@ -142,7 +142,7 @@ class Spans:
         elif word == "stored":
             attributes = _attributes("store", "", step, None)
             self._ended.append(
-                _span("store", context, _new_id(), receive.span_id, receive.end, time, attributes, "", remote=False)
+                _span("store", context, _new_id(), receive.span_id, (receive.end, time), attributes, remote=False)
             )
         else:
             receive.answer = detail
@@ -167,7 +167,7 @@ class Spans:
         if detail and not error:
             attributes["flockmq.detail"] = detail
         parent = _span_id_of(step[2])
-        return _span("deliver", step[2], span_id, parent, start, step[0], attributes, error, remote=not step[2][2])
+        return _span("deliver", step[2], span_id, parent, (start, step[0]), attributes, error, remote=not step[2][2])
 
     def _acknowledge(self, step: "SpanStep", message: Message) -> None:
         time, parent = self._sent.pop((step[5], message), (step[0], ""))
@@ -176,7 +176,7 @@ class Spans:
         error = "the client refuses it" if failure else ""
         parent = parent or _span_id_of(step[2])
         self._ended.append(
-            _span("acknowledge", step[2], _new_id(), parent, time, step[0], attributes, error, remote=False)
+            _span("acknowledge", step[2], _new_id(), parent, (time, step[0]), attributes, error, remote=False)
         )
 
     def _close(self, key: tuple[int, int]) -> _Open:
@@ -204,15 +204,14 @@ def _span(
     context: "Context",
     span_id: str,
     parent: str,
-    start: int,
-    end: int,
+    times: tuple[int, int],
     attributes: dict[str, Value],
-    error: str,
+    error: str = "",
     *,
     remote: bool = True,
 ) -> Span:
     trace_id = context[0][3:35].decode()
-    return Span(name, trace_id, span_id, parent, remote, context[1].decode(), start, end, attributes, error)
+    return Span(name, trace_id, span_id, parent, remote, context[1].decode(), *times, attributes, error)
 
 
 def _attributes(name: str, kind: str, step: "SpanStep", client: bytes | None) -> dict[str, Value]:
