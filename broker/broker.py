@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 from .._speedups.codec.properties import decode_block
 from .._speedups.session.session import Session
+from .._speedups.session.span_recorder import SpanRecorder
 from .auth.authenticator import Authenticator
 from .auth.bans import Bans
 from .auth.connected_users import ConnectedUsers
@@ -32,7 +33,7 @@ from .interest.incoming_links import IncomingLinks
 from .interest.interest import Interest
 from .interest.neighbours import Neighbours
 from .streams.streams import Streams
-from .tracing import Traces
+from .tracing import SpanCounts, Traces
 
 
 class Broker:
@@ -44,6 +45,7 @@ class Broker:
         authenticator: decides over CONNECT.
         driver: runs the reactor.
         http_failures: number of wrong tokens that the HTTP server has received.
+        spans: counts the spans of the process.
     """
 
     def __init__(
@@ -53,9 +55,11 @@ class Broker:
         authenticator: Authenticator,
         driver: Driver,
         http_failures: Callable[[], int] = int,
+        spans: SpanCounts | None = None,
     ) -> None:
         self.authenticator = authenticator
         self.http_failures = http_failures
+        self.span_counts = spans or SpanCounts()
         self.data_plane = DataPlane(config, foundation.journal, foundation.store.commit, driver)
         self.quotas: dict[str, QuotasConfig] = {}  # by listener
         self.connected_users = ConnectedUsers(self.data_plane, self._quotas_of)
@@ -64,7 +68,9 @@ class Broker:
         self.access = foundation.access
         self.coordinator = foundation.build(self.data_plane, self.rpc_methods)
         self.bans = Bans(self.data_plane, self.coordinator.nodes.call_all, self.connected_users.claims)
-        self.traces = Traces(self.data_plane.turn)
+        sampling = config.traces
+        recorder = SpanRecorder(sampling.steps_per_second, sampling.sample) if sampling.endpoint else None
+        self.traces = Traces(self.data_plane.turn, recorder)
         self.requests = Requests(self.data_plane)
         self.add_methods({"bans": self.bans.on_changed, "trace": self.traces.steps, "send": self.requests.send})
         self.flapping = Flapping(self._quotas_of)
@@ -93,6 +99,7 @@ class Broker:
         self.data_plane.configure(config)
         self.events.configure(config.events)
         self.topic_meters.configure(config.metrics.topics)
+        self.traces.configure(config.traces)
         asking = (f"{CLIENT_ID_PREFIX}{link.name}".encode() for link in config.links if link.wanted_only)
         self.interest.neighbours.configure(frozenset(asking))
 

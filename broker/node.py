@@ -18,6 +18,7 @@ from .._speedups.protocol import close_reasons
 from . import logs
 from .admin.exporters import shared_address
 from .admin.exporters.otel import Exporter
+from .admin.exporters.otel_spans import SpanExporter
 from .admin.exporters.sys_topics import SysTopics
 from .admin.exporters.syslog import Syslog
 from .auth.access_control import AccessControl
@@ -53,6 +54,7 @@ from .rpc.methods import methods
 from .storage.memory import MemoryStore
 from .storage.sqlite import SqliteStore
 from .storage.store import Store
+from .tracing import SpanCounts
 from .version import version
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ SPARE_FILES = 64  # descriptors that clients may not take: store, logs, listener
 RETRY_SECONDS = 0.1  # until a failed start is tried again; twice as long each time ...
 MAX_RETRY_SECONDS = 2.0  # ... up to this
 LOG_SECONDS = 60.0  # between lines in the log about it
+SPAN_SECONDS = 1.0  # between batches of steps for spans: `traces.steps_per_second`
 FILES_SECONDS = 2.0  # between checks whether files of users and rules have changed
 TICKET_KEYS_SECONDS = 1.0  # between looks at the stored keys of session tickets
 
@@ -110,6 +113,8 @@ class Node:
         self.version = version()
         self.http: HttpServer | None = None
         self._exporter: Exporter | None = None
+        self._span_counts = SpanCounts()
+        self._span_exporter: SpanExporter | None = None
         self.access = AccessControl(
             config,
             users=lambda: self.users,
@@ -132,7 +137,9 @@ class Node:
 
     def _build(self) -> None:
         self._foundation = make_foundation(self.config, self._loop, self._rejoin, self._lifecycle.fail, self._former_id)
-        self.broker = Broker(self.config, self._foundation, self.access, self._driver, self._http_failures)
+        self.broker = Broker(
+            self.config, self._foundation, self.access, self._driver, self._http_failures, self._span_counts
+        )
         self.coordinator = self.broker.coordinator
         self.broker.data_plane.will_rights = self.access
         self.broker.use(self._hooks, self.config.hooks.timeout)
@@ -193,6 +200,8 @@ class Node:
             await self.http.start(self.config.http.listen, shared=self.config.listen_shared)
         if self.config.otel.endpoint:
             self._exporter = Exporter(self.config.otel, lambda: self.broker, self.version, self.name)
+        if self.config.traces.endpoint:
+            self._span_exporter = SpanExporter(self.config.traces, self._span_counts, self.version, self.name)
         starting = asyncio.ensure_future(self._start_coordinator())
         ended = asyncio.ensure_future(self._lifecycle.until_end())
         await asyncio.wait((starting, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -301,6 +310,7 @@ class Node:
             Job(EVERY_TICK, plane.stuck_sessions.tick),
             Job(EVERY_TICK, self._report_strangers),
             Job(EVERY_TICK, broker.traces.forget),
+            Job(SPAN_SECONDS, self._export_spans),
             Job(EVERY_TICK, broker.retained_searches.tick),
             Job(EVERY_TICK, broker.guests.tick),
             Job(EVERY_TICK, self.links.tick),
@@ -311,6 +321,11 @@ class Node:
             Job(CERTIFICATE_SECONDS, self._check_certificates),
             Job(lambda: self.config.mqtt.sys_interval, self._update_sys),
         )
+
+    def _export_spans(self) -> None:
+        recorder = self.broker.traces.recorder
+        if recorder is not None and self._span_exporter is not None:
+            self._span_exporter.add(recorder.take())
 
     def _report_strangers(self) -> None:
         self.broker.data_plane.log_limiter.tick(time.monotonic())
@@ -453,6 +468,9 @@ class Node:
             await asyncio.to_thread(self._syslog.close)
         if self._exporter is not None:
             await asyncio.to_thread(self._exporter.stop)
+        if self._span_exporter is not None:
+            self._export_spans()
+            await asyncio.to_thread(self._span_exporter.stop)
         if self.serving:
             log.info("stopped")
         if self._lifecycle.failure is not None:

@@ -16,8 +16,10 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._speedups.codec.topics import matches, validate_topic_filter
+from .._speedups.session.span_recorder import SpanRecorder
 from .._speedups.session.trace import Tracer
 from .._speedups.session.turn import Turn
+from .config.admin_config import TracesConfig
 from .core.calls import Arguments, CallAll
 from .errors import UsageError
 
@@ -45,6 +47,20 @@ class Step(NamedTuple):
     size: int  # bytes of the payload
     qos: int
     detail: str  # of "dropped", the reason
+
+
+class SpanCounts:
+    """Counts the spans of a process. Each number has one thread that changes it."""
+
+    def __init__(self) -> None:
+        self.exported = 0  # a collector has them
+        self.refused = 0  # no collector took them in time
+        self.unmade = 0  # steps of which no spans were made, since too many waited
+
+    @property
+    def dropped(self) -> int:
+        """Spans that no collector has got."""
+        return self.refused + self.unmade
 
 
 class _Follower:
@@ -88,11 +104,19 @@ class Traces:
 
     Args:
         turn: of the node.
+        recorder: gets the steps of messages of which spans are made; None: there are no spans.
     """
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: Turn, recorder: SpanRecorder | None = None) -> None:
         self._turn = turn
+        self.recorder = recorder
         self._followers: dict[str, _Follower] = {}
+        self._select()
+
+    def configure(self, config: TracesConfig) -> None:
+        """Apply a configuration, after a reload."""
+        if self.recorder is not None:
+            self.recorder.configure(config.steps_per_second, config.sample)
 
     def steps(self, arguments: Arguments) -> list[object]:
         """The method "trace": follower, filter, names -> new steps, and the number of missed ones."""
@@ -134,7 +158,7 @@ class Traces:
     def _select(self) -> None:
         """Record the steps that a follower needs, and no more. Those so far have been collected."""
         topics = {follower.topic for follower in self._followers.values()}
-        self._turn.follow(Tracer(topics) if topics else None)
+        self._turn.follow(Tracer(topics, self.recorder) if topics or self.recorder is not None else None)
 
 
 async def follow(

@@ -543,6 +543,7 @@ cdef class Channel(Outlet):
         publication.properties = properties
         publication.properties_length = len(properties)
         publication.expires = received.expires
+        publication.trace = received.trace
         if publication.qos == 0:
             self.router.publish_now_or_later(&publication)
         elif publication.qos == 2 and self.session.awaits(received.packet_id):      # again while a hook decided
@@ -556,8 +557,11 @@ cdef class Channel(Outlet):
 
     def drop_publish(self, received not None, int reason_code, int why):
         """For the handler: acknowledge the message with a reason code, and publish nothing; `why` is an AckReason."""
-        cdef bytes topic = received.topic, payload = received.payload
+        cdef bytes topic = received.topic, payload = received.payload, properties = received.properties
         cdef Publication publication = publication_of(topic, len(topic), payload, len(payload), received.qos, False)
+        publication.properties = properties
+        publication.properties_length = len(properties)
+        publication.trace = received.trace
         refuse_publish(self, self.session, &publication, received.packet_id, <uint8_t>why, <uint8_t>reason_code)
 
     def authenticate(self):
@@ -578,4 +582,5 @@ cdef object pending(const Incoming* incoming, bytes topic):
     cdef const Publication* publication = &incoming.publication
     return PendingPublish(topic, publication.payload[:publication.payload_length], publication.qos,
                           publication.retain != 0, incoming.packet_id, publication.dup != 0,
-                          publication.properties[:publication.properties_length], publication.expires)
+                          publication.properties[:publication.properties_length], publication.expires,
+                          publication.trace)

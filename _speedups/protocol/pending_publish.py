@@ -14,3 +14,4 @@ class PendingPublish(NamedTuple):
     dup: bool
     properties: bytes  # a valid property block without its length, without alias and expiry
     expires: int  # time of the turn's clock; 0 = never
+    trace: int = 0  # as in Publication of `_speedups/session/message.pxd`

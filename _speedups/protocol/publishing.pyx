@@ -70,8 +70,7 @@ cdef inline bint has_too_many_unreleased(Session session, const Publication* pub
 cdef int repeat_pubrec(Outlet outlet, Session session, const Publication* publication, uint16_t packet_id) except -1:
     """A QoS 2 message has come again: PUBREC again, but not before the first one may be sent."""
     if outlet.turn.tracer is not None:
-        outlet.turn.tracer.note("received", session.client_id, publication.topic, publication.topic_length,
-                                publication.payload, publication.payload_length, 2, "again: it awaits PUBREL")
+        outlet.turn.tracer.note("received", session.client_id, publication, 2, "again: it awaits PUBREL")
     return outlet.acknowledge(PUBREC << 4, packet_id, session.recorded() and outlet.turn.behind(), 0, 0)
 
 
@@ -83,8 +82,7 @@ cdef int refuse_publish(Outlet outlet, Session session, const Publication* publi
     """
     cdef uint8_t qos = publication.qos
     if outlet.turn.tracer is not None:
-        outlet.turn.tracer.note("dropped", session.client_id, publication.topic, publication.topic_length,
-                                publication.payload, publication.payload_length, qos, ACK_REASONS[why])
+        outlet.turn.tracer.refused(outlet, session.client_id, publication, packet_id, ACK_REASONS[why])
     if qos == 0:
         return 0
     return outlet.acknowledge((PUBACK if qos == 1 else PUBREC) << 4, packet_id, False, code or code_of(why), why)

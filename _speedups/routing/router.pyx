@@ -306,7 +306,7 @@ cdef class Router:
             if publication.retain and not publication.forwarded and not publication.progress:
                 self.retain(publication)
             if tracer is not None:
-                if not tracer.follows(publication.topic, publication.topic_length):
+                if not tracer.follows(publication):
                     tracer = None
                 elif publication.retain:
                     trace_delivery(tracer, "retained", None, publication, publication.qos, "")

@@ -18,8 +18,10 @@ cdef struct Message:
     uint32_t stored_epoch      # the compaction that last wrote its bytes; in a cluster the block of the places
     uint32_t properties_length # bytes of its property block, without Topic Alias and Message Expiry Interval
     uint16_t topic_length
+    uint8_t shard              # of the record that ends with the publication
     uint8_t qos                # as published
     uint8_t retain             # RETAIN as published
+    uint16_t trace             # as in Publication
     uint8_t data[1]            # topic name, properties, payload
 
 
@@ -48,8 +50,8 @@ cdef struct Publication:
     uint32_t progress          # 0, or a node that has ended gave it to all receivers but the persistent sessions
                                # whose client ids have a hash from here on
     uint16_t hidden            # bytes of the topic name that its clients don't see: the prefix of a tenant
-    uint8_t shard              # of the record that ends with the publication
     uint16_t packet_id         # of a QoS 2 message that the store has as awaiting PUBREL; 0 = it has not
+    uint16_t trace             # how the node's SpanRecorder knows it; 0 = by its properties, or not at all
     uint8_t qos                # as published: 0, 1 or 2
     uint8_t retain             # RETAIN as published
     uint8_t dup                # DUP as published: 0 or 8
@@ -76,8 +78,8 @@ cdef inline Publication publication_named(const uint8_t* topic, Py_ssize_t topic
     publication.message = NULL
     publication.tenant = publication.publisher = publication.plan = NULL
     publication.will = publication.topic_hash = publication.number = 0
+    publication.progress = publication.hidden = publication.packet_id = publication.trace = 0
     publication.shard = 0
-    publication.progress = publication.hidden = publication.packet_id = 0
     publication.dup = publication.forwarded = publication.invalid_payload = 0
     publication.divisible = publication.looked_up = 0
     return publication
@@ -98,6 +100,7 @@ cdef inline Publication publication_of_message(Message* m) noexcept nogil:
     publication.properties = m.data + m.topic_length
     publication.properties_length = m.properties_length
     publication.expires = m.expires
+    publication.trace = m.trace
     publication.message = m
     return publication
 
@@ -117,6 +120,7 @@ cdef inline Message* message_new(const Publication* publication) noexcept:
     m.properties_length = <uint32_t>publication.properties_length
     m.payload_length = <uint32_t>publication.payload_length
     m.qos = publication.qos
+    m.trace = publication.trace
     m.retain = publication.retain
     memcpy(m.data, publication.topic, publication.topic_length)
     p = m.data + publication.topic_length

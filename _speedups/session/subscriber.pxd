@@ -76,8 +76,7 @@ cdef class Subscriber(Sender):
 cdef inline int trace_delivery(Tracer tracer, str step, Subscriber subscriber, const Publication* publication, int qos,
                                str detail) except -1:
     """Trace a step of the message on its way to a subscriber; None: no single subscriber."""
-    return tracer.note(step, subscriber.client_id if subscriber is not None else None, publication.topic,
-                       publication.topic_length, publication.payload, publication.payload_length, qos, detail)
+    return tracer.note(step, subscriber.client_id if subscriber is not None else None, publication, qos, detail)
 
 
 cdef inline bint has_room(Outlet outlet, Py_ssize_t size) except -1:

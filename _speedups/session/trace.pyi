@@ -1,10 +1,12 @@
 from collections.abc import Callable, Iterable
 
+from .span_recorder import SpanRecorder
+
 STEPS: tuple[str, ...]
 Event = tuple[float, str, int, bytes, bytes | None, int, int, str]
 
 class Tracer:
-    def __init__(self, filters: Iterable[bytes | None]) -> None: ...
+    def __init__(self, filters: Iterable[bytes | None], spans: SpanRecorder | None = None) -> None: ...
     def take(self) -> tuple[list[Event], dict[bytes | None, int]]: ...
 
 class Watch:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .kinds import Addresses, Boolean, Duration, FilePath, Name, Networks, Size, Texts, TopicFilters
+from .kinds import Addresses, Boolean, Duration, FilePath, Integer, Name, Networks, Share, Size, Texts, TopicFilters
 from .option import CENTURY, MIB, SIZE_MAX, option
 
 
@@ -125,6 +125,31 @@ class OtelConfig:
         "",
         "Address of a collector for OTLP over HTTP, such as http://collector:4318; empty = nothing is sent.",
         Name(r"(https?://\S+)?", 'a URL such as "http://collector:4318"'),
+    )
+
+
+@dataclass(frozen=True)
+class TracesConfig:
+    """Spans of messages, sent to an OpenTelemetry collector (pip install 'flockmq[otel]'): of messages whose user
+    property `traceparent` says that their publisher records spans, too (deploy/docs/TRACES.md)."""
+
+    endpoint: str = option(
+        "",
+        "Address of a collector for OTLP over HTTP, such as http://collector:4318; empty = no spans.",
+        Name(r"(https?://\S+)?", 'a URL such as "http://collector:4318"'),
+    )
+    sample: float = option(
+        0.0,
+        "Share of the messages from clients without traceparent that get a trace, from 0 to 1: 0.001 is one of 1000.",
+        Share(),
+        reloadable=True,
+    )
+    steps_per_second: int = option(
+        1000,
+        "Most steps of messages that the node records; the last half only for traces that have begun. Messages above "
+        "it are delivered without spans.",
+        Integer(10, 100_000),
+        reloadable=True,
     )
 
 

@@ -295,6 +295,18 @@ def rate(text: str) -> tuple[int, float]:
     return int(number), float(scaled(duration, DURATION_UNITS))
 
 
+class Share(Kind):
+    """A part of all, from 0 to 1."""
+
+    expected = "a number from 0 to 1 such as 0.01"
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        number = float(scaled(raw, {"": 1}))
+        if not 0 <= number <= 1:
+            raise ValueError
+        return number
+
+
 @dataclass(frozen=True)
 class Addresses(Kind):
     """One or more HOST:PORT to listen on; as text separated by commas."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from .admin_config import AuditConfig, HttpConfig, MetricsConfig, OidcConfig, OtelConfig
+from .admin_config import AuditConfig, HttpConfig, MetricsConfig, OidcConfig, OtelConfig, TracesConfig
 from .auth_config import AuthConfig
 from .declared_group import DeclaredGroup, DeclaredGroups
 from .kinds import (
@@ -507,6 +507,7 @@ class Config:
     proxy: ProxyConfig = ProxyConfig()
     oidc: OidcConfig = OidcConfig()
     otel: OtelConfig = OtelConfig()
+    traces: TracesConfig = TracesConfig()
     audit: AuditConfig = AuditConfig()
     hooks: HooksConfig = HooksConfig()
     tls: TlsConfig = TlsConfig()

@@ -19,6 +19,7 @@ from flockmq._speedups.net.listener import Endpoint, Listener
 from flockmq._speedups.net.reactor import Reactor
 from flockmq.broker.auth.authenticator import Authenticator, Credentials, Exchange, ReasonCode, Verdict
 from flockmq.broker.broker import Broker
+from flockmq.broker.config.admin_config import TracesConfig
 from flockmq.broker.config.limits_config import LimitsConfig
 from flockmq.broker.config.schema import Config, MqttConfig, SharedConfig
 from flockmq.broker.coordination.standalone import StandaloneFoundation, StandaloneLife
@@ -95,7 +96,7 @@ opened: list["Node"] = []  # by the running test, which ends them: their sockets
 
 
 class Node:
-    """The protocol side of a node over a store; `mqtt`, `shared` and `limits` as in the configuration.
+    """The protocol side of a node over a store; `mqtt`, `shared`, `traces` and `limits` as in the configuration.
 
     A real store that writes in its thread is waited for in `run`.
     """
@@ -109,6 +110,7 @@ class Node:
         authenticator: Authenticator | None = None,
         mqtt: dict[str, Any] | None = None,
         shared: dict[str, Any] | None = None,
+        traces: dict[str, Any] | None = None,
         **limits: Any,
     ):
         self.store: Any = store or KeepingStore()
@@ -116,7 +118,10 @@ class Node:
         self.limits = limits
         protocol = MqttConfig(**{"sys_interval": 0.0, "retry_interval": 5.0, **(mqtt or {})})
         config = Config(
-            limits=replace(LimitsConfig(), **limits), mqtt=protocol, shared=replace(SharedConfig(), **(shared or {}))
+            limits=replace(LimitsConfig(), **limits),
+            mqtt=protocol,
+            shared=replace(SharedConfig(), **(shared or {})),
+            traces=replace(TracesConfig(), **(traces or {})),
         )
         self.clients: list[Client] = []
         self._again = False

@@ -317,6 +317,7 @@ def test_what_is_opened_at_start_is_not_reloadable() -> None:
         "http.first_password",
         "oidc.",
         "audit.syslog",
+        "traces.endpoint",
     )
     sections = {name for name in KEYS if name.startswith(parts)}
     top = {"listen", "proxied", "socket_mode", "listen_shared", "store.url", "store.sync", "log.format"}
