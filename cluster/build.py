@@ -102,7 +102,7 @@ class ClusterFoundation(Foundation):
         for shard in shards:
             shard.attach(self._lease(data_plane, shard, leases), rpc)
         data_plane.turn.limit_commits(COMMITS_UNDER_WAY)
-        parts = Shards(shards)
+        parts = Shards(shards, among)
         self._life = ClusterLife(
             data_plane,
             parts,

@@ -171,13 +171,18 @@ class ClusterLife(NodeLife):
             await self.shards.first.delayed.stop()
             self._logged.log.close()
             turn.seal()
-            turn.after_commit(self._settled.set)
+            self.shards.among.flushed(self._settle)  # behind the releases of all connections
             try:
                 await asyncio.wait_for(self._settled.wait(), STOP_SECONDS)
             except TimeoutError:
                 log.error("Redis does not answer: unconfirmed messages were not acknowledged, and may be lost")
         await asyncio.gather(*(shard.leave() for shard in self.shards))
         self.end()
+
+    def _settle(self) -> None:
+        turn = self.data_plane.turn
+        turn.seal()
+        turn.after_commit(self._settled.set)
 
     def end(self) -> None:
         """Read nothing more from Redis, and write nothing to it; also if the node is fenced."""

@@ -18,7 +18,6 @@ cdef struct Message:
     uint32_t stored_epoch      # the compaction that last wrote its bytes; in a cluster the block of the places
     uint32_t properties_length # bytes of its property block, without Topic Alias and Message Expiry Interval
     uint16_t topic_length
-    uint8_t shard              # of the record that ends with the publication
     uint8_t qos                # as published
     uint8_t retain             # RETAIN as published
     uint16_t trace             # as in Publication
@@ -52,6 +51,7 @@ cdef struct Publication:
     uint16_t hidden            # bytes of the topic name that its clients don't see: the prefix of a tenant
     uint16_t packet_id         # of a QoS 2 message that the store has as awaiting PUBREL; 0 = it has not
     uint16_t trace             # how the node's SpanRecorder knows it; 0 = by its properties, or not at all
+    uint8_t shard              # of the record that ends with the publication
     uint8_t qos                # as published: 0, 1 or 2
     uint8_t retain             # RETAIN as published
     uint8_t dup                # DUP as published: 0 or 8

@@ -276,7 +276,7 @@ def _reading(meaning: str, arguments: Mapping[str, Kind], reply: Kind, *, of_nod
 CALLS: Mapping[str, Call] = {
     # ---- membership ----
     "join": Call(
-        "The node joins. A new cluster gets its layout, and the number of its shards with the place of this one, from 0; "
+        "The node joins. A new cluster gets its layout, the number of its shards, and the place of this one, from 0; "
         "empty: it has one. `layout`, `shard`: the cluster has another one.",
         {"layout": NUMBER, "description": DESCRIPTION, "shard": TEXT},
         Outcomes(

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..._speedups.cluster.sharded_journal import shard_of, topic_shard
 from ..shard import Shard
+from .among import Among
 
 
 class Shards:
@@ -12,10 +13,12 @@ class Shards:
 
     Args:
         shards: at least one.
+        among: the rules between them.
     """
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
+    def __init__(self, shards: Sequence[Shard], among: Among) -> None:
         self._shards = list(shards)
+        self.among = among
         self.first = self._shards[0]
 
     def __len__(self) -> int:

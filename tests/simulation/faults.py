@@ -1,6 +1,7 @@
 """The steps of a plan, as they are done: a method each. `heal` ends all faults."""
 
 from collections.abc import Callable
+from functools import partial
 
 from tests.simulation.clients import SimulatedClient, SimulatedTransactor
 from tests.simulation.network import Direction, Network
@@ -331,9 +332,12 @@ class Actions:
 
     def kill_redis(self, milliseconds: int) -> None:
         """kill -9; start it after a while."""
-        if self._redis.running:
-            self._redis.kill()
-            self._until(milliseconds, self._redis.start)
+        self._kill(self._redis, milliseconds)
+
+    def _kill(self, server: RedisServer, milliseconds: int) -> None:
+        if server.running:
+            server.kill()
+            self._until(milliseconds, server.start)
 
     def kill_machine_of_redis(self, milliseconds: int) -> None:
         """Connections to it stay open without a reply; another machine has its address and its data after a while."""
@@ -349,7 +353,7 @@ class Actions:
     def redis_loses(self, lost: int, milliseconds: int) -> None:
         """It dies without the data of some milliseconds, or its replica lacks them; it is there again after a while."""
         self._redis.keep()
-        self._until(lost, lambda: self.kill_redis(milliseconds))
+        self._until(lost, partial(self._kill, self._redis, milliseconds))
 
     def redis_loses_all(self, milliseconds: int) -> None:
         """It dies, and has nothing when it is there again."""
