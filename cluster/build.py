@@ -22,7 +22,7 @@ from .replication.analytics_results import AnalyticsResults
 from .replication.redis_access import RedisAccess
 from .replication.routes import Routes
 from .shard import Shard
-from .sharding.addresses import addresses_of
+from .sharding.addresses import addresses_of, places_of
 from .sharding.among import Among
 from .sharding.elsewhere import Elsewhere
 from .sharding.leases import Leases
@@ -99,8 +99,9 @@ class ClusterFoundation(Foundation):
             )
         among.attach(shards)
         rpc = Rpc(data_plane, link, shards[0].replica.members, methods)
-        for shard in shards:
-            shard.attach(self._lease(data_plane, shard, leases), rpc)
+        places = places_of([primary.address for primary in self._primaries])
+        for shard, place in zip(shards, places, strict=True):
+            shard.attach(self._lease(data_plane, shard, leases), rpc, place)
         data_plane.turn.limit_commits(COMMITS_UNDER_WAY)
         parts = Shards(shards, among)
         self._life = ClusterLife(

@@ -80,7 +80,7 @@ class ClusterLife(NodeLife):
         try:
             await shards.join(self._former_id)
         except Refused as error:
-            reason = re.sub("^(LAYOUT|MOVED|ARRIVING|SHARD) ", "", str(error))
+            reason = re.sub("^(LAYOUT|MOVED|ARRIVING|SHARDS) ", "", str(error))
             raise StoreError(f"Redis at {self._address} is unusable: {reason}", _hint(str(error))) from error
         except (LinkLost, LinkError, OSError, TimeoutError) as error:
             raise NotNow(f"Redis at {self._address} is away: {reason_of(error)}") from error
@@ -222,7 +222,7 @@ class ClusterLife(NodeLife):
 def _hint(reason: str) -> str:
     if reason.startswith("LAYOUT"):
         return "run the version of FlockMQ that its nodes have, or choose another cluster.prefix"
-    if reason.startswith("SHARD"):
+    if reason.startswith("SHARDS"):
         return "give cluster.redis the URLs of the cluster in their order; the number of shards is for good"
     if reason.startswith("MOVED"):
         return "serve it there, or bring it back with `flockmq migrate FROM TO`"

@@ -55,6 +55,7 @@ from .sessions.tenant_queues import TenantQueues
 from .sessions.transactions import RedisTransactions
 from .sessions.unconfirmed_messages import UnconfirmedMessages
 from .sessions.wills import Wills
+from .sharding.addresses import Place
 from .sharding.among import Among
 from .sharding.elsewhere import Elsewhere
 
@@ -155,12 +156,13 @@ class Shard:
         )
         self._limit_queues(plane.config)
 
-    def attach(self, lease: Lease, rpc: Rpc) -> None:
+    def attach(self, lease: Lease, rpc: Rpc, place: Place) -> None:
         """Make the parts of the membership, and connect the link with them.
 
         Args:
-            lease: of the node.
+            lease: of the node in this shard.
             rpc: the calls of the node.
+            place: of the shard.
         """
         plane, link, membership, replica = self._plane, self.link, self.membership, self.replica
         self._lease = lease
@@ -191,7 +193,7 @@ class Shard:
         self._joining = Joining(
             link,
             membership,
-            place=f"{self._among.count} {self.number}" if self._among.count > 1 else "",
+            place=place,
             replica=replica,
             store=self.primary.store,
             heartbeat=self._heartbeat,

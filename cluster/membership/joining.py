@@ -10,6 +10,7 @@ from ..redis.store import RedisStore
 from ..replication.replica import Replica
 from ..replication.snapshot import pairs
 from ..sessions.wills import Wills
+from ..sharding.addresses import Place
 from ..sharding.elsewhere import Elsewhere
 from ..state import Membership
 from .clock import ClusterClock
@@ -28,7 +29,7 @@ class Joining:
         wills: of the node.
         logged: the log of messages of the node.
         clock: of the cluster, as this node has it.
-        place: the number of shards, and the place of this one; empty: there is one.
+        place: the prefix of the first shard, and the shards at the server of this one: see `Place`.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Joining:
         link: NodeLink,
         membership: Membership,
         *,
-        place: str,
+        place: Place,
         replica: Replica,
         store: RedisStore,
         heartbeat: Heartbeat,
@@ -53,7 +54,6 @@ class Joining:
         self._logged = logged
         self._clock = clock
         self._place = place
-        self._named = _place_in_words(place.encode())
 
     async def join(self, former_id: bytes) -> None:
         """Join the cluster.
@@ -68,11 +68,12 @@ class Joining:
         """
         link, replica = self._link, self._replica
         await link.open()
-        reply = await link.ask_function("join", LAYOUT, self._heartbeat.description(), self._place)
+        reply = await link.ask_function("join", LAYOUT, self._heartbeat.description(), *self._place)
         if reply[0] == b"layout":
             raise Refused(await self._why_not(reply[1]))
-        if reply[0] == b"shard":
-            raise Refused(f"SHARD it has {_place_in_words(reply[1])}, and the configuration names {self._named}")
+        if reply[0] == b"shards":
+            there, wanted = (_in_words(each) for each in (reply[1], self._place[1].encode()))
+            raise Refused(f"SHARDS it has {there}, and the configuration says {wanted}")
         _, replica.changes.last, clock, off = reply
         wills = await self._bury(former_id)
         self._clock.begin(clock, off, await link.ask_function("clock", 0))
@@ -149,6 +150,7 @@ class Joining:
         ]
 
 
-def _place_in_words(place: bytes) -> str:
-    count, _, number = place.decode(errors="replace").partition(" ")
-    return f"shard {int(number) + 1} of {count}" if number.isdigit() else "a cluster of one shard"
+def _in_words(shards: bytes) -> str:
+    count, _, places = shards.decode(errors="replace").partition(":")
+    numbers = [str(int(each) + 1) for each in places.split() if each.isdigit()]
+    return f"shard {', '.join(numbers)} of {count}" if numbers else "a cluster of one shard"

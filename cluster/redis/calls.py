@@ -276,14 +276,15 @@ def _reading(meaning: str, arguments: Mapping[str, Kind], reply: Kind, *, of_nod
 CALLS: Mapping[str, Call] = {
     # ---- membership ----
     "join": Call(
-        "The node joins. A new cluster gets its layout, the number of its shards, and the place of this one, from 0; "
-        "empty: it has one. `layout`, `shard`: the cluster has another one.",
-        {"layout": NUMBER, "description": DESCRIPTION, "shard": TEXT},
+        "The node joins. A new cluster gets its layout. `shards`: the number of shards, and the places of those that "
+        "this server has, as the configuration says; empty: there is one. The first has the prefix `base`. `layout`, "
+        "`shards`: the cluster has others.",
+        {"layout": NUMBER, "description": DESCRIPTION, "base": TEXT, "shards": TEXT},
         Outcomes(
             {
                 "ok": {"change": NUMBER, "clock": NUMBER, "off": NUMBER},
                 "layout": {"layout": TEXT},
-                "shard": {"shard": TEXT},
+                "shards": {"shards": TEXT},
             }
         ),
     ),

@@ -1,6 +1,7 @@
 """Where the shards of a cluster are: the primary and the keys of each."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from ...broker.config.schema import ClusterConfig
 from ..redis.clients import RedisAddress
@@ -26,6 +27,32 @@ def addresses_of(config: ClusterConfig) -> list[RedisAddress]:
     if first.kind != "cluster":
         return [first, *(replace(first, prefix=_numbered(config.prefix, f"p{i}")) for i in range(1, config.shards))]
     return [first, *(replace(first, prefix=prefix) for prefix in _in_slots(config.prefix, config.shards))]
+
+
+class Place(NamedTuple):
+    """The shards at a server, as nodes compare them: nobody may give the URLs in another order, or leave one out.
+
+    Attributes:
+        base: the prefix of the first shard there; in a Redis Cluster, of this shard.
+        shards: the number of shards, a colon, and the places of those that the server has, from 0; empty: there is one.
+    """
+
+    base: str
+    shards: str
+
+
+def places_of(addresses: list[RedisAddress]) -> list[Place]:
+    """The place of each shard."""
+    if len(addresses) == 1:
+        return [Place(addresses[0].keys.prefix.decode(), "")]
+    found = []
+    for number, address in enumerate(addresses):
+        beside = [n for n, other in enumerate(addresses) if replace(other, prefix=address.prefix) == address]
+        if address.kind == "cluster":
+            found.append(Place(address.keys.prefix.decode(), f"{len(addresses)}:{number}"))
+        else:
+            found.append(Place(addresses[0].prefix, f"{len(addresses)}:{' '.join(map(str, beside))}"))
+    return found
 
 
 def _numbered(prefix: str, name: str) -> str:

@@ -78,7 +78,7 @@ def test_later_changes_wait_for_the_next_round(nodes: Told) -> None:
 @pytest.mark.parametrize("end", ["bury", "leave"])
 def test_no_change_waits_for_a_node_that_has_ended(nodes: Told, end: str) -> None:
     """The ended node itself may have waited, too."""
-    nodes.call("join", b"n3", 1, [], b"")
+    nodes.call("join", b"n3", 1, [], b"mq:", b"")
     nodes.call("ready", b"n3")
     nodes.report(b"n1", 9)
     nodes.report(b"n2", 9, 9)
@@ -107,7 +107,7 @@ class Members:
         self.redis = cluster.redis.client(decode_responses=False)
         self.names = [b"m%d" % number for number in range(count)]
         for name in self.names:
-            call_function(self.redis, "join", name, 1, [], b"")
+            call_function(self.redis, "join", name, 1, [], b"mq:", b"")
             call_function(self.redis, "ready", name)
         (self.node,) = set(self.redis.hkeys("mq:nodes")) - set(self.names)
         until(lambda: self.reported(self.node) == self.change)

@@ -77,7 +77,7 @@ class Off:
         self.redis.hset("mq:clock", "w", int(time.time() * 1000) - milliseconds)
 
     def join(self, node: bytes) -> int:
-        return int(self.caller.call("join", node, 1, [], b"")[2])
+        return int(self.caller.call("join", node, 1, [], b"mq:", b"")[2])
 
     def beat(self, node: bytes, elapsed: int = 0) -> None:
         self.caller.call("beat", node, elapsed, [])

@@ -131,7 +131,7 @@ def test_a_session_that_ends_before_its_dead_node_is_tidied(caller: Caller) -> N
 
 def test_only_the_will_of_the_last_connection_is_held(caller: Caller) -> None:
     """Two nodes are dead: the node with the later connection is buried first."""
-    caller.call("join", b"n3", 1, [], b"")
+    caller.call("join", b"n3", 1, [], b"mq:", b"")
     claimed(caller, b"n2")
     second = claimed(caller, b"n3")
     third = claimed(caller, b"n1")

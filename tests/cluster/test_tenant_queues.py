@@ -59,7 +59,7 @@ class Cluster:
 
     def join(self, node: bytes) -> None:
         self.sequence[node] = 0
-        self.call("join", node, 1, [], b"")
+        self.call("join", node, 1, [], b"mq:", b"")
 
     def connect(self) -> None:
         """A client connects, or takes over its own connection; that ends at once, or stays at its node."""

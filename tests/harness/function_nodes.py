@@ -60,7 +60,7 @@ class FunctionNodes:
         self.redis = redis.Redis(port=port)
         self.redis.function_load(function_library(), replace=True)
         for node in NODES:
-            self.call("join", node, 1, [], b"")
+            self.call("join", node, 1, [], b"mq:", b"")
         self.told = self.redis.pubsub(ignore_subscribe_messages=True)
 
     def close(self) -> None:

@@ -11,17 +11,20 @@ local session_of, set_rare = packed_sessions.of, packed_sessions.set_rare
 local earlier, end_session, held = session_ends.earlier, session_ends.end_session, session_ends.held
 local begin_grace, end_node_assignments = groups.begin_grace, groups.end_node_assignments
 
-register('join', {}, function(prefix, node, layout, description, shard)
-  if redis.call('SETNX', prefix .. 'layout', layout) == 1 and shard ~= '' then
-    redis.call('SET', prefix .. 'shard', shard)
+-- `shards`: the shards of the cluster that this server has, as the configuration of the node says, '' = it is the only
+-- one. `base`: the prefix of the first.
+register('join', {}, function(prefix, node, layout, description, base, shards)
+  if shards ~= '' and redis.call('EXISTS', base .. 'layout') == 0 then
+    redis.call('SETNX', base .. 'shards', shards)
   end
-  local found = redis.call('GET', prefix .. 'layout')
+  local found = redis.call('GET', base .. 'shards') or ''
+  if found ~= shards then
+    return {'shards', found}
+  end
+  redis.call('SETNX', prefix .. 'layout', layout)
+  found = redis.call('GET', prefix .. 'layout')
   if found ~= layout then
     return {'layout', found}
-  end
-  found = redis.call('GET', prefix .. 'shard') or ''
-  if found ~= shard then
-    return {'shard', found}
   end
   local off = downtime.begin(prefix, redis.call('HKEYS', prefix .. 'nodes'))
   redis.call('HSET', prefix .. 'nodes', node, 1)
