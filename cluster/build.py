@@ -31,6 +31,7 @@ from .sharding.shards import Shards
 from .sharding.store import ShardedStore
 from .state import State
 
+JOINING = (State.JOINING, State.READY)
 COMMITS_UNDER_WAY = 2  # one that Redis executes, and one that it finds when it has ended
 
 
@@ -146,8 +147,9 @@ class ClusterFoundation(Foundation):
         if self._is_fenced:
             return
         self._is_fenced = True
+        joins = before in JOINING or any(primary.membership.state in JOINING for primary in self._primaries)
         for primary in self._primaries:
             primary.membership.become_fenced(reason)
         self._life.end()
-        if before not in (State.JOINING, State.READY):  # else `start` fails, and the node tries again
+        if not joins:  # else `start` fails, and the node tries again
             self._rejoin(reason)
