@@ -11,21 +11,21 @@ from ..broker.config.schema import Config
 from ..broker.coordination.coordinator import Coordinator, Foundation
 from ..broker.core.calls import RpcMethods
 from ..broker.core.data_plane import DataPlane
+from .among import Among
+from .elsewhere import Elsewhere
 from .life import ClusterLife
 from .membership.lease import Lease
+from .membership.leases import Leases
 from .message_log import LoggedMessages
 from .peers.nodes import ClusterNodes
 from .peers.rpc import Rpc
 from .primary import Primary
+from .redis.shard_addresses import addresses_of, places_of
 from .redis.store import RedisStore
 from .replication.analytics_results import AnalyticsResults
 from .replication.redis_access import RedisAccess
 from .replication.routes import Routes
 from .shard import Shard
-from .sharding.addresses import addresses_of, places_of
-from .sharding.among import Among
-from .sharding.elsewhere import Elsewhere
-from .sharding.leases import Leases
 from .sharding.parts import ShardedGroups, ShardedOwner, ShardedSessions, ShardedSubscribing, ShardedWills
 from .sharding.shards import Shards
 from .sharding.store import ShardedStore

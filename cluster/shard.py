@@ -16,7 +16,9 @@ from ..broker import logs
 from ..broker.config.declared_group import DeclaredGroup
 from ..broker.config.schema import Config
 from ..broker.core.data_plane import DataPlane
+from .among import Among
 from .commit_replies import CommitReplies
+from .elsewhere import Elsewhere
 from .membership.clock import ClusterClock
 from .membership.data_loss import DataLoss
 from .membership.dead_nodes import DeadNodes
@@ -33,6 +35,7 @@ from .peers.rpc import Rpc
 from .primary import Primary
 from .redis.durability import Durability, inspect
 from .redis.link import LinkError, LinkLost, Reply, ignore
+from .redis.shard_addresses import Place
 from .replication.analytics_results import AnalyticsResults
 from .replication.applied_changes import AppliedChanges
 from .replication.barrier import Barrier
@@ -55,9 +58,6 @@ from .sessions.tenant_queues import TenantQueues
 from .sessions.transactions import RedisTransactions
 from .sessions.unconfirmed_messages import UnconfirmedMessages
 from .sessions.wills import Wills
-from .sharding.addresses import Place
-from .sharding.among import Among
-from .sharding.elsewhere import Elsewhere
 
 COUNT_SECONDS = 1.0  # between questions for the number of sessions
 LEAVE_SECONDS = 2.0  # that Redis may take for the end of the membership
@@ -106,7 +106,7 @@ class Shard:
         self._logged = logged
         self._among = among
         self.number = number = primary.journal.shard
-        self.sessions_stored = 0  # persistent ones of all nodes, as far as this node has asked
+        self._sessions_stored = 0  # persistent ones of all nodes, as far as this node has asked
         self._count_at = 0.0
         self._unburied: set[bytes] = set()  # nodes that are dead in other shards, while there was no link
 
@@ -328,7 +328,12 @@ class Shard:
 
     def _counted(self, reply: Reply) -> None:
         if isinstance(reply, int):
-            self.sessions_stored = reply
+            self._sessions_stored = reply
+
+    @property
+    def sessions_stored(self) -> int:
+        """The persistent sessions of the shard, as far as this node has asked."""
+        return self._sessions_stored
 
     def bury(self, node: bytes) -> None:
         """A node is dead in another shard: it is dead in this one, too."""
@@ -341,6 +346,11 @@ class Shard:
         nodes, self._unburied = self._unburied, set()
         for node in nodes:
             self._dead_nodes.bury(node, b"")
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this node has the smallest id of the live ones."""
+        return self.replica.members.is_first()
 
     @property
     def lease(self) -> Lease:

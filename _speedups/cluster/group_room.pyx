@@ -93,7 +93,8 @@ cdef class AnnouncedRoom:
         size; and the group has no order by key.
         """
         cdef Session session = subscriber.session
-        if (session.kind != SHARED or session.shard != self.group.shard or self.records.epoch_of is None or self.group.backlog.keys is not None
+        if (session.kind != SHARED or session.shard != self.group.shard or self.records.epoch_of is None
+                or self.group.backlog.keys is not None
                 or subscriber.options & MAXIMUM_QOS == 0 or session.outlet is None
                 or (session.outlet.level == 5 and session.outlet.largest != ANY_SIZE)):
             return False

@@ -372,7 +372,7 @@ cdef class ClusterJournal(Journal):
 
     cdef int queue_handed_over(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
                                uint64_t place, object subscriber) except -1:
-        """Record that a message of a group of another shard goes into the queue of a session; `subscriber` counts it."""
+        """Record that a session gets a message of a group of another shard; `subscriber` counts it."""
         cdef uint64_t number = self.new_place(m, flags, identifiers)
         self.counted[number] = (group, place, subscriber)
         add(&self.pushes, self.index(session), QUEUED, number)

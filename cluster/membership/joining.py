@@ -1,17 +1,17 @@
 """Joining: the node reads the state of the cluster, catches up, and becomes a member."""
 
+from ..elsewhere import Elsewhere
 from ..message_log import LoggedMessages
 from ..peers.liveness import is_gone
 from ..peers.node_link import NodeLink
 from ..redis.connector import Refused
 from ..redis.keys import ARRIVING, LAYOUT, MOVED
 from ..redis.link import LinkError, LinkLost
+from ..redis.shard_addresses import Place
 from ..redis.store import RedisStore
 from ..replication.replica import Replica
 from ..replication.snapshot import pairs
 from ..sessions.wills import Wills
-from ..sharding.addresses import Place
-from ..sharding.elsewhere import Elsewhere
 from ..state import Membership
 from .clock import ClusterClock
 from .heartbeat import Heartbeat

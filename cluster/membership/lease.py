@@ -19,8 +19,8 @@ from ..._speedups.net.reactor import Reactor
 from ...broker import logs
 from ..peers.node_link import NodeLink
 from ..redis.link import Reply
-from ..sharding.leases import OneLease
 from ..state import Membership, State
+from .leases import OneLease
 
 USED = 0.9  # of the lease: after that the node counts itself as expired, before others do
 PACE = 2.5  # seconds after a heartbeat: before a turn that begins later the clock of the cluster is set

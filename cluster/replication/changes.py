@@ -13,6 +13,8 @@ outdated        in the stream, in place of `retained`: the message is to be read
 ready           a node has joined
 left            a node has left, or was declared dead
 expired         a retained message has expired; for Redis only, nodes drop it by themselves
+joined          a session or a node of another shard is a member of a group of this one; for Redis only
+parted          it is no member any more; likewise
 group           a shared subscription is declared, or is it no more: the settings are empty
 mark            a random number, the last record of a change
 ==============  ====================================================================================================
@@ -28,7 +30,7 @@ from ..._speedups.session.subscriber import SessionKind
 from ...broker.core.data_plane import DataPlane
 from ...broker.core.group_settings import settings_of
 from ..peers.members import Members
-from ..sharding.group_memberships import GroupMemberships
+from .group_memberships import GroupMemberships
 from .routes import options_of, stored_options
 
 

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from ..elsewhere import Elsewhere
 from ..peers.members import Members
-from ..sharding.elsewhere import Elsewhere
 from .analytics_results import AnalyticsResults
 from .applied_changes import AppliedChanges
 from .barrier import Barrier

@@ -12,7 +12,7 @@ from ..._speedups.cluster.peer import Way
 from ..._speedups.codec.topics import is_shared
 from ...broker.core.subscription_options import MAXIMUM_QOS
 from ...broker.events.topics import ROOT as EVENTS
-from ..sharding.group_memberships import GroupMemberships
+from .group_memberships import GroupMemberships
 
 ONLY_PERSISTENT = 8  # as an option of the other node's subscription: Retain As Published
 LINGER_SECONDS = 120.0  # that a route stays without a session: most clients that have lost a connection are back soon

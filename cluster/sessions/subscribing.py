@@ -9,9 +9,9 @@ from ...broker.coordination.coordinator import Done, Subscribing
 from ...broker.core.data_plane import DataPlane
 from ...broker.core.subscription_options import STORED_OPTIONS
 from ..replication.barrier import Barrier
+from ..replication.flush import Flush
+from ..replication.group_memberships import GroupMemberships
 from ..replication.routes import Routes
-from ..sharding.flush import Flush
-from ..sharding.group_memberships import GroupMemberships
 from .claim import Claim, Claims
 
 

@@ -30,8 +30,8 @@ from ...broker.core.session_expiry import interval_of
 from ..peers.node_link import NodeLink
 from ..redis.link import GONE, LinkLost, Reply, ReplyError
 from ..replication.barrier import Barrier
+from ..replication.flush import Flush
 from ..replication.routes import Routes
-from ..sharding.flush import Flush
 from .claim import Claim, Claims
 from .loading import Loading
 from .unconfirmed_messages import Ended, UnconfirmedMessages

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..._speedups.cluster.sharded_journal import shard_of, topic_shard
+from ..among import Among
 from ..shard import Shard
-from .among import Among
 
 
 class Shards:

@@ -61,6 +61,7 @@ LAYERS: dict[str, list[str]] = {
         "public",
     ],
     "cluster": [
+        "elsewhere",
         "redis",
         "state",
         "peers",
@@ -71,7 +72,9 @@ LAYERS: dict[str, list[str]] = {
         "streams",
         "commit_replies",
         "primary",
+        "among",
         "shard",
+        "sharding",
         "life",
         "build",
         "migration",

@@ -35,7 +35,8 @@ local function apply_record(prefix, node, record, retained, comes_back)
     end
   elseif kind == 'unroute' then
     redis.call('HDEL', prefix .. 'routes:' .. node, name)
-    if is_group(name) and not record[3] and not comes_back then    -- else the room that the node has announced with this block stays
+    -- If it comes back, the room that the node has announced with this block stays.
+    if is_group(name) and not record[3] and not comes_back then
       attempt(prefix, GROUP, name, leave_group, prefix, name, 'n:' .. node, node)
     end
   elseif kind == 'joined' or kind == 'parted' then

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flockmq.cluster.redis.link import LinkLost
-from flockmq.cluster.sharding.flush import Flush
+from flockmq.cluster.replication.flush import Flush
 
 
 class Turn:

@@ -5,7 +5,7 @@ import pytest
 from flockmq._speedups.cluster.sharded_journal import shard_of, topic_shard
 from flockmq.broker.config.schema import ClusterConfig
 from flockmq.cluster.redis.keys import SLOTS
-from flockmq.cluster.sharding.addresses import addresses_of
+from flockmq.cluster.redis.shard_addresses import addresses_of
 
 CLIENTS = [b"client %d" % number for number in range(10_000)]
 

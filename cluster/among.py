@@ -1,18 +1,30 @@
 """Among: the rules between the shards of a node, for a part of one shard. With one shard there is nothing to do."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from ..._speedups.cluster.sharded_journal import ShardedJournal, shard_of
-from ..._speedups.session.turn import Turn
-from ...broker.core.data_plane import DataPlane
-from ..peers.node_link import NodeLink
-from ..replication.barrier import Barrier
-from .flush import Flush
-from .group_memberships import GroupMemberships
+from .._speedups.cluster.sharded_journal import ShardedJournal, shard_of
+from .._speedups.session.turn import Turn
+from ..broker.core.data_plane import DataPlane
+from .peers.node_link import NodeLink
+from .replication.barrier import Barrier
+from .replication.flush import Flush
+from .replication.group_memberships import GroupMemberships
 
-if TYPE_CHECKING:
-    from ..shard import Shard
+
+class OneShard(Protocol):
+    """A shard, as the rules between shards see it."""
+
+    @property
+    def sessions_stored(self) -> int:
+        """The persistent sessions of the shard."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this node has the smallest id of the live ones."""
+
+    def bury(self, node: bytes) -> None:
+        """Declare a node dead."""
 
 
 class Among:
@@ -29,12 +41,12 @@ class Among:
         self.memberships = GroupMemberships(journal)
         self.tenant_totals: dict[NodeLink, dict[bytes, int]] = {}  # bytes in queues elsewhere, by tenant
         self._flush = None if journal is None else Flush(plane.turn)
-        self._shards: list[Shard] = []
+        self._shards: Sequence[OneShard] = []
 
-    def attach(self, shards: "list[Shard]") -> None:
+    def attach(self, shards: Sequence[OneShard]) -> None:
         """Connect the shards."""
         self._shards = shards
-        self.memberships.attach(lambda number: shards[number].replica.members.is_first())
+        self.memberships.attach(lambda number: shards[number].is_first)
 
     def home_of(self, name: bytes) -> int:
         """The shard of a node, a client or a group."""
@@ -64,13 +76,13 @@ class Among:
         if self._flush is not None:
             self._flush.link_back(link)
 
-    def died(self, where: "Shard", node: bytes) -> None:
+    def died(self, where: OneShard, node: bytes) -> None:
         """A node is dead in a shard: it is dead in all, before this node does anything there that follows from it."""
         for shard in self._shards:
             if shard is not where:
                 shard.bury(node)
 
-    def most_sessions(self, shard: "Shard") -> int:
+    def most_sessions(self, shard: OneShard) -> int:
         """The sessions that a shard may have; 0 = any number."""
         most = self._plane.config.limits.max_sessions
         if not most or self.count == 1:

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...broker.config.schema import ClusterConfig
-from ..redis.clients import RedisAddress
-from ..redis.keys import SLOTS, Keys
+from .clients import RedisAddress
+from .keys import SLOTS, Keys
 
 MOST_SHARDS = 64
 

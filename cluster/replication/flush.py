@@ -11,7 +11,7 @@ from functools import partial
 from ..._speedups.session.turn import Turn
 from ..peers.node_link import NodeLink
 from ..redis.link import LinkLost, Reply
-from ..replication.barrier import Barrier
+from .barrier import Barrier
 
 Done = Callable[[], object]
 
