@@ -27,6 +27,13 @@ def test_seeds(part: int) -> None:
     assert judged(simulate("--seeds", f"{first}..{first + PART - 1}", "--seconds", str(SECONDS))).seeds > 0
 
 
+@pytest.mark.parametrize("shards", [2, 3])
+def test_seeds_with_several_shards(shards: int) -> None:
+    """Each shard has a Redis of its own, and faults concern one of them."""
+    seeds = f"{920_000 + 100 * shards}..{920_000 + 100 * shards + 30}"
+    assert judged(simulate("--seeds", seeds, "--shards", str(shards), "--seconds", str(SECONDS))).seeds > 0
+
+
 def test_transactions_in_their_order_though_the_clock_goes_back() -> None:
     """With this seed a heartbeat set the clock back between two commits: the second one was published first."""
     assert not simulate("--seeds", "890019..890019").failing
