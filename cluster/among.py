@@ -1,6 +1,8 @@
 """Among: the rules between the shards of a node, for a part of one shard. With one shard there is nothing to do."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from .._speedups.cluster.sharded_journal import ShardedJournal, shard_of
@@ -10,6 +12,8 @@ from .peers.node_link import NodeLink
 from .replication.barrier import Barrier
 from .replication.flush import Flush
 from .replication.group_memberships import GroupMemberships
+
+LOOK_SECONDS = 0.1  # between looks for a heartbeat that is due
 
 
 class OneShard(Protocol):
@@ -42,6 +46,26 @@ class Among:
         self.tenant_totals: dict[NodeLink, dict[bytes, int]] = {}  # bytes in queues elsewhere, by tenant
         self._flush = None if journal is None else Flush(plane.turn)
         self._shards: Sequence[OneShard] = []
+        self._come = 0  # calls of `others_too`
+        self._all_are_here = asyncio.Event()
+
+    async def others_too(self, keep_alive: Callable[[], Awaitable[None]]) -> None:
+        """Wait until this has been called for each shard.
+
+        Args:
+            keep_alive: sends a heartbeat if one is due.
+        """
+        if self.count == 1:
+            return
+        self._come += 1
+        all_are_here = self._all_are_here
+        if self._come % self.count == 0:
+            self._all_are_here = asyncio.Event()
+            all_are_here.set()
+        while not all_are_here.is_set():
+            await keep_alive()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(all_are_here.wait(), LOOK_SECONDS)
 
     def attach(self, shards: Sequence[OneShard]) -> None:
         """Connect the shards."""

@@ -123,6 +123,8 @@ class ClusterLife(NodeLife):
             shard.declare_groups(config)
 
     def tick(self) -> None:
+        if len(self.shards) > 1 and any(shard.membership.joins for shard in self.shards):
+            return  # `Shards.join` sends the heartbeats
         now, linked = time.monotonic(), []
         for shard in self.shards:
             if shard.membership.has_lost_link:

@@ -194,6 +194,7 @@ class Shard:
             link,
             membership,
             place=place,
+            others_too=self._among.others_too,
             replica=replica,
             store=self.primary.store,
             heartbeat=self._heartbeat,

@@ -1,5 +1,7 @@
 """Joining: the node reads the state of the cluster, catches up, and becomes a member."""
 
+from collections.abc import Awaitable, Callable
+
 from ..elsewhere import Elsewhere
 from ..message_log import LoggedMessages
 from ..peers.liveness import is_gone
@@ -29,6 +31,7 @@ class Joining:
         wills: of the node.
         logged: the log of messages of the node.
         clock: of the cluster, as this node has it.
+        others_too: waits until this node has come as far in all shards; it gets the function that keeps it alive.
         place: the prefix of the first shard, and the shards at the server of this one: see `Place`.
     """
 
@@ -38,6 +41,7 @@ class Joining:
         membership: Membership,
         *,
         place: Place,
+        others_too: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
         replica: Replica,
         store: RedisStore,
         heartbeat: Heartbeat,
@@ -54,6 +58,7 @@ class Joining:
         self._logged = logged
         self._clock = clock
         self._place = place
+        self._others_too = others_too
 
     async def join(self, former_id: bytes) -> None:
         """Join the cluster.
@@ -82,9 +87,10 @@ class Joining:
         await replica.reader.read_sessions()
         await replica.reader.read_retained()
         await self._read_members()
-        for epoch, stored in wills:
-            self._wills.publish(epoch, stored)
         await replica.reader.catch_up()
+        await self._others_too(
+            self._heartbeat.send_if_due
+        )  # without one of the shards this node must not be waited for
         outcome, *ready = await link.ask_function("ready")
         if outcome == b"gone":
             raise LinkError("another node declared this one dead while it was joining")
@@ -95,6 +101,9 @@ class Joining:
                 replica.barrier.node_joined(node, number)
         await replica.reader.catch_up()  # after that: a node in the reply may have left since, and stays left
         replica.results.replace(await replica.reader.ask_hash("HGETALL", link.keys.analytics_results))
+        await self._others_too(self._heartbeat.send_if_due)  # nothing is published before all shards are known
+        for epoch, stored in wills:
+            self._wills.publish(epoch, stored)
         self._membership.become_ready()
         self._logged.configure()
         self._heartbeat.begin()
