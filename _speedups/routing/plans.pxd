@@ -52,6 +52,7 @@ cdef class Plans(TopicTree):
     cdef Node** beyond         # nodes reached at the next
     cdef Py_ssize_t frontier_capacity, beyond_capacity, receiver_capacity
     cdef readonly uint64_t generation
+    cdef bint by_shard         # receivers stand in the order of their shards
     cdef ForeignReceivers foreign      # of sessions and nodes whose filters are not in the tree; None = there are none
 
     cdef Plan* known(self, const uint8_t* topic, Py_ssize_t n, uint64_t* h) noexcept

@@ -51,6 +51,11 @@ cdef uint64_t prefix_hash(const uint8_t* p, Py_ssize_t n) noexcept nogil:
     return topic_hash(p, n)
 
 
+cdef int compare_shards(const void* a, const void* b) noexcept nogil:
+    return (<int>(<Subscriber>(<const Receiver*>a).subscriber).shard
+            - <int>(<Subscriber>(<const Receiver*>b).subscriber).shard)
+
+
 cdef inline uint32_t slot_of(uint64_t h) noexcept nogil:
     return <uint32_t>(h >> 50) & (PLAN_SLOTS - 1)
 
@@ -174,6 +179,8 @@ cdef class Plans(TopicTree):
         cdef int i
         cdef Py_ssize_t size, receivers_size, identifiers_size
         self.match(topic, n)
+        if self.by_shard and self.scratch.count > 1:      # so a block has the message once for all of its queues
+            qsort(self.scratch.receivers, self.scratch.count, sizeof(Receiver), compare_shards)
         if self.scratch.count > PLAN_MAX or n > PLAN_TOPIC_MAX or (self.tags[slot] | 1) != tag_of(h):
             self.tags[slot] = tag_of(h) & ~1u     # the plan in the slot is no longer used
             self.scratch.generation = self.generation

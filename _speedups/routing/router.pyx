@@ -91,6 +91,7 @@ cdef class Router:
     def __init__(self, Turn turn not None):
         self.turn = turn
         self.filters = SubscriptionTree()
+        self.filters.by_shard = turn.journal.shards > 1
         self.retained = RetainedTree()
         self.filters.set_tenants(turn.tenants)
         self.foreign = ForeignSessions(turn, self.filters)

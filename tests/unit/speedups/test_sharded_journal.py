@@ -1,0 +1,169 @@
+"""ShardedJournal: each record is in the block of its shard, with its message once; numbers, and blocks that are full."""
+
+from typing import Any
+
+import pytest
+
+from flockmq._speedups.base.msgpack import unpack
+from flockmq._speedups.cluster.commit_block import Block
+from flockmq._speedups.cluster.message_codec import decode_message
+from flockmq._speedups.cluster.sharded_journal import ShardedBlock, ShardedJournal, shard_of, topic_shard
+from flockmq._speedups.routing.router import Router
+from flockmq._speedups.session import session_store
+from flockmq._speedups.session.session import Session
+from flockmq._speedups.session.turn import Turn
+
+SHARDS = 3
+FIRST_MESSAGE = 15  # place of the first message among the arguments of a commit
+PUSHES, CHANGES, WILLS, NUMBERED, FORGOTTEN = 0, 3, 6, 15, 16  # places in a block
+NAMES = [b"client %d" % number for number in range(60)]
+
+
+class Node:
+    """A node with three shards, and sixty persistent sessions elsewhere that have subscribed to `t`."""
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[int, int]] = []
+        self.journal = ShardedJournal([self.header(shard) for shard in range(SHARDS)], b"node")
+        self.turn = Turn(self.journal, lambda block: None)
+        self.router = Router(self.turn)
+        self.sessions = [self.session(name, number) for number, name in enumerate(NAMES, 1)]
+        for session in self.sessions:
+            self.router.filters.subscribe(session, b"t", 2)
+
+    def header(self, shard: int) -> Any:
+        def header(ahead: int) -> bytes:
+            self.headers.append((shard, ahead))
+            return b"header"
+
+        return header
+
+    def session(self, name: bytes, number: int) -> Session:
+        return Session(self.turn, number, name, persistent=True, shared=True)
+
+    def take(self) -> ShardedBlock:
+        return self.journal.take()
+
+
+def parts_of(block: Block) -> list[Any]:
+    """The fields of a block."""
+    fields = unpack(block.commit)
+    assert isinstance(fields, list)
+    return fields
+
+
+def receivers_of(block: Block) -> list[bytes]:
+    """The sessions of the pushes of a block."""
+    return [client_id for client_id, *_ in parts_of(block)[PUSHES]]
+
+
+def test_a_message_is_in_the_block_of_each_shard_once() -> None:
+    """Receivers stand in the order of their shards: places of a message are of the block that has named it last."""
+    node = Node()
+    node.router.publish(b"t", b"payload", 1, publisher=b"p")
+    block = node.take()
+    assert [shard for shard, _ in block.given] == [0, 1, 2]
+    assert not block.ending
+    for shard, given in block.given:
+        assert sorted(receivers_of(given)) == sorted(name for name in NAMES if shard_of(name, SHARDS) == shard)
+        assert len(given.texts) == 1
+
+
+def test_places_of_one_block_are_not_used_in_another() -> None:
+    """The same message object goes into blocks of all shards, turn after turn."""
+    node = Node()
+    for _ in range(5):
+        node.router.publish(b"t", b"payload", 1, publisher=b"p")
+        for _, given in node.take().given:
+            assert len(given.texts) == 1
+            assert {len(push) for push in parts_of(given)[PUSHES]} == {3}
+
+
+def test_a_will_gives_first_and_is_settled_then() -> None:
+    """The receivers in its own shard have it in the block that settles it; those of others have it by number."""
+    node = Node()
+    shard, epoch = 1, 77
+    node.router.publish(b"t", b"gone", 1, publisher=b"mortal", will=shard << 56 | epoch)
+    node.journal.part(shard).will_settled(epoch)
+    block = node.take()
+    number = b"w" + bytes([shard]) + epoch.to_bytes(8, "little")
+    assert [where for where, _ in block.given] == [0, 2]
+    assert block.numbers == [(0, number), (2, number)]
+    for where, given in block.given:
+        (found, (pushes, shares, delayed, changes)) = parts_of(given)[NUMBERED]
+        assert found == number
+        assert pushes == list(range(1, len(receivers_of(given)) + 1))
+        assert not (shares or delayed or changes)
+        assert {shard_of(name, SHARDS) for name in receivers_of(given)} == {where}
+    ((where, journal),) = block.ending
+    assert where == shard
+    ending = parts_of(journal.take())
+    assert ending[WILLS] == [b"settled", epoch, 0]
+    assert ending[NUMBERED] == []
+    assert {shard_of(name, SHARDS) for name, *_ in ending[PUSHES]} == {shard}
+
+
+def test_what_has_no_number_is_apart_from_what_has_one() -> None:
+    """A session gets one message before, one with a number, and one after: three entries, in this order."""
+    node = Node()
+    node.router.publish(b"t", b"before", 1, publisher=b"p")
+    node.router.publish(b"t", b"gone", 1, publisher=b"mortal", will=1 << 56 | 5)
+    node.router.publish(b"t", b"after", 1, publisher=b"p")
+    given = dict(node.take().given)[0]
+    _, (numbered, *_) = parts_of(given)[NUMBERED]
+    found: dict[bytes, list[tuple[bytes, bool]]] = {}
+    for place, (name, _, *messages) in enumerate(parts_of(given)[PUSHES], 1):
+        payloads = [decode_message(given.texts[message - FIRST_MESSAGE])[1] for message in messages]
+        found.setdefault(name, []).extend((payload, place in numbered) for payload in payloads)
+    assert found == {
+        name: [(b"before", False), (b"gone", True), (b"after", False)] for name in NAMES if not shard_of(name, SHARDS)
+    }
+
+
+def test_a_retained_message_is_in_the_shard_of_its_topic_name() -> None:
+    node = Node()
+    for number in range(20):
+        node.router.publish(b"kept/%d" % number, b"x", 1, True, publisher=b"p")
+    found = {}
+    for shard, given in node.take().given:
+        *records, mark = unpack(parts_of(given)[CHANGES])
+        assert mark[0] == b"mark"
+        found |= {topic: shard for _, topic, _ in records}
+    assert found == {b"kept/%d" % number: topic_shard(b"kept/%d" % number, SHARDS) for number in range(20)}
+
+
+def test_a_number_is_forgotten_with_the_next_block_of_its_shard() -> None:
+    node = Node()
+    node.journal.forget(2, b"q1")
+    node.router.publish(b"t", b"x", 1, publisher=b"p")
+    assert [parts_of(given)[FORGOTTEN] for _, given in node.take().given] == [[], [], [b"q1"]]
+    node.router.publish(b"t", b"x", 1, publisher=b"p")
+    assert [parts_of(given)[FORGOTTEN] for _, given in node.take().given] == [[], [], []]
+
+
+def test_a_block_for_very_many_sessions_is_cut() -> None:
+    """The next one of its shard has a later number, which the header of its batch has to have."""
+    node = Node()
+    node.journal.part(1).limit_pushes(10)
+    node.router.publish(b"t", b"x", 1, publisher=b"p")
+    counts = [len(receivers_of(given)) for shard, given in node.take().given if shard == 1]
+    mine = sum(shard_of(name, SHARDS) == 1 for name in NAMES)
+    assert counts == [10] * (mine // 10) + [mine % 10] * (mine % 10 > 0)
+
+
+@pytest.mark.parametrize("name", NAMES[:4])
+def test_a_message_that_awaits_pubrel_has_a_number(name: bytes) -> None:
+    """It stands beside the message in Redis, so that another node knows it."""
+    node = Node()
+    numbers = set()
+    for packet_id in (1, 2):
+        session = next(each for each in node.sessions if each.client_id == name)
+        message = session_store.Restored(0, 2, False, b"t", b"x", b"", 0)
+        session_store.restore_awaiting(session, packet_id, message)
+        ((shard, given),) = node.take().given
+        assert shard == shard_of(name, SHARDS) == session.shard
+        ((client_id, _, found, _, progress, number),) = parts_of(given)[4]
+        assert (client_id, found, progress) == (name, packet_id, 0)
+        numbers.add(number)
+    assert len(numbers) == 2
+    assert all(len(number) == 8 for number in numbers)
