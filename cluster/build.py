@@ -114,7 +114,12 @@ class ClusterFoundation(Foundation):
             former_id=self._former_id,
             store=self.store,
         )
-        return self._coordinator(parts, ClusterNodes(link, first.membership, shards[0].replica.members, rpc))
+        return self._coordinator(
+            parts,
+            ClusterNodes(
+                [primary.link for primary in self._primaries], first.membership, shards[0].replica.members, rpc
+            ),
+        )
 
     def _lease(self, data_plane: DataPlane, shard: Shard, leases: Leases) -> Lease:
         cluster = data_plane.config.cluster

@@ -149,7 +149,7 @@ class Reconnection:
         link.note_process()
         link.release()
         rewrite_after_restart(link.connection)
-        log.info("Redis is back", seconds=round(time.monotonic() - lost_at, 1))
+        log.info("Redis is back", redis=self._address, seconds=round(time.monotonic() - lost_at, 1))
         for step in self._steps.caught_up:
             step()
 

@@ -1,7 +1,10 @@
 """The nodes of a cluster, as the broker's parts see them."""
 
+from asyncio import gather
+from collections.abc import Sequence
 from functools import partial
 from hashlib import blake2b
+from math import inf
 
 from ...broker.coordination.coordinator import LogReader, Nodes, RedisUse
 from ...broker.core.calls import SECONDS, Arguments, RpcReply
@@ -17,16 +20,17 @@ class ClusterNodes(Nodes):
     """This node and the others.
 
     Args:
-        link: of this node.
-        membership: of this node.
+        links: of this node, of all shards.
+        membership: of this node in the first shard.
         members: the other nodes.
         rpc: of this node.
     """
 
     is_alone = False
 
-    def __init__(self, link: NodeLink, membership: Membership, members: Members, rpc: Rpc) -> None:
-        self._link = link
+    def __init__(self, links: Sequence[NodeLink], membership: Membership, members: Members, rpc: Rpc) -> None:
+        self._links = links
+        self._link = links[0]
         self._membership = membership
         self._members = members
         self._rpc = rpc
@@ -41,7 +45,7 @@ class ClusterNodes(Nodes):
 
     @property
     def connected(self) -> bool:
-        return self._link.connected
+        return all(link.connected for link in self._links)
 
     def is_responsible(self, name: str) -> bool:
         """Whether this node has the highest weight for the name of all live ones."""
@@ -53,21 +57,29 @@ class ClusterNodes(Nodes):
 
     async def redis_use(self) -> RedisUse:
         with away_is_not_now():
-            sessions = int(await self._link.ask("SCARD", self._link.keys.sessions))
-            try:
-                found = info_fields(await self._link.ask("INFO", "memory"))
-            except LinkError as error:
-                if not is_forbidden(str(error)):
-                    raise
-                found = {}
-        memory, most = (int(found[name]) if name in found else None for name in ("used_memory", "maxmemory"))
-        return RedisUse(sessions, memory, most or None)
+            used = await gather(*(_use_of(link) for link in self._links))
+        # The fullest one: when it has no memory left, its clients wait.
+        fullest = max(used, key=lambda each: (each.memory or 0) / (each.max_memory or inf))
+        return fullest._replace(sessions=sum(each.sessions for each in used))
 
     async def log_readers(self) -> list[LogReader]:
         with away_is_not_now():
             logs, readers = await self._link.ask_function("log_readers")
         known = [(node.decode(), written, held) for node, written, held in logs]
         return sorted(log_reader(name.decode(errors="replace"), record, known) for name, record in readers)
+
+
+async def _use_of(link: NodeLink) -> RedisUse:
+    """How full the Redis of one shard is."""
+    sessions = int(await link.ask("SCARD", link.keys.sessions))
+    try:
+        found = info_fields(await link.ask("INFO", "memory"))
+    except LinkError as error:
+        if not is_forbidden(str(error)):
+            raise
+        found = {}
+    memory, most = (int(found[name]) if name in found else None for name in ("used_memory", "maxmemory"))
+    return RedisUse(sessions, memory, most or None)
 
 
 def _weight(name: str, node: bytes) -> bytes:

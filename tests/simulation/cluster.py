@@ -231,14 +231,15 @@ class SimulatedCluster:
     def logged(self, node: SimulatedNode, record: logging.LogRecord) -> None:
         """A node has logged something."""
         event, now = record.getMessage(), self._world.now
+        values = getattr(record, "values", {})
         node.troubles += record.levelno >= logging.ERROR
         if event.endswith(REJOINED):
-            node.is_away = not node.has_link  # its new link may have ended before it is ready
+            node.away_from = set() if node.has_link else {""}  # its new link may have ended before it is ready
         elif event.startswith(("Redis is away", "Redis is back")):
-            node.is_away = event.startswith("Redis is away")
+            node.notice(str(values.get("redis")), is_away=event.startswith("Redis is away"))
         if event.startswith("Redis is back") or event.endswith(REJOINED):
             node.backs.append(now)
-        reason = str(getattr(record, "values", {}).get("reason"))
+        reason = str(values.get("reason"))
         if event.startswith(FENCED):
             node.leaves()
             if not self._losses and not any(each in reason for each in REJOINS):
@@ -365,6 +366,8 @@ class SimulatedCluster:
             # A commit that Redis has lost is published once more, when its client asks again.
             if finding not in none and not (losses and "transactor/" in finding):
                 self.found(finding)
+        if len(self.servers) > 1:  # a session of another shard keeps a message while it is away
+            return
         if not plan.is_ordered:  # else a message may wait behind one that is at a member
             for finding in checker.late(self.history, members, self.redis.first_fault):
                 self.found(finding)

@@ -173,7 +173,7 @@ class SimulatedNode:
         self._dropped = 0  # messages that earlier processes have dropped at full queues
         self.ends: list[int] = []  # nanoseconds at which it was killed, or found that it had been declared dead
         self.backs: list[int] = []  # nanoseconds at which its link was repaired, or it had rejoined
-        self.is_away = False  # its log has that Redis is
+        self.away_from: set[str] = set()  # the primaries that are away, as its log has it
         self.restarts = False  # it is started again whenever it ends
         self._up = False
         self._stops = False
@@ -203,6 +203,15 @@ class SimulatedNode:
         return not self._up
 
     @property
+    def is_away(self) -> bool:
+        """Whether its log has that a Redis is away."""
+        return bool(self.away_from)
+
+    def notice(self, redis: str, *, is_away: bool) -> None:
+        """Its log has that a Redis is away, or is back."""
+        (self.away_from.add if is_away else self.away_from.discard)(redis)
+
+    @property
     def has_link(self) -> bool:
         """Whether it is a member of the cluster, and has a link to Redis."""
         return self.node is not None and self.node.coordinator.nodes.connected
@@ -222,7 +231,7 @@ class SimulatedNode:
         self._tell("starts")
         self.starts += 1
         self.troubles += 1
-        self.is_away = False
+        self.away_from = set()
         self._up = True
         self._cut, self._writes_left, self._ended = False, 0, False
         self.dialer = RedisDialer(self._network, self._servers, self.host, self._may_write)

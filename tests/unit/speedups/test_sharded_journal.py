@@ -1,4 +1,4 @@
-"""ShardedJournal: each record is in the block of its shard, with its message once; numbers, and blocks that are full."""
+"""ShardedJournal: each record is in the block of its shard, with its message once; numbers; full blocks."""
 
 from typing import Any
 
