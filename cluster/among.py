@@ -19,6 +19,8 @@ LOOK_SECONDS = 0.1  # between looks for a heartbeat that is due
 class OneShard(Protocol):
     """A shard, as the rules between shards see it."""
 
+    link: NodeLink
+
     @property
     def sessions_stored(self) -> int:
         """The persistent sessions of the shard."""
@@ -71,6 +73,11 @@ class Among:
         """Connect the shards."""
         self._shards = shards
         self.memberships.attach(lambda number: shards[number].is_first)
+
+    @property
+    def links(self) -> list[NodeLink]:
+        """The links of all shards."""
+        return [shard.link for shard in self._shards]
 
     def home_of(self, name: bytes) -> int:
         """The shard of a node, a client or a group."""

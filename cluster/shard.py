@@ -30,6 +30,7 @@ from .membership.lease import Lease
 from .membership.other_nodes import OtherNodes
 from .membership.reconnection import LinkSteps, Reconnection
 from .message_log import LoggedMessages
+from .orphans import Orphans
 from .peers.members import Members
 from .peers.rpc import Rpc
 from .primary import Primary
@@ -168,6 +169,7 @@ class Shard:
         self._lease = lease
         self._clock = ClusterClock(self.primary.journal)
         died = partial(self._among.died, self)
+        self._orphans = Orphans(link, self._among.links)
         self._dead_nodes = DeadNodes(link, self._wills, lambda: plane.config.mqtt.session_expiry, died)
         self._reconnection = Reconnection(
             link,
@@ -312,6 +314,8 @@ class Shard:
             self.delayed.tick(now)
             self.transactions.tick(now)
         self._count_sessions(now)
+        if self._among.count > 1 and self.is_first:
+            self._orphans.tick(now)
         self._tenant_queues.tick(now)
         self.replica.members.resume_held(now)
         return True

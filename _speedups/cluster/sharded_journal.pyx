@@ -143,7 +143,7 @@ cdef class ShardedJournal(Whole):
             elif publisher is not None:
                 self.publisher = (<Subscriber>publisher).shard
         if publication.number:
-            self.number = struct.pack("<cQ", b"q", publication.number)
+            self.number = struct.pack("<cQ", b"q", publication.number) + (<Subscriber>publisher).client_id
         elif publication.will:
             self.number = struct.pack("<cBQ", b"w", publication.shard, publication.will)
         if self.number is not None:

@@ -73,12 +73,19 @@ def run(arguments: list[str]) -> int:
     )
     add_redis_options(parser)
     args = parser.parse(arguments)
-    with connected(args) as cluster:
-        status = read(cluster, cluster.config.lease if args.wait is None else args.wait)
-    if args.json:
-        print_json(status)
+    found: list[dict[str, Any]] = []
+    count = 1
+    while len(found) < count:
+        with connected(args, shard=len(found)) as cluster:
+            count = cluster.shards
+            found.append(read(cluster, cluster.config.lease if args.wait is None else args.wait))
+    if count == 1:
+        print_json(found[0]) if args.json else print(render(found[0]))
+    elif args.json:
+        print_json({"shards": found})
     else:
-        print(render(status))
+        for number, status in enumerate(found, 1):
+            print(f"shard {number} of {count}\n{render(status)}" + "\n" * (number < count))
     return 0
 
 

@@ -18,12 +18,13 @@ TIMEOUT = 5.0  # seconds for a connection, and for a reply
 
 
 class Cluster(NamedTuple):
-    """A cluster as a command sees it."""
+    """A cluster as a command sees it, or one of its shards."""
 
     client: "redis.Redis"  # replies are bytes
     config: ClusterConfig
     address: str  # for people: without passwords
     keys: Keys
+    shards: int = 1
 
 
 def add_redis_options(parser: Parser) -> None:
@@ -37,8 +38,13 @@ def add_redis_options(parser: Parser) -> None:
 
 
 @contextmanager
-def connected(args: Namespace) -> Iterator[Cluster]:
+def connected(args: Namespace, *, shard: int = 0, of: bytes | None = None) -> Iterator[Cluster]:
     """The cluster that the flags, the environment or the file name.
+
+    Args:
+        args: of the command.
+        shard: one of several, from 0.
+        of: a client id, whose shard it is to be.
 
     Raises:
         UsageError: none is named, or the library is missing.
@@ -51,13 +57,15 @@ def connected(args: Namespace) -> Iterator[Cluster]:
     try:
         import redis
 
-        from ..redis.clients import RedisAddress
+        from ..._speedups.cluster.sharded_journal import shard_of
+        from ..redis.shard_addresses import addresses_of
     except ModuleNotFoundError as error:
         raise UsageError(f"the library {error.name} is missing", "pip install 'flockmq[cluster]'") from error
-    address = RedisAddress.parse(settings.redis, settings.prefix)
+    addresses = addresses_of(settings)
+    address = addresses[shard if of is None else shard_of(of, len(addresses))]
     try:
         with address.client(TIMEOUT) as client:
-            yield Cluster(client, settings, str(address), address.keys)
+            yield Cluster(client, settings, str(address), address.keys, len(addresses))
     except (redis.RedisError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise  # the reader of our output closed it; Redis is well

@@ -39,16 +39,16 @@ def run(arguments: list[str]) -> int:
     add_redis_options(parser)
     args = parser.parse(arguments)
     client_id = os.fsencode(args.client_id)
-    with connected(args) as cluster:
+    with connected(args, of=client_id) as cluster, connected(args) as first:
         if args.action == "show":
             show(read(cluster, client_id), as_json=args.json)
         else:
             try:
                 node = act(cluster, args.action, client_id)
             except FlockError as error:
-                record(cluster, args.action, args.client_id, FAILED, error.message)
+                record(first, args.action, args.client_id, FAILED, error.message)
                 raise
-            record(cluster, args.action, args.client_id, DONE)
+            record(first, args.action, args.client_id, DONE)
             done = DONE_BY[args.action]
             if args.json:
                 print_json({"client_id": text(client_id), "outcome": done, "node": node})
@@ -97,7 +97,7 @@ def act(cluster: Cluster, action: str, client_id: bytes) -> str | None:
 
 
 def record(cluster: Cluster, action: str, client_id: str, result: str, detail: str = "") -> None:
-    """Ask the nodes to record the change in the audit log."""
+    """Ask the nodes to record the change in the audit log. `cluster`: its first shard, which has calls of nodes."""
     arguments = {
         "operation": f"session_{action}",
         "arguments": {"client_id": client_id},

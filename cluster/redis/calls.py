@@ -596,6 +596,28 @@ CALLS: Mapping[str, Call] = {
         Outcomes(DONE),
         of_node=False,
     ),
+    # ---- numbers of publications, with several shards ----
+    "orphans": Call(
+        "Some numbers of publications that nodes had given which are dead.",
+        {"most": NUMBER},
+        ListOf(TEXT),
+        of_node=False,
+        flags=(READS,),
+    ),
+    "needed": Call(
+        "Whether a node may repeat these publications: their records, which end with them, are in this shard.",
+        {"numbers": Packed(ListOf(TEXT))},
+        ListOf(FLAG),
+        of_node=False,
+        flags=(READS,),
+    ),
+    "forget": Call(
+        "No node will give these publications any more.",
+        {"numbers": Packed(ListOf(TEXT))},
+        Outcomes(DONE),
+        of_node=False,
+        flags=(FREES,),
+    ),
     # ---- delayed messages ----
     "later": Call(
         "Hands the caller messages that have been due for so many milliseconds, the earliest first: the commit that "

@@ -73,6 +73,7 @@ LAYERS: dict[str, list[str]] = {
         "commit_replies",
         "primary",
         "among",
+        "orphans",
         "shard",
         "sharding",
         "life",

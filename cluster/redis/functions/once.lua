@@ -1,6 +1,8 @@
 -- Publications that touch several shards and take effect once: each has a number. A shard that has given what a
 -- publication gives to it knows the number until no node will give it again.
 
+local register = library.register
+
 -- Add messages for groups to others; each group is there once.
 local function add_shares(shares, more)
   local at = {}
@@ -55,7 +57,7 @@ local function give(prefix, node, numbered, pushes, shares, later, records)
   return known, kept
 end
 
--- No node will give these any more.
+-- No node will give these any more. `node`: that has given them.
 local function forget(prefix, node, numbers)
   if numbers[1] then
     redis.call('HDEL', prefix .. 'once', unpack(numbers))
@@ -76,5 +78,50 @@ local function node_ends(prefix, node, is_dead)
   end
   redis.call('DEL', key)
 end
+
+-- Whether the record that ends with a publication is still in this shard, so that a node may repeat the publication.
+local function is_needed(prefix, number)
+  if number:byte() == 113 then                     -- q: a message that awaits PUBREL
+    local head = string.char(wills.NUMBERED) .. number:sub(2, 9)
+    for _, message in ipairs(redis.call('HVALS', prefix .. 'in:' .. number:sub(10))) do
+      if message:sub(1, 9) == head then
+        return true
+      end
+    end
+    return false
+  end
+  local epoch = string.format('%.0f', (struct.unpack('<I8', number, 3)))
+  for _, key in ipairs({'delayed:wills', 'later:messages'}) do
+    if redis.call('HEXISTS', prefix .. key, epoch) == 1 then
+      return true
+    end
+  end
+  for _, node in ipairs(redis.call('HKEYS', prefix .. 'nodes')) do
+    if redis.call('HEXISTS', prefix .. 'wills:' .. node, epoch) == 1 then
+      return true
+    end
+  end
+  return false
+end
+
+register('orphans', {'no-writes', 'allow-oom'}, function(prefix, most)
+  return redis.call('SRANDMEMBER', prefix .. 'once:orphans', most)
+end)
+
+register('needed', {'no-writes', 'allow-oom'}, function(prefix, numbers)
+  local found = {}
+  for i, number in ipairs(cmsgpack.unpack(numbers)) do
+    found[i] = is_needed(prefix, number) and 1 or 0
+  end
+  return found
+end)
+
+register('forget', {'allow-oom'}, function(prefix, numbers)
+  for _, number in ipairs(cmsgpack.unpack(numbers)) do
+    redis.call('HDEL', prefix .. 'once', number)
+    redis.call('SREM', prefix .. 'once:orphans', number)
+  end
+  return {'ok'}
+end)
 
 return {forget = forget, give = give, node_ends = node_ends}
