@@ -45,7 +45,7 @@ class Among:
         self._plane = plane
         self.count = 1 if journal is None else journal.shards
         self.memberships = GroupMemberships(journal)
-        self.tenant_totals: dict[NodeLink, dict[bytes, int]] = {}  # bytes in queues elsewhere, by tenant
+        self.tenant_totals: dict[int, dict[bytes, int]] = {}  # bytes in queues elsewhere, by tenant
         self._flush = None if journal is None else Flush(plane.turn)
         self._shards: Sequence[OneShard] = []
         self._come = 0  # calls of `others_too`

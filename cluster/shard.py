@@ -153,7 +153,7 @@ class Shard:
         self.delayed = RedisDelayed(plane, link, self._wills, members.is_first, loop)
         self.transactions = RedisTransactions(plane, link)
         self._tenant_queues = TenantQueues(
-            plane.turn, link, is_home=among.home_of(link.node_id) == number, totals=among.tenant_totals
+            plane.turn, link, shard=number, home=among.home_of(link.node_id), totals=among.tenant_totals
         )
         self._limit_queues(plane.config)
 

@@ -62,6 +62,7 @@ cdef class ClusterJournal(Journal):
     cdef int retained_change(self, tuple record) except -1
     cdef uint32_t add_index(self, Subscriber session) except? 0
     cdef int limit(self, Tenant tenant) except -1
+    cdef int64_t quota_of(self, Tenant tenant) except? -1
     cdef bint counts_much(self, Session session) except -1
     cdef int share(self, bytes group, Tenant tenant, Message* m, uint8_t qos, bytes head) except -1
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,

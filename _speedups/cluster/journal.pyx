@@ -343,6 +343,13 @@ cdef class ClusterJournal(Journal):
             self.numbered_part().delayed += [place + FIRST_MESSAGE, seconds, publisher]
         return self.note(QUEUED)
 
+    cdef int64_t quota_of(self, Tenant tenant) except? -1:
+        """The bytes that a tenant may have in queues of this shard: those of others count, too."""
+        if not tenant.queued_by_shard:
+            return tenant.max_queued_bytes
+        elsewhere = sum([size for shard, size in tenant.queued_by_shard.items() if shard != self.shard])
+        return max(1, tenant.max_queued_bytes - elsewhere)
+
     # ---- shared subscriptions ----
 
     cdef int share(self, bytes group, Tenant tenant, Message* m, uint8_t qos, bytes head) except -1:
@@ -430,7 +437,7 @@ cdef class ClusterJournal(Journal):
                 put_object(&b, &self.packing, flat_keys(records.checks))
                 put_object(&b, &self.packing, self.delayed_messages)
                 put_object(&b, &self.packing, [part for each in self.tenants.values()
-                                               for part in (each.prefix, each.max_queued_bytes)])
+                                               for part in (each.prefix, self.quota_of(each))])
                 put_object(&b, &self.packing, [part for number, each in self.numbered.items()
                                                for part in (number, each.packed())])
                 put_object(&b, &self.packing, self.forgotten)

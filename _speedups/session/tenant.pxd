@@ -21,6 +21,7 @@ cdef class Tenant:
     cdef readonly int64_t delayed
     cdef readonly int64_t queued_here                           # bytes in queues; without queues in Redis
     cdef public int64_t queued_elsewhere               # in a cluster: bytes of queues in Redis and at other nodes
+    cdef public dict queued_by_shard                   # bytes by shard, if there are several; None: not known
     # Limits; 0 = none.
     cdef readonly int64_t max_connections, max_sessions, max_subscriptions, max_subscription_bytes
     cdef readonly int64_t max_retained, max_retained_bytes, max_delayed, max_queued_bytes

@@ -16,6 +16,7 @@ class Tenant:
     delayed: int
     queued_here: int
     queued_elsewhere: int
+    queued_by_shard: dict[int, int] | None
     max_connections: int
     max_sessions: int
     max_subscriptions: int

@@ -15,7 +15,7 @@ from flockmq._speedups.session.turn import Turn
 
 SHARDS = 3
 FIRST_MESSAGE = 15  # place of the first message among the arguments of a commit
-PUSHES, CHANGES, WILLS, NUMBERED, FORGOTTEN = 0, 3, 6, 15, 16  # places in a block
+PUSHES, CHANGES, WILLS, TENANTS, NUMBERED, FORGOTTEN = 0, 3, 6, 14, 15, 16  # places in a block
 NAMES = [b"client %d" % number for number in range(60)]
 
 
@@ -167,3 +167,17 @@ def test_a_message_that_awaits_pubrel_has_a_number(name: bytes) -> None:
         numbers.add(number)
     assert len(numbers) == 2
     assert all(len(number) == 8 for number in numbers)
+
+
+def test_the_limit_of_a_tenant_is_the_same_for_all_shards_together() -> None:
+    """Redis compares it with the bytes of the shard, so the bytes of the others are taken off."""
+    node = Node()
+    node.turn.tenants.set_limits(lambda prefix: {"max_queued_bytes": 1000})
+    tenant = node.turn.tenants.at(b"$tenant/acme/")
+    tenant.queued_by_shard = {0: 100, 1: 200, 2: 900}
+    names = [b"$tenant/acme/c%d" % number for number in range(30)]
+    for number, name in enumerate(names, 100):
+        node.router.filters.subscribe(node.session(name, number), b"$tenant/acme/t", 1)
+    node.router.publish(b"$tenant/acme/t", b"x", 1)
+    found = {shard: parts_of(given)[TENANTS] for shard, given in node.take().given}
+    assert found == {0: [b"$tenant/acme/", 1], 1: [b"$tenant/acme/", 1], 2: [b"$tenant/acme/", 700]}
