@@ -175,9 +175,9 @@ def test_the_limit_of_a_tenant_is_the_same_for_all_shards_together() -> None:
     node.turn.tenants.set_limits(lambda prefix: {"max_queued_bytes": 1000})
     tenant = node.turn.tenants.at(b"$tenant/acme/")
     tenant.queued_by_shard = {0: 100, 1: 200, 2: 900}
-    names = [b"$tenant/acme/c%d" % number for number in range(30)]
-    for number, name in enumerate(names, 100):
-        node.router.filters.subscribe(node.session(name, number), b"$tenant/acme/t", 1)
+    sessions = [node.session(b"$tenant/acme/c%d" % number, number) for number in range(100, 130)]
+    for session in sessions:
+        node.router.filters.subscribe(session, b"$tenant/acme/t", 1)
     node.router.publish(b"$tenant/acme/t", b"x", 1)
     found = {shard: parts_of(given)[TENANTS] for shard, given in node.take().given}
     assert found == {0: [b"$tenant/acme/", 1], 1: [b"$tenant/acme/", 1], 2: [b"$tenant/acme/", 700]}
