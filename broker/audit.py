@@ -212,26 +212,26 @@ def _certificate(path: str, key: str) -> Findings:
 
 
 def the_cluster(config: Config) -> Findings:
-    if not config.cluster.redis:
-        return
-    url = RedisUrl.parse(config.cluster.redis)
-    if url.kind == "unix" or all(is_local(f"{host}:0" if ":" not in host else f"[{host}]:0") for host, _ in url.hosts):
-        return
-    key = "cluster.redis"
-    if not has_password(config.cluster.redis):
-        yield Finding(
-            "bad",
-            key,
-            "Redis has no password: every host that reaches it can read all messages and all users",
-            "requirepass, and redis://:PASSWORD@HOST or ?password_file=FILE",
-        )
-    if not url.tls:
-        yield Finding(
-            "weak",
-            key,
-            "traffic between nodes and Redis is not encrypted",
-            "rediss:// if other hosts are on that network",
-        )
+    for text in config.cluster.redis.split():
+        url, key = RedisUrl.parse(text), "cluster.redis"
+        if url.kind == "unix" or all(
+            is_local(f"{host}:0" if ":" not in host else f"[{host}]:0") for host, _ in url.hosts
+        ):
+            continue
+        if not has_password(text):
+            yield Finding(
+                "bad",
+                key,
+                f"{url} has no password: every host that reaches it can read all messages and all users",
+                "requirepass, and redis://:PASSWORD@HOST or ?password_file=FILE",
+            )
+        if not url.tls:
+            yield Finding(
+                "weak",
+                key,
+                f"traffic between nodes and {url} is not encrypted",
+                "rediss:// if other hosts are on that network",
+            )
 
 
 def http(config: Config) -> Findings:
