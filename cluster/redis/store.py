@@ -360,7 +360,7 @@ class RedisStore(LogStore):
             else:
                 self.listener.unnumbered(block.unnumbered())
         else:
-            _, change, dropped, expired, numbers, full, assignments, totals, given, damaged, known = reply
+            _, change, dropped, expired, numbers, full, known, assignments, totals, given, damaged = reply
             if assignments or totals:
                 self.listener.assigned(assignments, totals)
             if damaged:

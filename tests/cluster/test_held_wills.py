@@ -98,7 +98,7 @@ def test_a_burial_after_the_claim_of_a_client_that_is_not_admitted(caller: Calle
     second = claimed(caller, b"n1")
     if not waits:
         caller.commit(wills=[b"settled", second, 0], releases=[[b"c1", second]])
-    assert caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2")) == []
+    assert caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2")) == [[]]
     caller.call("tidy", 100)
     if waits:
         assert waiting(caller) == []
@@ -112,7 +112,7 @@ def test_the_node_of_a_client_that_may_have_been_admitted_dies(caller: Caller) -
     first = claimed(caller, b"n1")
     ended(caller, first)
     second = claimed(caller, b"n2")
-    assert caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2")) == []
+    assert caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2")) == [[]]
     caller.call("tidy", 100)
     assert waiting(caller) == [second]
     assert caller.redis.hkeys("mq:delayed:wills") == [b"%d" % second]
@@ -136,7 +136,7 @@ def test_only_the_will_of_the_last_connection_is_held(caller: Caller) -> None:
     second = claimed(caller, b"n3")
     third = claimed(caller, b"n1")
     for node in ("n3", "n2"):
-        assert caller.call("bury", b"n1", node, caller.redis.hget("mq:nodes", node)) == []
+        assert caller.call("bury", b"n1", node, caller.redis.hget("mq:nodes", node)) == [[]]
     assert caller.redis.hkeys("mq:delayed:wills") == [b"%d" % second]
     assert held_by_load(caller) == second
     for _ in range(3):

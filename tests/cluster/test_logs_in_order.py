@@ -18,7 +18,7 @@ def link(redis_server: RedisProcess) -> Iterator[SlowLink]:
     made = SlowLink(redis_server.port)
     made.ask("FUNCTION", "LOAD", "REPLACE", function_library())
     for node in (b"n1", b"n2", b"n3"):
-        made.ask("FCALL", "flockmq_join", 0, "mq:", node, 1, pack([]))
+        made.ask("FCALL", "flockmq_join", 0, "mq:", node, 1, pack([]), "mq:", "")
     yield made
     made.close()
 

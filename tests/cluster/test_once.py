@@ -8,7 +8,7 @@ from flockmq._speedups.base.msgpack import pack, unpack
 from tests.harness.function_caller import Caller
 from tests.harness.stored_sessions import stored_queue
 
-KNOWN = 9  # place in the reply to a commit, without its outcome
+KNOWN = 5  # place in the reply to a commit, without its outcome
 FIRST = 15  # place of the first message among the arguments of a commit
 
 

@@ -71,7 +71,7 @@ def test_another_cluster_in_this_redis_has_its_own_two_minutes(caller: Caller) -
     caller.redis.function_load(function_library(), replace=True)
     caller.commit(pushes=caller.push(b"a", b"a"))
     assert lost(caller, b"n2", 3) == [b"a"]
-    caller.redis.fcall("flockmq_join", 0, "other:", b"n1", 1, pack([]))
+    caller.redis.fcall("flockmq_join", 0, "other:", b"n1", 1, pack([]), "other:", "")
     caller.redis.fcall("flockmq_beat", 0, "other:", b"n1", 100, pack([]))
     for seconds in (0, 130):
         time = float(caller.redis.hget("other:clock", "t") or 0)

@@ -87,7 +87,7 @@ class Commit:
 def link(redis_server: RedisProcess) -> Iterator[SlowLink]:
     made = SlowLink(redis_server.port)
     made.ask("FUNCTION", "LOAD", function_library())
-    made.ask("FCALL", "flockmq_join", 0, "mq:", NODE, 1, pack(["name", "a"]))
+    made.ask("FCALL", "flockmq_join", 0, "mq:", NODE, 1, pack(["name", "a"]), "mq:", "")
     yield made
     made.close()
 

@@ -152,8 +152,8 @@ def install(point: str, count: int) -> None:
 
         return passed
 
-    def handed_over(reply: Any) -> None:
-        if reply and isinstance(reply, list):
+    def handed_over(_node: bytes, reply: Any) -> None:
+        if isinstance(reply, list) and reply[1:] != [[]] and len(reply) > 1:
             killer.here("buried")
 
     def soon(name: str) -> Callable[..., None]:

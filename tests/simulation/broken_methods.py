@@ -128,8 +128,8 @@ def lingers_on(add: Any) -> Any:
 
 
 def no_wills(buried: Any) -> Any:
-    def forgotten(self: DeadNodes, reply: Any) -> None:
-        buried(self, [])
+    def forgotten(self: DeadNodes, node: bytes, reply: Any, *, is_new: bool) -> None:
+        buried(self, node, [b"ok", []], is_new=is_new)
 
     return forgotten
 

@@ -137,7 +137,7 @@ class Calls:
     def join(self, node: bytes) -> list[Any]:
         """A node joins; it has a new number of its commits then."""
         self._seq[node] = 0
-        return [node, 1, pack(["name", node])]
+        return [node, 1, pack(["name", node]), b"mq:", b""]
 
     def ready(self, node: bytes) -> list[Any]:
         """A node is ready."""

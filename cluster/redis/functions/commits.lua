@@ -208,5 +208,5 @@ register('commit', {}, function(prefix, node, seq, block, max_messages, max_byte
   if checks[1] then
     check_keys(prefix, node, checks)
   end
-  return {'ok', number_of_change, dropped, expired, numbers, full, assignments, totals, given, call.damaged, known}
+  return {'ok', number_of_change, dropped, expired, numbers, full, known, assignments, totals, given, call.damaged}
 end)

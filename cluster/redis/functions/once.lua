@@ -104,11 +104,11 @@ local function is_needed(prefix, number)
   return false
 end
 
-register('orphans', {'no-writes', 'allow-oom'}, function(prefix, most)
+register('orphans', {'no-writes'}, function(prefix, most)
   return redis.call('SRANDMEMBER', prefix .. 'once:orphans', most)
 end)
 
-register('needed', {'no-writes', 'allow-oom'}, function(prefix, numbers)
+register('needed', {'no-writes'}, function(prefix, numbers)
   local found = {}
   for i, number in ipairs(cmsgpack.unpack(numbers)) do
     found[i] = is_needed(prefix, number) and 1 or 0

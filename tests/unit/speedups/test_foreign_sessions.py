@@ -44,7 +44,7 @@ class ForeignMachine(RuleBasedStateMachine):
         self.sessions = Sessions(self.turn, self.router)
         self.members: dict[bytes, Any] = {}
         plane: Any = SimpleNamespace(router=self.router, sessions=self.sessions, turn=self.turn)
-        self.changes = Changes(plane, self.members, b"self")  # type: ignore[arg-type]
+        self.changes = Changes(plane, self.members, b"self", self.turn.journal)  # type: ignore[arg-type]
         self.number = 0
         self.held: dict[bytes, tuple[int, dict[str, tuple[int, int]]]] = {}
         self.routes: dict[bytes, dict[str, int]] = {}
