@@ -124,7 +124,7 @@ def test_messages_for_the_callers_own_session_follow_the_numbers_of_its_block(no
     incarnation = nodes.epochs[b"a"]
     reply = nodes.share(message(b"x"), node=b"n2", pushes=[[b"a", incarnation, 1]])
     assert reply[3] == [1, 1]  # the push of the block has the first number of the queue ...
-    (item,) = reply[7]
+    (item,) = reply[8]
     assert item[:2] == [b"a", 2]  # ... and the message of the group the next one
 
 

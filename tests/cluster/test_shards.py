@@ -1,5 +1,6 @@
 """A cluster with three shards, each on a Redis of its own: its clients notice nothing of them. G1, G2, G4 to G7."""
 
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -203,13 +204,13 @@ def test_qos_2_takes_effect_once_when_a_node_is_killed_between_its_two_steps(clu
 
 
 def test_a_node_whose_shards_are_others_does_not_join(cluster: ClusterProcess, three: list[RedisProcess]) -> None:
-    for servers, word in ((three[::-1], "shard 1 of 3"), (three[:1], "shard 1 of 3"), (three[:2], "shard 1 of 3")):
+    for servers in (three[::-1], three[:1], three[:2]):
         cluster.redis_url = urls(servers)
         node = cluster.add(f"wrong{len(cluster.nodes)}")
         node.spawn()
         assert node.process is not None
         assert node.wait() != 0
-        assert word in node.log_text()
+        assert re.search("it has shard [1-3] of 3, and the configuration says", node.log_text())
         cluster.nodes.remove(node)
 
 

@@ -209,7 +209,10 @@ class SimulatedNode:
 
     def notice(self, redis: str, *, is_away: bool) -> None:
         """Its log has that a Redis is away, or is back."""
-        (self.away_from.add if is_away else self.away_from.discard)(redis)
+        if is_away:
+            self.away_from.add(redis)
+        else:
+            self.away_from -= {redis, ""}
 
     @property
     def has_link(self) -> bool:
