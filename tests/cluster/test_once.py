@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import redis
 
 from flockmq._speedups.base.msgpack import pack, unpack
 from tests.harness.function_caller import Caller
@@ -133,3 +134,22 @@ def test_a_server_has_the_shards_that_its_first_node_has_named(caller: Caller, w
 
 def test_a_cluster_of_one_shard_is_not_divided(caller: Caller) -> None:
     assert caller.call("join", b"n5", 1, [], b"mq:", b"2:0") == [b"shards", b""]
+
+
+def test_very_many_numbers_are_forgotten_at_once(caller: Caller) -> None:
+    """More than Lua's stack has room for: an idle shard gets them all with its next block."""
+    numbers = [b"q%d" % number for number in range(20_000)]
+    for start in range(0, len(numbers), 1000):
+        some = dict.fromkeys(numbers[start : start + 1000], b"n1")
+        caller.redis.hset("mq:once", mapping=some)
+        caller.redis.sadd("mq:once:n1", *some)
+    caller.commit(forgotten=numbers, pushes=caller.push(b"a"))
+    assert not caller.redis.exists("mq:once", "mq:once:n1")
+    assert queued(caller, b"a") == 1
+
+
+def test_a_block_is_refused_as_a_whole_if_the_numbers_are_damaged(caller: Caller) -> None:
+    caller.redis.set("mq:once", "damaged")
+    with pytest.raises(redis.ResponseError, match="DAMAGED mq:once"):
+        caller.commit(forgotten=[b"q1"], pushes=caller.push(b"a"))
+    assert queued(caller, b"a") == 0

@@ -139,7 +139,8 @@ register('commit', {}, function(prefix, node, seq, block, max_messages, max_byte
   limits = limits[1] and tenants.limits(limits)
   local records = changes ~= '' and cmsgpack.unpack(changes)
   acks, settled = acks ~= '' and cmsgpack.unpack(acks), settled ~= '' and cmsgpack.unpack(settled)
-  local refused = obstacle_of(prefix, node, of_wills[1], changes, later[1] or numbered[1], numbered[1])
+  local refused = obstacle_of(prefix, node, of_wills[1], changes, later[1] or numbered[1],
+    numbered[1] or forgotten[1])
   if not refused and entry_id ~= '' and not obstacle then
     refused = add_log_entry(prefix, node, entry_id, log_entry, oldest_entry)
   end

@@ -1,7 +1,7 @@
 -- Publications that touch several shards and take effect once: each has a number. A shard that has given what a
 -- publication gives to it knows the number until no node will give it again.
 
-local register = library.register
+local register, in_parts = library.register, library.in_parts
 
 -- Add messages for groups to others; each group is there once.
 local function add_shares(shares, more)
@@ -44,9 +44,7 @@ local function give(prefix, node, numbered, pushes, shares, later, records)
       end
     end
   end
-  if fresh[1] then
-    redis.call('SADD', prefix .. 'once:' .. node, unpack(fresh))
-  end
+  in_parts('SADD', prefix .. 'once:' .. node, fresh)
   local kept = records
   if next(skipped) then
     kept = {}
@@ -57,12 +55,10 @@ local function give(prefix, node, numbered, pushes, shares, later, records)
   return known, kept
 end
 
--- No node will give these any more. `node`: that has given them.
-local function forget(prefix, node, numbers)
-  if numbers[1] then
-    redis.call('HDEL', prefix .. 'once', unpack(numbers))
-    redis.call('SREM', prefix .. 'once:' .. node, unpack(numbers))
-  end
+-- No node will give these any more. `owner`: the node that has given them, or 'orphans'.
+local function forget(prefix, owner, numbers)
+  in_parts('HDEL', prefix .. 'once', numbers)
+  in_parts('SREM', prefix .. 'once:' .. owner, numbers)
 end
 
 -- A node has ended. If it was declared dead, others may give its publications again.
@@ -70,13 +66,10 @@ local function node_ends(prefix, node, is_dead)
   local key = prefix .. 'once:' .. node
   if is_dead then
     redis.call('SUNIONSTORE', prefix .. 'once:orphans', prefix .. 'once:orphans', key)
+    redis.call('DEL', key)
   else
-    local numbers = redis.call('SMEMBERS', key)
-    for i = 1, #numbers do
-      redis.call('HDEL', prefix .. 'once', numbers[i])
-    end
+    forget(prefix, node, redis.call('SMEMBERS', key))
   end
-  redis.call('DEL', key)
 end
 
 -- Whether the record that ends with a publication is still in this shard, so that a node may repeat the publication.
@@ -117,10 +110,7 @@ register('needed', {'no-writes'}, function(prefix, numbers)
 end)
 
 register('forget', {'allow-oom'}, function(prefix, numbers)
-  for _, number in ipairs(cmsgpack.unpack(numbers)) do
-    redis.call('HDEL', prefix .. 'once', number)
-    redis.call('SREM', prefix .. 'once:orphans', number)
-  end
+  forget(prefix, 'orphans', cmsgpack.unpack(numbers))
   return {'ok'}
 end)
 
