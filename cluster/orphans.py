@@ -1,4 +1,4 @@
-"""Orphans: the numbers of publications that dead nodes have given to a shard. They go when nobody may repeat these.
+"""Orphans: the numbers of publications that dead nodes have given to a shard, until no node may repeat these.
 
 A shard keeps a number until the node that gave the publication has it stored in all shards. If that node is dead,
 another one may repeat the publication, as long as its record is there: in the shard of its client.

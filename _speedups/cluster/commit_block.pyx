@@ -20,7 +20,7 @@ cdef class Block:
         return ended_assignments(self.moves, self.done)
 
     def changes_without(self, list known not None):
-        """The changes, but for those of publications with these numbers."""
+        """The changes, without the changes of publications with these numbers."""
         left_out = {place for number in known for place in self.numbered_changes.get(number, ())}
         return [record for place, record in enumerate(self.changes, 1) if place not in left_out]
 

@@ -54,7 +54,7 @@ class Numbered:
     Attributes:
         pushes: places among the pushes of the block.
         shares: name of a group and places of messages, in turn.
-        delayed: as those of a block.
+        delayed: delayed messages, as a block has them.
         changes: places among the changes of the block.
     """
 
@@ -344,7 +344,7 @@ cdef class ClusterJournal(Journal):
         return self.note(QUEUED)
 
     cdef int64_t quota_of(self, Tenant tenant) except? -1:
-        """The bytes that a tenant may have in queues of this shard: those of others count, too."""
+        """The bytes that a tenant may have in queues of this shard: the bytes in other shards count, too."""
         if not tenant.queued_by_shard:
             return tenant.max_queued_bytes
         elsewhere = sum([size for shard, size in tenant.queued_by_shard.items() if shard != self.shard])

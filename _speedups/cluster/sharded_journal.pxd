@@ -17,8 +17,6 @@ cdef class ShardedJournal(Whole):
     cdef uint8_t settling              # the shard of the record that ends with it
     cdef dict numbers                  # (shard, number) that this turn gives -> None
     cdef uint64_t last_number, salt
-    cdef uint64_t retained_in          # place of the newest turn with retained messages, from 1; 0 = none
-    cdef uint64_t turns                # taken
 
     cdef object begin(self)
     cdef int cut_full(self, uint8_t shard) except -1
@@ -27,5 +25,5 @@ cdef class ShardedJournal(Whole):
 cdef class ShardedBlock:
     cdef readonly list given           # (shard, Block)
     cdef readonly list ending          # (shard, ClusterJournal), whose blocks are taken when all of `given` is stored
-    cdef readonly list numbers         # (shard, number): nobody asks for them when the turn is stored
+    cdef readonly list numbers         # (shard, number): no node asks for them when the turn is stored
     cdef Py_ssize_t weight

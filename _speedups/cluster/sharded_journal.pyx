@@ -66,7 +66,7 @@ cdef class ShardedJournal(Whole):
         """Start recording; there is no compaction."""
 
     def attach(self, MessageLog log not None):
-        """Commit the blocks of this log together with those of the first shard."""
+        """Commit the blocks of this log together with the blocks of the first shard."""
         (<ClusterJournal>self.parts[0]).attach(log)
 
     cdef Journal at(self, uint8_t shard):
@@ -178,11 +178,9 @@ cdef class ShardedJournal(Whole):
             session, number, packet_id, m, message_number)
 
     cdef int retained(self, Message* m) except -1:
-        self.retained_in = self.turns + 1
         return self.receiving(shard_of_topic(m.data, m.topic_length, self.shards)).retained(m)
 
     cdef int retained_gone(self, const uint8_t* topic, Py_ssize_t n) except -1:
-        self.retained_in = self.turns + 1
         return self.receiving(shard_of_topic(topic, n, self.shards)).retained_gone(topic, n)
 
     cdef int forward(self, object peer, Message* m) except -1:
@@ -197,11 +195,6 @@ cdef class ShardedJournal(Whole):
         return self.receiving(0).delayed(m, due, seconds, publisher)
 
     # ---- the block ----
-
-    @property
-    def newest_retained(self):
-        """The place of the newest turn with retained messages among all turns with records, from 1 on; 0 = none."""
-        return self.retained_in
 
     def take(self):
         """Return the ShardedBlock of the turn, and begin a new one."""
@@ -221,12 +214,11 @@ cdef class ShardedJournal(Whole):
         buffer_free(&self.records, &self.pool)
         self.urgent = self.full = False
         self.weight = 0
-        self.turns += 1
         self.begin()
         return block
 
     def forget(self, int shard, bytes number not None):
-        """Nobody asks for a number any more: Redis may forget it, with the next block of the shard."""
+        """No node asks for a number any more: Redis may forget it, with the next block of the shard."""
         (<ClusterJournal>self.parts[shard]).forgotten.append(number)
 
 

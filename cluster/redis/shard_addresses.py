@@ -30,7 +30,7 @@ def addresses_of(config: ClusterConfig) -> list[RedisAddress]:
 
 
 class Place(NamedTuple):
-    """The shards at a server, as nodes compare them: nobody may give the URLs in another order, or leave one out.
+    """The shards at a server, as nodes compare them: the URLs have one order, and none may be missing.
 
     Attributes:
         base: the prefix of the first shard there; in a Redis Cluster, of this shard.
