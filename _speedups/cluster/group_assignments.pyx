@@ -16,10 +16,11 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from .group_peers cimport GroupPeers
 from .group_room cimport AnnouncedRoom
+from .hand_over cimport HandOver
+from .journal cimport ClusterJournal
 from .assigned_keys cimport CLOSING, AssignedKeys
 from .message_codec cimport pack_failures, pack_key
 from .peer cimport Peer
-from ..session cimport journal as j
 from ..session.counters cimport SHARED_RETURNED
 from ..session.group cimport Group, give_back
 from ..session.group_distributor cimport GIVEN_TO_ONE
@@ -97,12 +98,15 @@ cdef class GroupAssignments(GroupBacking):
     cdef int hand_over(self, GroupSubscriber subscriber, uint64_t place, Message* message, uint8_t flags) except -1:
         """Record that a message goes into the queue of a session that another shard has.
 
-        Its assignment ends when it is there. The session keeps it: it does not come back to the group.
+        Its assignment ends when it is there.
         """
-        cdef ClusterJournal journal = self.group.turn.journal.at(subscriber.session.shard)
-        journal.queue_handed_over(subscriber.session, message, flags, subscriber.properties, self.group.client_id,
-                                  place, subscriber)
-        return self.journal.ending().group_records.end(self.group.client_id, place)
+        cdef Session session = subscriber.session
+        cdef ClusterJournal journal = self.group.turn.journal.at(session.shard)
+        cdef HandOver hand_over = HandOver(self.journal, self.group.client_id, place, session.client_id, session.shard,
+                                           self.keys.is_known(place))
+        self.records.under_way.add((self.group.client_id, place))
+        return journal.queue_handed_over(session, message, flags, subscriber.properties, self.heads_of(place),
+                                         subscriber, hand_over)
 
     cdef int take_back(self, uint64_t place, Message* message, bint record) except -1:
         if not record:
@@ -123,12 +127,11 @@ cdef class GroupAssignments(GroupBacking):
             return give_back(session, n, queue_entry(session.queue, n), code)
         message = take_entry(session, n, queue_entry(session.queue, n))
         subscriber.given -= 1
-        if session.shard == self.journal.shard:
-            self.records.refused(group.client_id, place, session.client_id, n, code)
-        else:
-            session.turn.journal.entry(j.DONE, session, session.session_id, n, 0)
-            self.journal.put_back(group.client_id, place, message, self.heads_of(place))
-        if self.keys.is_mine(place):
+        (<ClusterJournal>session.turn.journal.at(session.shard)).group_records.refused(
+            group.client_id, place, session.client_id, n, code)
+        if session.shard != self.journal.shard:
+            self.keys.not_arrived(place)          # it is on its way
+        elif self.keys.is_mine(place):
             del self.keys.entrusted[place]
             self.places.add(place)                # Redis assigns it to this node again
             if code and group.settings.max_deliveries:

@@ -19,6 +19,8 @@ cdef class GroupRecords:
     cdef dict checks                   # (group, key) -> number of the question whether it must still be held
     cdef readonly tuple limits         # of a group: messages, bytes, 1 = drop the oldest
     cdef readonly object epoch_of      # callable: returns the epoch of a connection's claim, 0 = it has none
+    cdef readonly set under_way        # (group, place) of messages that go to queues of other shards
+    cdef readonly list unsure          # HandOver: the reply was lost
     cdef readonly set to_tick          # GroupAssignments whose `tick` has something to do
 
     cdef object begin(self)

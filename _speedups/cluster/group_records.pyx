@@ -30,6 +30,8 @@ cdef class GroupRecords:
         self.journal = journal
         self.limits = (1 << 30, 1 << 40, 0)
         self.to_tick = set()
+        self.under_way = set()
+        self.unsure = []
         self.begin()
 
     cdef object begin(self):

@@ -15,7 +15,7 @@ cdef class ShardedJournal(Whole):
     cdef uint8_t publisher             # the shard of the publisher of the message that is being recorded
     cdef bytes number                  # of this publication; None: it has none
     cdef uint8_t settling              # the shard of the record that ends with it
-    cdef dict numbers                  # (shard, number) that this turn gives -> None
+    cdef dict numbers                  # (shard, number) to be forgotten when this turn is stored -> None
     cdef uint64_t last_number, salt
 
     cdef object begin(self)

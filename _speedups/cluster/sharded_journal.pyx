@@ -13,12 +13,15 @@ from ..base.name_hash cimport shard_of as shard_of_name
 from ..base.buffers cimport buffer_free, buffer_size
 from .commit_block cimport Block
 from .journal cimport ClusterJournal, Whole
+from .message_codec cimport read_heads
 from ..log.message_log cimport MessageLog
 from ..session.journal cimport RELEASED, Journal
 from ..session.message cimport Message, Publication
 from ..session.subscriber cimport Subscriber
 
 from cpython.bytes cimport PyBytes_Check
+
+from .message_codec import decode_message, encode_message
 
 import struct
 from random import getrandbits
@@ -115,6 +118,10 @@ cdef class ShardedJournal(Whole):
         ending.now, ending.clock_offset = part.now, part.clock_offset
         return ending
 
+    cdef int forget_when_stored(self, uint8_t shard, bytes number) except -1:
+        self.numbers[shard, number] = None
+        return 0
+
     cdef int cut_full(self, uint8_t shard) except -1:
         """The block of a shard has as many entries for queues as it may: the next one begins."""
         cdef ClusterJournal part = <ClusterJournal>self.parts[shard]
@@ -194,6 +201,22 @@ cdef class ShardedJournal(Whole):
     cdef int delayed(self, Message* m, int64_t due, uint32_t seconds, bytes publisher) except -1:
         return self.receiving(0).delayed(m, due, seconds, publisher)
 
+    def send_back(self, int shard, uint64_t epoch, bytes group not None, uint64_t place, bytes message not None):
+        """Record that a message goes back to its group; it was in the queue of a session of another shard.
+
+        Args:
+            shard: of the session.
+            epoch: of the record there, which is to be settled in this turn.
+            group, place: of the message.
+            message: with its heads, as the shard of the session has it.
+        """
+        cdef ClusterJournal of_session = <ClusterJournal>self.parts[shard]
+        cdef uint8_t home = shard_of_name(group, len(group), self.shards)
+        cdef ClusterJournal part = <ClusterJournal>self.parts[home]
+        cdef bytes number = struct.pack("<cBQ", b"w", shard, epoch)
+        part.group_records.move(b"returned", group, place, number + translate(message, of_session, part), 0, 0)
+        self.numbers[home, number] = None
+
     # ---- the block ----
 
     def take(self):
@@ -237,6 +260,17 @@ cdef class ShardedBlock:
 
     def __len__(self):
         return self.weight
+
+
+cdef bytes translate(bytes stored, ClusterJournal origin, ClusterJournal target):
+    """A message with heads as another shard has it: each has a clock."""
+    cdef Py_ssize_t heads = read_heads(stored, len(stored)).size
+    topic, payload, qos, retain, properties, deadline = decode_message(stored[heads:])
+    if not deadline:
+        return stored
+    # `deadline` is the inverse of `clock_of`
+    return stored[:heads] + encode_message(topic, payload, qos, retain, properties,
+                                           target.deadline(origin.clock_of(deadline) + 1))
 
 
 cdef uint8_t shard_of_topic(const uint8_t* topic, Py_ssize_t n, int shards) except? 255:

@@ -203,13 +203,7 @@ class SessionOwner(ABC):
 
 
 class Subscribing(ABC):
-    """The subscriptions that sessions have when all that was recorded has taken effect, and changes of them.
-
-    Attributes:
-        maximum_shared_qos: that persistent sessions get in shared subscriptions.
-    """
-
-    maximum_shared_qos = 2
+    """The subscriptions that sessions have when all that was recorded has taken effect, and changes of them."""
 
     @abstractmethod
     def weight_of(self, connection: Connection, session: Session) -> int:

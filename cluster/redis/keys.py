@@ -12,7 +12,7 @@ SLOTS = 16384  # of a Redis Cluster
 # the log of messages and its jobs are not listed: they outlive the state.
 STATE_NAMES = (
     b"clock epoch starts change changes nodes applied dead retained sessions off ends delayed groups shared grace "
-    b"later transactions shards once once:orphans".split()
+    b"later transactions shards once once:orphans in_doubt returning".split()
 )
 ACCESS_NAMES = b"users users:names roles roles:names".split()
 STATE_KINDS = tuple(
