@@ -138,7 +138,7 @@ def test_qos_2_arrives_once_although_the_node_is_killed_when_its_subscribers_get
             publish_all(cluster, 40, 2)
             for client in first:
                 seen(client)
-            cluster["a"].signal(signal.SIGKILL)
+            cluster["a"].kill()
             for client in first:
                 client.close()
             port = cluster["b"].port
