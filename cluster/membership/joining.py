@@ -139,7 +139,7 @@ class Joining:
         wills: list[tuple[int, bytes]] = []
         for node, count, process in await self._others():
             if node == former_id or is_gone(process):
-                outcome, *found = await link.ask_function("bury", node, count)
+                outcome, *found = await link.ask_function("bury", node, count, int(bool(self._place.shards)))
                 wills += pairs(found[0]) if outcome == b"ok" else ()
         return wills
 
