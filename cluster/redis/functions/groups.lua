@@ -144,8 +144,10 @@ end
 local function end_node_assignments(prefix, node, in_doubt)
   local outbox = new_outbox()
   in_doubt = in_doubt and redis.call('EXISTS', prefix .. 'gl:' .. node) == 1
-  for _, group in ipairs(redis.call(in_doubt and 'SDIFF' or 'SUNION', prefix .. 'gn:' .. node, prefix .. 'gl:' .. node)) do
-    attempt(prefix, GROUP, group, unbind_all, prefix, node, group)
+  for _, group in ipairs(redis.call('SUNION', prefix .. 'gn:' .. node, prefix .. 'gl:' .. node)) do
+    if not (in_doubt and redis.call('SISMEMBER', prefix .. 'gl:' .. node, group) == 1) then
+      attempt(prefix, GROUP, group, unbind_all, prefix, node, group)
+    end
   end
   for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gn:' .. node)) do
     attempt(prefix, GROUP, group, leave_group, prefix, group, 'n:' .. node, node)
