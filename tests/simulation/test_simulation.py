@@ -107,6 +107,11 @@ def test_late_claims_are_sent_before_the_first_heartbeat() -> None:
     judged(simulate("--seeds", "920207..920207", "--shards", "2"))
 
 
+def test_an_acknowledged_chunk_of_a_transaction_is_at_a_replica() -> None:
+    """With this seed Redis lost one, and the transaction was refused."""
+    judged(simulate("--seeds", "960003..960003", "--shards", "3"))
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_seeds_for_long() -> None:
