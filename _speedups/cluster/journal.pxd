@@ -31,6 +31,7 @@ cdef class ClusterJournal(Journal):
     cdef list forgotten                # numbers that no node asks for any more
     cdef Pool packing
     cdef list sessions                 # Sessions of this block, peers too
+    cdef dict places                   # of sessions; None: they know their places (`block_index`)
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
     cdef dict of_groups                # place of a message -> (group, place in it, the GroupSubscriber that counts it)
     cdef dict counted                  # likewise of a group of another shard: Redis does not know that it is of a group
