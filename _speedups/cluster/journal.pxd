@@ -28,7 +28,7 @@ cdef class ClusterJournal(Journal):
     cdef dict numbered                 # number -> Numbered
     cdef dict numbers                  # place of a session -> number of the publication that it gets
     cdef list message_numbers          # of AWAITING, in turn
-    cdef list forgotten                # numbers that no node asks for any more
+    cdef readonly list forgotten       # numbers that no node asks for any more
     cdef Pool packing
     cdef list sessions                 # Sessions of this block, peers too
     cdef dict places                   # of sessions; None: they know their places (`block_index`)
