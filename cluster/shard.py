@@ -311,6 +311,7 @@ class Shard:
             log.error("Redis does not answer", seconds=round(self.link.silent_for, 1))
             self.link.hang_up()
             return False
+        self.owner.send_requests()  # Redis refuses claims that are late, until the next heartbeat
         self._heartbeat.tick(now)
         self._dead_nodes.tick(now)
         if self.number == 0:

@@ -30,9 +30,10 @@ cdef class ClusterJournal(Journal):
     cdef dict numbered                 # number -> Numbered
     cdef dict numbers                  # place of a session -> number of the publication that it gets
     cdef list message_numbers          # of AWAITING, in turn
-    cdef list forgotten                # numbers that no node asks for any more
+    cdef readonly list forgotten       # numbers that no node asks for any more
     cdef Pool packing
     cdef list sessions                 # Sessions of this block, peers too
+    cdef dict places                   # of sessions; None: they know their places (`block_index`)
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
     cdef dict of_groups                # place of a message -> (group, place in it, GroupSubscriber that counts it, HandOver)
     cdef dict heads                    # place of a message -> heads of a message of a group

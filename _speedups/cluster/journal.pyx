@@ -216,15 +216,23 @@ cdef class ClusterJournal(Journal):
         return 0 if self.whole is None else self.whole.noted(self, kind)
 
     cdef uint32_t index(self, Subscriber session) except? 0:
+        """The last place of the session."""
+        if self.places is not None:
+            found = self.places.get(session)
+            return self.add_index(session) if found is None else <uint32_t>found
         if session.block_index >= <uint32_t>len(self.sessions) or self.sessions[session.block_index] is not session:
             return self.add_index(session)
         return session.block_index
 
     cdef uint32_t add_index(self, Subscriber session) except? 0:
         """A place of its own for the session."""
-        session.block_index = <uint32_t>len(self.sessions)
+        cdef uint32_t place = <uint32_t>len(self.sessions)
+        if self.places is None:
+            session.block_index = place
+        else:
+            self.places[session] = place
         self.sessions.append(session)
-        return session.block_index
+        return place
 
     cdef object numbered_part(self):
         """What the publication with this number gives to the shard."""

@@ -113,6 +113,7 @@ cdef class ShardedJournal(Whole):
         cdef ClusterJournal ending = <ClusterJournal>self.endings[shard]
         if ending is None:
             ending = self.endings[shard] = ClusterJournal(self.headers[shard], self.node, self, shard)
+            ending.places = {}       # a session knows its place in the block of what is given
             ending.group_records.limits = part.group_records.limits
             ending.group_records.epoch_of = part.group_records.epoch_of
         ending.now, ending.clock_offset = part.now, part.clock_offset

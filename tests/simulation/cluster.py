@@ -38,7 +38,7 @@ FILTERS: dict[str, tuple[str, ...]] = {
     "visitor": ("t/#",),
     "guest": ("t/#",),
 }
-DUE = (b"mq:later", b"mq:delayed", b"mq:ends")  # keys with all that is still to come
+DUE = (b"mq:later", b"mq:delayed", b"mq:ends", b"mq:once:orphans")  # keys with all that is still to come
 FENCED = "fenced: "  # the beginning of a line in the log
 REJOINS = ("declared", STARTED_TWICE)  # parts of reasons for which a node rejoins although Redis has lost nothing
 REJOINED = "the node is ready again"  # the end of a line in the log
