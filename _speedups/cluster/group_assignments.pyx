@@ -31,6 +31,7 @@ from ..session.group_subscriber cimport GroupSubscriber, put_entry, take_entry
 from ..session.group_queue cimport Held, Waiting
 from ..session.message cimport Message, Publication, message_hold, message_release
 from ..session.outgoing_queue cimport queue_entry
+from ..session.journal cimport DONE
 from ..session.session cimport Session
 from ..session.subscriber cimport SHARED, Subscriber
 
@@ -127,11 +128,13 @@ cdef class GroupAssignments(GroupBacking):
             return give_back(session, n, queue_entry(session.queue, n), code)
         message = take_entry(session, n, queue_entry(session.queue, n))
         subscriber.given -= 1
-        (<ClusterJournal>session.turn.journal.at(session.shard)).group_records.refused(
-            group.client_id, place, session.client_id, n, code)
-        if session.shard != self.journal.shard:
-            self.keys.not_arrived(place)          # it is on its way
-        elif self.keys.is_mine(place):
+        if session.shard == self.journal.shard:
+            self.records.refused(group.client_id, place, session.client_id, n, code)
+        else:                                     # first it is in the group, then it leaves the queue
+            self.journal.put_back(group.client_id, place, message, self.heads_of(place))
+            (<ClusterJournal>session.turn.journal.at(session.shard)).ending().entry(
+                DONE, session, session.session_id, n, 0)
+        if self.keys.is_mine(place):
             del self.keys.entrusted[place]
             self.places.add(place)                # Redis assigns it to this node again
             if code and group.settings.max_deliveries:

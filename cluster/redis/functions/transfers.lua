@@ -10,7 +10,6 @@ local key_of, assignments_of = backlog.key_of, backlog.assignments_of
 local part_of_group, put_back, split_key = backlog.part_of_group, backlog.put_back, backlog.split_key
 local announce_subscriber = subscribers.announce_subscriber
 local bind, binding_of, unbind, FOREIGN = rotation.bind, rotation.binding_of, rotation.unbind, rotation.FOREIGN
-local send_back = returns.send_back
 local end_assignments = assignments.end_assignments
 local return_assignment = assignments.return_assignment
 
@@ -51,15 +50,10 @@ local function take_refused(prefix, node, cid, number, group, place, code)
   if not session or number < session.head or redis.call('HGET', queues.states_of(session), number) == 'd' then
     return
   end
-  local of, at, message, elsewhere = part_of_group(entry_at(session, number - session.head) or '')
+  local of, at, message = part_of_group(entry_at(session, number - session.head) or '')
   if of == group and at == place then
     finish_entries(session, {number})
-    message = code > 0 and failed(message, code) or message
-    if elsewhere then
-      send_back(prefix, cid, group, place, message)
-    else
-      take_from(prefix, node, group, place, message)
-    end
+    take_from(prefix, node, group, place, code > 0 and failed(message, code) or message)
   end
 end
 
