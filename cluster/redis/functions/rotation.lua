@@ -189,6 +189,9 @@ local function node_of_key(prefix, rotation, key, message)
   if node and (bound.closing or is_loaded(prefix, rotation, node)) then
     return nil
   end
+  if bound and not node and redis.call('SISMEMBER', prefix .. 'in_doubt', bound.node) == 1 then
+    return nil                                   -- it has earlier messages of the key, perhaps
+  end
   if not node then
     node = next_node(rotation, message)
     if not node then
