@@ -14,6 +14,8 @@ from ..redis.keys import Keys
 if TYPE_CHECKING:
     import redis
 
+    from ..redis.clients import RedisAddress
+
 TIMEOUT = 5.0  # seconds for a connection, and for a reply
 
 
@@ -23,6 +25,7 @@ class Cluster(NamedTuple):
     client: "redis.Redis"  # replies are bytes
     config: ClusterConfig
     address: str  # for people: without passwords
+    redis: "RedisAddress"
     keys: Keys
     shards: int = 1
 
@@ -67,7 +70,7 @@ def connected(args: Namespace, *, shard: int = 0, of: bytes | None = None) -> It
     try:
         with address.client(TIMEOUT) as client:
             check_place(client, places_of(addresses)[number], str(address))
-            yield Cluster(client, settings, str(address), address.keys, len(addresses))
+            yield Cluster(client, settings, str(address), address, address.keys, len(addresses))
     except (redis.RedisError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise  # the reader of our output closed it; Redis is well

@@ -112,10 +112,10 @@ def place(text: str, config: Config, *, is_source: bool = False) -> Place:
 
 
 def check_apart(source: Place, target: Place) -> None:
-    """Raise UsageError: the places have something in common."""
+    """Raise FlockError: the places have something in common."""
     both = [set(getattr(place, "addresses", [place.name])) for place in (source, target)]
     if both[0] & both[1]:
-        raise UsageError(
+        raise FlockError(
             f"from {source.name} to {target.name}: a place of the target is the source's",
             "name other ones, or move to a file before, sqlite:PATH, and from there; the source is free then",
         )

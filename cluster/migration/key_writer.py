@@ -127,6 +127,9 @@ class KeyWriter:
         self._client = client
         self._pipe: Any = client.pipeline(transaction=False)
         self._size = 0  # bytes of messages in the pipeline, about
+        # A command costs more than its arguments, so those that all sessions need are collected. They are sent first.
+        self._texts: dict[Any, Any] = {}
+        self._members: dict[bytes, list[bytes]] = {}  # of sets
         self._keys = keys
         self._config = config
         self._state = state
@@ -145,12 +148,23 @@ class KeyWriter:
         self._execute()
 
     def _send(self) -> None:
-        if len(self._pipe) >= 10 * AT_ONCE or self._size >= PIPELINE_BYTES:
+        if max(len(self._pipe), len(self._texts)) >= 10 * AT_ONCE or self._size >= PIPELINE_BYTES:
             self._execute()
 
     def _execute(self) -> None:
+        first: Any = self._client.pipeline(transaction=False)
+        if self._texts:
+            first.mset(self._texts)
+        for key, members in self._members.items():
+            first.sadd(key, *members)
+        first.execute()
         self._pipe.execute()
+        self._texts, self._members = {}, {}
         self._size = 0
+
+    def _add(self, key: bytes, member: bytes) -> None:
+        """Add a member to a set."""
+        self._members.setdefault(key, []).append(member)
 
     # ---- sessions ----
 
@@ -190,8 +204,10 @@ class KeyWriter:
             entries=[] if listed else entries,
             listed_bytes=size_of(entries),
         )
-        self._pipe.set(keys.session(client_id), packed.encode())
-        self._pipe.sadd(keys.sessions, client_id)
+        text = packed.encode()
+        self._texts[keys.session(client_id)] = text
+        self._size += len(text)
+        self._add(keys.sessions, client_id)
         self._count_bytes(client_id, packed.queued_bytes)
         if listed:
             self._write_list(client_id, entries)
@@ -227,8 +243,9 @@ class KeyWriter:
             index, key = self._keys.ending, self._keys.ending_at(second)
         else:
             return now
-        self._pipe.sadd(key, client_id)
-        self._pipe.zadd(index, {b"%d" % second: second * 1000})
+        if key not in self._members:
+            self._pipe.zadd(index, {b"%d" % second: second * 1000})
+        self._add(key, client_id)
         return since
 
     def _write_list(self, client_id: bytes, entries: list[bytes]) -> None:
@@ -242,7 +259,7 @@ class KeyWriter:
 
     def join(self, client_id: bytes, name: bytes) -> None:
         """A session, perhaps of another shard, is a subscriber of a group."""
-        self._pipe.sadd(self._keys.group_subscribers(name), b"c:" + client_id)
+        self._add(self._keys.group_subscribers(name), b"c:" + client_id)
 
     def write_group(self, group: StoredGroup) -> None:
         """A group; all sessions come before."""

@@ -20,7 +20,7 @@ from ..._speedups.codec.topics import is_shared
 from ...broker.config.schema import Config
 from ...broker.core.session_expiry import NEVER
 from ..redis.keys import Keys
-from ..redis.packed_session import PackedSession
+from ..redis.packed_session import AWAITED, RARE, PackedSession
 from ..sessions.wills import decode_will
 from .state import (
     Queued,
@@ -38,6 +38,7 @@ from .state import (
 Client = Any  # a redis.Redis whose replies are bytes: its types also allow text
 AT_ONCE = 200  # sessions in one pipeline
 ENTRIES = 500  # of a queue or a hash in one reply
+SAME_CLOCK = 1000  # milliseconds: less is the time that reading two clocks takes, or as little
 DONE, RECEIVED = b"d", b"r"
 
 
@@ -66,7 +67,8 @@ class RedisState(State):
 
     def follow(self, other: "RedisState") -> None:
         """Read deadlines by the clock of another shard."""
-        self._shift = other._offset - self._offset
+        shift = other._offset - self._offset
+        self._shift = shift if abs(shift) >= SAME_CLOCK else 0
 
     @property
     def clock(self) -> int:
@@ -89,38 +91,49 @@ class RedisState(State):
             yield from self._some_sessions(some)
 
     def _some_sessions(self, found: list[bytes]) -> Iterator[StoredSession]:
+        """The sessions of these clients. A command costs more than its reply, so only keys that exist are read."""
         keys, pipe = self._keys, self._client.pipeline(transaction=False)
-        for client_id in found:
-            pipe.get(keys.session(client_id))
-            pipe.hget(keys.rare(client_id), "d")
-            pipe.llen(keys.queue(client_id))
-            pipe.hgetall(keys.states(client_id))
-            pipe.hgetall(keys.awaiting(client_id))
+        texts = self._client.mget([keys.session(client_id) for client_id in found])
+        decoded = [
+            (client_id, PackedSession.decode(text)) for client_id, text in zip(found, texts, strict=True) if text
+        ]
+        some = [(client_id, packed) for client_id, packed in decoded if packed.incarnation and packed.persistent]
+        for client_id, packed in some:
             pipe.hgetall(keys.subscriptions(client_id))
-        replies = pieces(pipe.execute(), 6)
-        for client_id, reply in zip(found, replies, strict=True):
-            text, delayed, length, states, awaiting, subscriptions = reply
-            packed = PackedSession.decode(text) if text else None
-            if packed is not None and packed.incarnation and packed.persistent:
-                session = self._session(client_id, packed, length, delayed)
-                if packed.listed:
-                    self._read_queue(session, states)
-                else:
-                    self._add_entries(session, packed.entries, states)
-                self._drop_done(session)
-                for packet_id, message in awaiting.items():
-                    session.awaiting[int(packet_id)] = self._message(split_heads(message)[2])
-                for name, stored in subscriptions.items():
-                    options, identifier = map(int, stored.split(b";"))
-                    session.subscriptions[name] = (options, identifier)
-                    if is_shared(name):
-                        self._groups[name] = None
-                yield session
+            if packed.flags & RARE:
+                pipe.hget(keys.rare(client_id), "d")
+            if packed.listed:
+                pipe.llen(keys.queue(client_id))
+            if packed.marks:
+                pipe.hgetall(keys.states(client_id))
+            if packed.flags & AWAITED:
+                pipe.hgetall(keys.awaiting(client_id))
+        replies = iter(pipe.execute())
+        for client_id, packed in some:
+            subscriptions = next(replies)
+            delayed = next(replies) if packed.flags & RARE else None
+            length = next(replies) if packed.listed else len(packed.entries)
+            states = next(replies) if packed.marks else {}
+            awaiting = next(replies) if packed.flags & AWAITED else {}
+            session = self._session(client_id, packed, length, delayed)
+            if packed.listed:
+                self._read_queue(session, states)
+            else:
+                self._add_entries(session, packed.entries, states)
+            self._drop_done(session)
+            for packet_id, message in awaiting.items():
+                session.awaiting[int(packet_id)] = self._message(split_heads(message)[2])
+            for name, stored in subscriptions.items():
+                options, identifier = map(int, stored.split(b";"))
+                session.subscriptions[name] = (options, identifier)
+                if is_shared(name):
+                    self._groups[name] = None
+            yield session
 
     def _session(self, client_id: bytes, packed: PackedSession, length: int, delayed: bytes | None) -> StoredSession:
         session = StoredSession(client_id, packed.incarnation, packed.level, packed.user)
         session.head = packed.head
-        session.tail = session.head + (length if packed.listed else len(packed.entries))
+        session.tail = session.head + length
         session.sent = packed.sent
         if packed.owner or packed.waits:  # its connection has not been released
             session.sent = max(session.sent, session.tail)

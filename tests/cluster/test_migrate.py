@@ -592,7 +592,6 @@ def test_a_unix_socket_and_a_prefix(old: Path, start_redis: StartRedis, migrate:
     ("arguments", "said"),
     [
         (["sqlite:a.db"], "place to move to is missing"),
-        (["sqlite:a.db", "sqlite:a.db"], "is the source's"),
         (["sqlite:a.db", "redis:/:secret@h"], "names no place"),
         (["--restore", "sqlite:a.db", "sqlite:b.db"], "one place"),
     ],
