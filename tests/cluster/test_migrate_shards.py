@@ -1,4 +1,4 @@
-"""`flockmq migrate` to several shards, from several, and from some to others: each record goes to the shard of its name.
+"""`flockmq migrate` to several shards, and from several: each record goes to the shard of its name.
 
 Shared subscriptions are the exception: a message in the queue of a session whose group is in another shard does not
 belong to the group any more.
