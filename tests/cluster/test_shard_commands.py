@@ -1,6 +1,7 @@
 """Commands for operators of a cluster with three shards: all shards are in them, or the one that has the thing."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,9 +17,11 @@ from flockmq.cluster.analytics.options import parse_options
 from flockmq.cluster.analytics.output.live import Live
 from tests.conftest import StartRedis
 from tests.connect.pipe_file import once
+from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess, GivenRedis
 from tests.harness.redis_process import KEEPS, RedisProcess
 from tests.harness.socket_client import SocketClient
+from tests.web.http_client import HttpClient
 
 SHARDS = 3
 CLIENTS = [f"c{number}" for number in range(12)]
@@ -165,3 +168,29 @@ def test_a_backup_has_all_shards(
                 assert client.connack is not None and client.connack.session_present
                 packet = client.receive()
                 assert isinstance(packet, Publish) and packet.topic_name == f"to/{client_id}"
+
+
+def test_metrics_name_the_shard(cluster: ClusterProcess, servers: list[RedisProcess]) -> None:
+    """A frozen primary has blocks that wait; the others, and a cluster of one shard, have none."""
+
+    def figure(name: str) -> list[float]:
+        rows = re.findall(rf'^flockmq_shard_{name}{{shard="(\d)",node="a"}} (.*)$', metrics(), re.MULTILINE)
+        assert [number for number, _ in rows] == ["0", "1", "2"]
+        return [float(value) for _, value in rows]
+
+    def metrics() -> str:
+        return HttpClient(cluster["a"]).ask("GET", "//metrics").data.decode()
+
+    assert figure("connected") == [1, 1, 1]
+    until(lambda: figure("waiting") == [0, 0, 0])
+    client_id = next(name for name in CLIENTS if shard_of(name.encode(), SHARDS) == 1)
+    servers[1].freeze()
+    try:
+        with SocketClient(cluster["a"].port, "publisher") as publisher:
+            publisher.send(Publish(f"to/{client_id}", b"{}", 1, packet_id=1))
+            until(lambda: figure("waiting")[1] > 0)
+            until(lambda: figure("latency_seconds")[1] > 0.2)
+            assert figure("waiting")[2] == 0
+    finally:
+        servers[1].thaw()
+    until(lambda: figure("waiting") == [0, 0, 0])
