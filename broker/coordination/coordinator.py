@@ -49,6 +49,14 @@ class RedisUse(NamedTuple):
     max_memory: int | None  # bytes; None: there is no limit, or the user may not ask for it
 
 
+class ShardState(NamedTuple):
+    """A shard of the cluster, as this node sees it."""
+
+    connected: bool
+    waiting: int  # blocks that its Redis has not confirmed
+    latency: float  # seconds until the last ones were confirmed, at most
+
+
 class Risk(NamedTuple):
     """A setting of the store that endangers acknowledged messages."""
 
@@ -150,6 +158,11 @@ class Nodes(ABC):
     @abstractmethod
     def connected(self) -> bool:
         """Whether the cluster's Redis answers."""
+
+    @property
+    def shards(self) -> list[ShardState]:
+        """The shards of a cluster with several, in their order; else empty."""
+        return []
 
     @abstractmethod
     def is_responsible(self, name: str) -> bool:
