@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from itertools import count
 from random import getrandbits
 from typing import Any
@@ -37,13 +38,13 @@ from .state import (
     StoredMessage,
     StoredSession,
     StoredWill,
-    Waiting,
 )
 
 PIPELINE_BYTES = 4 << 20
 STAGED_SECONDS = 3600  # in which a staged part is to be committed, from the migration on
 MINUTE = 60  # seconds of a set of sessions that have no interval, and of one that ends much later
 EXACT = 3600  # seconds: a longer interval ends with a minute
+FOREIGN = b"\xff"  # before the client id of a session of another shard
 NUMBERED = b"\x70"  # before the number of a message that awaits PUBREL
 
 
@@ -58,8 +59,7 @@ class StateWriter:
     def __init__(self, shards: "list[KeyWriter]", state: State) -> None:
         self._shards = shards
         self._state = state
-        self._returned: dict[bytes, list[Waiting]] = {}  # by group: messages that no queue has any more
-        self._declared = state.declarations()
+        self._bindings: dict[bytes, dict[int, tuple[int, bytes]]] = {}  # group -> key -> place, client id
         self.moved = Moved()
 
     def write(self) -> None:
@@ -67,8 +67,7 @@ class StateWriter:
         for session in self._state.sessions():
             self._write_session(session)
         for group in self._state.groups():
-            group.waiting = sorted([*group.waiting, *self._returned.get(group.name, ())], key=lambda each: each.share)
-            self._of(group.name).write_group(group)
+            self._of(group.name).write_group(group, self._bindings.get(group.name, {}))
             self.moved.groups += 1
             self.moved.waiting += len(group.waiting)
         for message in self._state.retained():
@@ -90,28 +89,19 @@ class StateWriter:
         return self._shards[shard_of(name, len(self._shards))]
 
     def _write_session(self, session: StoredSession) -> None:
-        writer = self._of(session.client_id)
-        for n, entry in [*session.queue.items()]:
-            if entry.share is not None and self._of(entry.share.group) is not writer:
-                self._part_from_group(session, n, entry)
-        writer.write_session(session)
+        self._of(session.client_id).write_session(session)
+        for entry in session.queue.values():
+            share = entry.share
+            if share is not None and share.key >= 0:
+                bound = self._bindings.setdefault(share.group, {})
+                if bound.get(share.key, (0, b""))[0] <= share.place:
+                    bound[share.key] = (share.place, session.client_id)
         for name in session.subscriptions:
             if is_shared(name):
                 self._of(name).join(session.client_id, name)
         self.moved.sessions += 1
         self.moved.subscriptions += len(session.subscriptions)
         self.moved.queued += len(session.queue)
-
-    def _part_from_group(self, session: StoredSession, n: int, entry: Queued) -> None:
-        """Another shard has the group of a message in a queue: it goes back if it was never sent, else it stays."""
-        share, message = entry.share, entry.message
-        assert share is not None
-        is_there = share.group in session.subscriptions or share.group in self._declared
-        if message is not None and n >= session.sent and is_there:
-            del session.queue[n]
-            self._returned.setdefault(share.group, []).append(Waiting(share, message))
-        else:
-            session.queue[n] = entry._replace(share=None)
 
 
 class KeyWriter:
@@ -120,10 +110,12 @@ class KeyWriter:
     Args:
         client, keys, config: as for RedisState.
         state: has the clock.
-        several: whether there are several shards.
+        shard, shards: place of the shard from 0 on, and the number of shards.
     """
 
-    def __init__(self, client: Client, keys: Keys, config: Config, state: State, *, several: bool = False) -> None:
+    def __init__(
+        self, client: Client, keys: Keys, config: Config, state: State, *, shard: int = 0, shards: int = 1
+    ) -> None:
         self._client = client
         self._pipe: Any = client.pipeline(transaction=False)
         self._size = 0  # bytes of messages in the pipeline, about
@@ -134,10 +126,10 @@ class KeyWriter:
         self._config = config
         self._state = state
         self._intervals: dict[bytes, int | None] = {}  # of the sessions
-        self._bindings: dict[bytes, dict[int, tuple[int, bytes]]] = {}  # group -> key -> place, client id
+        self._shard, self._shards = shard, shards
         self._epoch = 0
         self._later_bytes = 0
-        self._numbers = count(getrandbits(63) + 1) if several else None  # of messages that await PUBREL
+        self._numbers = count(getrandbits(63) + 1) if shards > 1 else None  # of messages that await PUBREL
         self._pipe.hset(keys.shared, "redispatch", round(config.shared.redispatch * 1000))
 
     def end(self) -> None:
@@ -183,7 +175,7 @@ class KeyWriter:
 
     def _write_session(self, session: StoredSession) -> None:
         keys, client_id = self._keys, session.client_id
-        entries, states = entries_of(session)
+        entries, states = entries_of(session, self._has)
         shares = [entry.share for entry in session.queue.values() if entry.share is not None]
         listed = not is_short(entries)
         packed = PackedSession(
@@ -216,10 +208,6 @@ class KeyWriter:
         if shares:
             due = self._state.clock + round(self._config.shared.redispatch * 1000)
             self._pipe.zadd(keys.grace, {client_id: due})
-        for share in shares:
-            bound = self._bindings.setdefault(share.group, {})
-            if share.key >= 0 and bound.get(share.key, (0, b""))[0] <= share.place:
-                bound[share.key] = (share.place, client_id)
 
     def _count_bytes(self, name: bytes, size: int) -> None:
         """Add the bytes of a queue to the sum of its tenant, if its name has one."""
@@ -261,8 +249,17 @@ class KeyWriter:
         """A session, perhaps of another shard, is a subscriber of a group."""
         self._add(self._keys.group_subscribers(name), b"c:" + client_id)
 
-    def write_group(self, group: StoredGroup) -> None:
-        """A group; all sessions come before."""
+    def _has(self, name: bytes) -> bool:
+        """Whether this shard has a group, or a session."""
+        return shard_of(name, self._shards) == self._shard
+
+    def write_group(self, group: StoredGroup, bindings: dict[int, tuple[int, bytes]]) -> None:
+        """A group; all sessions come before.
+
+        Args:
+            group: without the messages in queues.
+            bindings: by key, the last place with it in a queue, and the client id of the session.
+        """
         keys, pipe = self._keys, self._pipe
         settings = json.loads(group.declaration) if group.declaration else {}
         size = 0
@@ -280,8 +277,9 @@ class KeyWriter:
         if group.declaration:
             pipe.hset(keys.declared_groups, group.name, group.declaration)
             pipe.sadd(keys.group_subscribers(group.name), b"d:")
-        for key, (_, client_id) in self._bindings.get(group.name, {}).items():
-            pipe.hset(keys.group_keys(group.name), key.to_bytes(4, "little"), b"0 0  " + client_id)
+        for key, (_, client_id) in bindings.items():
+            there = b"" if self._has(client_id) else FOREIGN
+            pipe.hset(keys.group_keys(group.name), key.to_bytes(4, "little"), b"0 0  " + there + client_id)
         self._send()
 
     # ---- the rest ----
@@ -338,8 +336,8 @@ class KeyWriter:
 # ---- values ----
 
 
-def entries_of(session: StoredSession) -> tuple[list[bytes], dict[str, bytes]]:
-    """The queue of a session without gaps, and its states by number."""
+def entries_of(session: StoredSession, has: Callable[[bytes], bool]) -> tuple[list[bytes], dict[str, bytes]]:
+    """The queue of a session without gaps, and its states by number. `has`: whether the shard has a group."""
     entries, states = [], {}
     for number in range(session.head, session.tail):
         entry = session.queue.get(number)
@@ -347,19 +345,20 @@ def entries_of(session: StoredSession) -> tuple[list[bytes], dict[str, bytes]]:
             states[str(number)] = DONE
         elif entry.message is None:
             states[str(number)] = RECEIVED
-        entries.append(value_of(entry))
+        entries.append(value_of(entry, has))
     return entries, states
 
 
-def value_of(entry: Queued | None) -> bytes:
-    """An entry of a queue; None: it is done."""
+def value_of(entry: Queued | None, has: Callable[[bytes], bool]) -> bytes:
+    """An entry of a queue; None: it is done. `has`: whether the shard has a group."""
     if entry is None:
         return NO_MESSAGE
     if entry.message is None and entry.share is None:
         return NO_MESSAGE
     message = NO_MESSAGE if entry.message is None else encode_message(*entry.message)
     share = entry.share or Share(b"", 0)
-    return encode_entry(message, entry.as_published, entry.identifiers, *share)
+    foreign = bool(share.group) and not has(share.group)
+    return encode_entry(message, entry.as_published, entry.identifiers, *share, foreign)
 
 
 def options_of(settings: dict[str, Any]) -> dict[str, str]:

@@ -252,8 +252,10 @@ class RedisPlace(Place):
         return found
 
     def write(self, state: State, access: Access, mark: Mark) -> Moved:
-        several = len(self.shards) > 1
-        writers = [KeyWriter(shard.client, shard.keys, self._config, state, several=several) for shard in self.shards]
+        writers = [
+            KeyWriter(shard.client, shard.keys, self._config, state, shard=number, shards=len(self.shards))
+            for number, shard in enumerate(self.shards)
+        ]
         writer = StateWriter(writers, state)
 
         def write_all() -> None:

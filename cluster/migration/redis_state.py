@@ -6,7 +6,7 @@ that wait again, wills that are due.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -21,7 +21,7 @@ from ...broker.config.schema import Config
 from ...broker.core.session_expiry import NEVER
 from ..redis.keys import Keys
 from ..redis.packed_session import AWAITED, RARE, PackedSession
-from ..sessions.wills import decode_will
+from ..sessions.wills import decode_will, way_back_of
 from .state import (
     Queued,
     Share,
@@ -40,6 +40,7 @@ AT_ONCE = 200  # sessions in one pipeline
 ENTRIES = 500  # of a queue or a hash in one reply
 SAME_CLOCK = 1000  # milliseconds: less is the time that reading two clocks takes, or as little
 DONE, RECEIVED = b"d", b"r"
+OFFER = b"g"  # the first byte of the number of a message of a group for a session of another shard
 
 
 class RedisState(State):
@@ -62,7 +63,7 @@ class RedisState(State):
         self._declared: dict[bytes, bytes] = self._client.hgetall(keys.declared_groups)
         self._groups: dict[bytes, None] = dict.fromkeys(self._declared)  # in the order in which they are found
         self._epochs: dict[bytes, bytes] = {}  # of wills that are the session's own -> client id
-        self._dead: list[bytes] = self._client.hkeys(keys.nodes)
+        self._dead: list[bytes] = [*self._client.hkeys(keys.nodes), *self._client.smembers(keys.in_doubt)]
         self._shift = 0  # milliseconds: this clock is so much behind the clock of the deadlines that are read
 
     def follow(self, other: "RedisState") -> None:
@@ -189,14 +190,35 @@ class RedisState(State):
                 found.setdefault(name, []).append(node)
         return found
 
-    def group(self, name: bytes) -> StoredGroup:
-        """A group of this shard."""
+    def on_their_way_back(self) -> dict[bytes, list[Waiting]]:
+        """Messages that go back to groups of other shards, by group."""
+        found: dict[bytes, list[Waiting]] = {}
+        for key in (self._keys.delayed_wills, *map(self._keys.wills, self._dead)):
+            for _, stored in self._client.hscan_iter(key, count=ENTRIES):
+                if (way_back := way_back_of(stored)) is not None:
+                    group, place, value = way_back
+                    found.setdefault(group, []).append(self._waiting(group, place, value))
+        return found
+
+    def handed_over(self) -> set[tuple[bytes, int]]:
+        """Group and place of messages that have come to queues of this shard, perhaps without the end of their
+        assignment."""
+        found = set()
+        for number, _ in self._client.hscan_iter(self._keys.once, count=ENTRIES):
+            if number[:1] == OFFER:
+                size = int.from_bytes(number[9:11], "little")
+                found.add((number[11 + size :], int.from_bytes(number[1:9], "little")))
+        return found
+
+    def group(self, name: bytes, without: Collection[tuple[bytes, int]] = ()) -> StoredGroup:
+        """A group of this shard. `without`: group and place of messages that other shards have in queues."""
         keys, client = self._keys, self._client
         group = StoredGroup(name, self._declared.get(name, b""), int(client.hget(keys.group(name), "n") or 0))
         found = {int(place): value for place, value in client.hscan_iter(keys.group_messages(name), count=ENTRIES)}
         for node in self._assignments.get(name, ()):
             for place, value in client.hscan_iter(keys.assignments(node, name), count=ENTRIES):
-                found[int(place)] = value
+                if (name, int(place)) not in without:
+                    found[int(place)] = value
         first = group.last - client.llen(keys.group_list(name)) + 1
         start = 0
         while values := client.lrange(keys.group_list(name), start, start + ENTRIES - 1):
@@ -217,11 +239,12 @@ class RedisState(State):
             epoch: max(int(score) + self._shift, 1) for epoch, score in client.zscan_iter(keys.delayed, count=ENTRIES)
         }
         for epoch, stored in client.hscan_iter(keys.delayed_wills, count=ENTRIES):
-            if epoch in due:
+            if epoch in due and way_back_of(stored) is None:
                 yield self._will(epoch, stored, due[epoch])
         for node in self._dead:
             for epoch, stored in client.hscan_iter(keys.wills(node), count=ENTRIES):
-                yield self._will(epoch, stored, None)
+                if way_back_of(stored) is None:
+                    yield self._will(epoch, stored, None)
 
     def delayed(self) -> Iterator[StoredDelayed]:
         client, keys, start = self._client, self._keys, 0

@@ -5,7 +5,7 @@ from itertools import chain, count
 
 from ..._speedups.cluster.sharded_journal import shard_of
 from .redis_state import RedisState
-from .state import State, StoredDelayed, StoredGroup, StoredMessage, StoredSession, StoredWill
+from .state import State, StoredDelayed, StoredGroup, StoredMessage, StoredSession, StoredWill, Waiting
 
 
 class ShardedState(State):
@@ -38,8 +38,15 @@ class ShardedState(State):
             yield session
 
     def groups(self) -> Iterator[StoredGroup]:
+        handed_over = set().union(*(shard.handed_over() for shard in self._shards))
+        on_their_way: dict[bytes, list[Waiting]] = {}
+        for shard in self._shards:
+            for name, messages in shard.on_their_way_back().items():
+                on_their_way.setdefault(name, []).extend(messages)
         for name in dict.fromkeys(name for shard in self._shards for name in shard.group_names):
-            yield self._shards[shard_of(name, len(self._shards))].group(name)
+            group = self._shards[shard_of(name, len(self._shards))].group(name, handed_over)
+            group.waiting = sorted([*group.waiting, *on_their_way.get(name, ())], key=lambda each: each.share.place)
+            yield group
 
     def retained(self) -> Iterator[StoredMessage]:
         return chain.from_iterable(shard.retained() for shard in self._shards)

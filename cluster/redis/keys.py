@@ -51,6 +51,8 @@ class Keys:
         self.delayed = self.prefix + b"delayed"
         self.delayed_wills = self.prefix + b"delayed:wills"
         self.later = self.prefix + b"later"
+        self.once = self.prefix + b"once"
+        self.in_doubt = self.prefix + b"in_doubt"
         self.later_messages = self.prefix + b"later:messages"
         self.later_state = self.prefix + b"later:state"
         self.later_tenants = self.prefix + b"later:tenants"
