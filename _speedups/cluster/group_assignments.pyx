@@ -104,8 +104,8 @@ cdef class GroupAssignments(GroupBacking):
         cdef Session session = subscriber.session
         cdef ClusterJournal journal = self.group.turn.journal.at(session.shard)
         cdef HandOver hand_over = HandOver(self.journal, self.group.client_id, place, session.client_id, session.shard,
-                                           self.keys.is_known(place))
-        self.records.under_way.add((self.group.client_id, place))
+                                           self.keys.hash_of(place))
+        self.records.under_way[self.group.client_id, place] = hand_over.key
         return journal.queue_handed_over(session, message, flags, subscriber.properties, self.heads_of(place),
                                          subscriber, hand_over)
 

@@ -5,7 +5,7 @@ from .hand_over import HandOver
 
 class GroupRecords:
     to_tick: set[Any]  # of GroupAssignments
-    under_way: set[tuple[bytes, int]]
+    under_way: dict[tuple[bytes, int], int]
     unsure: list[HandOver]
     def follow_claims(self, epoch_of: Callable[[Any], int]) -> None: ...
     def set_limits(self, most: int, most_bytes: int, drop_oldest: bool) -> None: ...

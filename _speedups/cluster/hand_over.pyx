@@ -5,7 +5,7 @@ assignment ends when that shard has replied. If this node dies in between, the n
 message (deploy/docs/CLUSTER.md, "Groups over shards").
 """
 
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from ..session.journal cimport Journal
 
@@ -20,13 +20,13 @@ cdef class HandOver:
         group, place: of the message.
         client_id: of the session.
         shard: of the session.
-        keyed: whether the message has a key.
+        key: hash of the message's key; -1: it has none.
     """
 
     def __init__(self, Journal journal not None, bytes group not None, uint64_t place, bytes client_id not None,
-                 uint8_t shard, bint keyed):
+                 uint8_t shard, int64_t key):
         self.journal, self.group, self.place = journal, group, place
-        self.client_id, self.shard, self.keyed = client_id, shard, keyed
+        self.client_id, self.shard, self.key = client_id, shard, key
         self.number = struct.pack("<cQH", b"g", place, len(client_id)) + client_id + group
 
     def arrived(self):
