@@ -5,7 +5,7 @@ the journal packs it.
 """
 
 cimport cython
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from .commit_block cimport ended_assignments
 from .message_codec cimport pack_failures
@@ -31,6 +31,7 @@ cdef class GroupRecords:
         self.limits = (1 << 30, 1 << 40, 0)
         self.to_tick = set()
         self.under_way = {}
+        self.close_later = {}
         self.unsure = []
         self.begin()
 
@@ -112,7 +113,13 @@ cdef class GroupRecords:
         return self.note()
 
     cdef int key_closed(self, bytes group, uint32_t key, uint64_t number) except -1:
-        """Record that this node gives a key up. `number`: of the last assignment of a message with it."""
+        """Record that this node gives a key up. `number`: of the last assignment of a message with it.
+
+        While a message with it is on its way to another shard the assignment of that must stay.
+        """
+        if self.is_key_under_way(group, key):
+            self.close_later[group, key] = number
+            return 0
         self.closed[group, key] = number
         return self.note()
 
@@ -128,6 +135,13 @@ cdef class GroupRecords:
                 if name == group and hash == key:
                     return True
         return False
+
+    cdef int arrives(self, bytes group, uint64_t place) except -1:
+        """A message is in a queue of another shard, or comes back."""
+        cdef int64_t key = self.under_way.pop((group, place), -1)
+        if (group, key) in self.close_later:
+            self.key_closed(group, <uint32_t>key, self.close_later.pop((group, key)))
+        return 0
 
     # ---- room ----
 

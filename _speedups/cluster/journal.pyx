@@ -405,17 +405,17 @@ cdef class ClusterJournal(Journal):
 
     def handed_over(self, HandOver hand_over not None):
         """Record that a session of another shard has a message of a group of this one: its assignment ends."""
-        self.group_records.under_way.pop((hand_over.group, hand_over.place), None)
         self.whole.forget_when_stored(hand_over.shard, hand_over.number)
         if hand_over.key >= 0:
             self.group_records.move(b"moved", hand_over.group, hand_over.place, hand_over.client_id, 0, 0)
         else:
             self.group_records.end(hand_over.group, hand_over.place)
+        self.group_records.arrives(hand_over.group, hand_over.place)
 
     def not_handed_over(self, HandOver hand_over not None):
         """Record that the session has ended: the message goes back."""
-        self.group_records.under_way.pop((hand_over.group, hand_over.place), None)
         self.group_records.back(hand_over.group, hand_over.place)
+        self.group_records.arrives(hand_over.group, hand_over.place)
 
     def flush_forgotten(self):
         """Have the next block, if there are numbers to forget, although it may have nothing else."""
