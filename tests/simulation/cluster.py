@@ -206,14 +206,14 @@ class SimulatedCluster:
             self._drops.called(function, reply, self.keys)
 
     def lost(self, since: int, keys: dict[bytes, Any]) -> None:
-        self._losses.append(Loss(since, self._world.now, self._payloads(keys)))
+        own = next((each for each in self._prefixes[1:] if any(key.startswith(each) for key in keys)), self._prefix)
+        kept = payloads(self._own(keys) if own == self._prefix else ClusterKeys(keys, own))
+        for prefix, others in zip(self._prefixes, self.keys_of_shards, strict=True):
+            if prefix != own:  # the record of a publication that this shard has forgotten
+                kept |= payloads(others)
+        self._losses.append(Loss(since, self._world.now, kept))
         for node in self.nodes.values():
             node.lose_claims(since)
-
-    def _payloads(self, keys: dict[bytes, Any]) -> Any:
-        """The payloads that a server had; each shard has its prefix there."""
-        own = next((each for each in self._prefixes[1:] if any(key.startswith(each) for key in keys)), self._prefix)
-        return payloads(self._own(keys) if own == self._prefix else ClusterKeys(keys, own))
 
     # ---- of its clients and nodes ----
 

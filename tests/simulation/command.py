@@ -67,6 +67,8 @@ def find_mutations(wanted: "tuple[Mutation, ...] | list[Mutation]", most: int) -
         while seed < most and (result is None or not result.findings):
             seed += 1
             made = several_of(seed) if mutation.needs_several else plan_of(seed)
+            if mutation.needs_shards:
+                made = with_shards(made, 2 + seed % 2)
             result = run_plan(varied(plan, seed) if plan else made, mutation)
         rules = sorted(rules_of(result.findings)) if result is not None else []
         missed += not rules

@@ -23,6 +23,7 @@ class Mutation:
         methods: class, name of the method, and a function that makes its replacement from it.
         plan: name of the plan that finds it (seeds.PLANS); empty: its own name, if that is one.
         needs_several: only runs of several clusters find it.
+        needs_shards: only runs of a cluster with several shards find it.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Mutation:
     methods: tuple[tuple[type, str, Callable[[Any], Any]], ...] = field(default=())
     plan: str = ""
     needs_several: bool = False
+    needs_shards: bool = False
 
     def change(self, code: bytes) -> bytes:
         """The library with the fault."""

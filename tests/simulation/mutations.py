@@ -26,6 +26,7 @@ from tests.simulation import broken_methods as broken
 from tests.simulation.mixed_clusters import MIXED_CLUSTERS
 from tests.simulation.mutation import Mutation
 from tests.simulation.put_back import PUT_BACK
+from tests.simulation.shard_mutations import SHARDED
 
 COMMIT_NUMBER = (
     "  if number <= last then\n    return {'again'}\n  end\n"
@@ -772,5 +773,6 @@ ALL = (
     ),
     *PUT_BACK,
     *MIXED_CLUSTERS,
+    *SHARDED,
 )
 MUTATIONS = {mutation.name: mutation for mutation in ALL}

@@ -1,0 +1,186 @@
+"""Deliberate faults in the rules between shards: runs of clusters with several shards find them."""
+
+from functools import partial
+from typing import Any
+
+from flockmq.cluster.among import Among
+from flockmq.cluster.orphans import Orphans
+from flockmq.cluster.redis.store import RedisStore
+from flockmq.cluster.replication.flush import Flush
+from flockmq.cluster.replication.routes import Routes
+from flockmq.cluster.sharding.store import ShardedStore
+from tests.simulation.mutation import Mutation
+
+AT_HOME = b"mq:"  # the prefix of the first shard
+
+
+def released_at_once(flushed: Any) -> Any:
+    """Of Among: a connection is released although its messages are under way."""
+    return lambda self, done: done()
+
+
+def any_turn(turn: Any) -> Any:
+    """Of Among: a change counts as applied before the retained messages of this node are stored."""
+    return property(lambda self: None)
+
+
+def without_ping(when_applied: Any) -> Any:
+    """Of Flush: SUBACK does not wait for what other shards have sent."""
+
+    def applied(self: Flush, done: Any) -> None:
+        first, asked = self._barriers[0], self._ask
+        self._ask = lambda done: done()  # type: ignore[method-assign]
+        try:
+            self._turn.after_commit(partial(first.when_last_applied, done))
+        finally:
+            self._ask = asked  # type: ignore[method-assign]
+
+    return applied
+
+
+def forget_unasked(found: Any) -> Any:
+    """Of Orphans: all are over."""
+
+    def judged(self: Orphans, reply: Any) -> None:
+        if isinstance(reply, list):
+            self._judge(reply, [0] * len(reply))
+
+    return judged
+
+
+def end_in_any_order(advance: Any) -> Any:
+    """Of ShardedStore: a turn ends as soon as it is given, also before earlier ones."""
+
+    def advanced(self: ShardedStore) -> None:
+        for turn in [turn for turn in self._turns if not turn.given and not turn.ends]:
+            end(self, turn)
+        advance(self)
+
+    return advanced
+
+
+def end_at_once(commit: Any) -> Any:
+    """Of ShardedStore: what ends is sent together with what is given."""
+
+    def committed(self: ShardedStore, block: Any) -> None:
+        commit(self, block)
+        for turn in [turn for turn in self._turns if not turn.ends]:
+            end(self, turn)
+
+    return committed
+
+
+def end(store: ShardedStore, turn: Any) -> None:
+    """Send the blocks of what ends with a turn."""
+    turn.ends, turn.ending = True, len(turn.block.ending)
+    for shard, journal in turn.block.ending:
+        store._under_way[shard].append((turn, True))
+        store._stores[shard].commit(journal.take())
+
+
+def leave_one_out(flow: Any) -> Any:
+    """Of RedisStore: the first block that Redis lacks is not sent again, but in the first shard."""
+
+    def flowing(self: RedisStore, link: Any, applied: int) -> None:
+        lacking = next((waiting for waiting in self._waiting if waiting.seq > applied), None)
+        if lacking is not None and not self._log_key.startswith(AT_HOME + b"analytics"):
+            applied = lacking.seq
+        flow(self, link, applied)
+
+    return flowing
+
+
+def in_one_shard(init: Any) -> Any:
+    """Of Routes: all nodes have their routes in the first shard, and look for them at home."""
+
+    def made(self: Routes, journal: Any, node: bytes = b"", memberships: Any = None) -> None:
+        sharded = memberships._journal if memberships is not None else None
+        init(self, journal if sharded is None else sharded.part(0), node, memberships)
+
+    return made
+
+
+def buried_in_one(died: Any) -> Any:
+    """Of Among: a node is dead in one shard only."""
+    return lambda self, where, node: None
+
+
+SHARDED = (
+    Mutation(
+        "buried in one shard",
+        "G5",
+        "a node that is dead in one shard lives on in others until they notice",
+        methods=((Among, "died", buried_in_one),),
+        needs_shards=True,
+    ),
+    Mutation(
+        "released before all is stored",
+        "G7",
+        "a connection is released in its shard, and its messages are not in others yet",
+        methods=((Among, "flushed", released_at_once),),
+        needs_shards=True,
+    ),
+    Mutation(
+        "number not noted",
+        "G2",
+        "a shard gives a publication again that it has given already",
+        lua=(("redis.call('HSETNX', prefix .. 'once', number, node) == 0 then", "false then"),),
+        needs_shards=True,
+    ),
+    Mutation(
+        "applied before all is stored",
+        "G4",
+        "a change is reported as applied before the retained messages of this node are stored",
+        methods=((Among, "turn", any_turn),),
+        needs_shards=True,
+    ),
+    Mutation(
+        "SUBACK of one shard",
+        "G4",
+        "SUBACK waits for the first shard only",
+        methods=((Flush, "when_applied", without_ping),),
+        needs_shards=True,
+    ),
+    Mutation(
+        "number not forgotten",
+        "R1",
+        "Redis has the numbers of publications for ever",
+        lua=(("  in_parts('HDEL', prefix .. 'once', numbers)\n", ""),),
+        needs_shards=True,
+    ),
+    Mutation(
+        "orphans forgotten unasked",
+        "G2",
+        "the numbers of a dead node are forgotten although another node may give its publications again",
+        methods=((Orphans, "_found", forget_unasked),),
+        needs_shards=True,
+    ),
+    Mutation(
+        "turns end in any order",
+        "G7",
+        "a publication ends before an earlier one of its client",
+        methods=((ShardedStore, "_advance", end_in_any_order),),
+        needs_shards=True,
+    ),
+    Mutation(
+        "ends before it is given",
+        "G1",
+        "a publication ends in its shard before other shards have it",
+        methods=((ShardedStore, "commit", end_at_once),),
+        needs_shards=True,
+    ),
+    Mutation(
+        "part not sent again",
+        "G1",
+        "a block of one shard is not sent again when its link is back",
+        methods=((RedisStore, "flow", leave_one_out),),
+        needs_shards=True,
+    ),
+    Mutation(
+        "routes in one shard",
+        "G4",
+        "nodes have their routes in the first shard, not at home",
+        methods=((Routes, "__init__", in_one_shard),),
+        needs_shards=True,
+    ),
+)
