@@ -102,7 +102,7 @@ cdef class GroupAssignments(GroupBacking):
         cdef ClusterJournal journal = self.group.turn.journal.at(subscriber.session.shard)
         journal.queue_handed_over(subscriber.session, message, flags, subscriber.properties, self.group.client_id,
                                   place, subscriber)
-        return self.journal.ending().group_records.end(self.group.client_id, place)
+        return self.journal.ending(<uint64_t>1 << journal.shard).group_records.end(self.group.client_id, place)
 
     cdef int take_back(self, uint64_t place, Message* message, bint record) except -1:
         if not record:
@@ -154,7 +154,7 @@ cdef class GroupAssignments(GroupBacking):
         return 0
 
     cdef int record_dead(self, uint64_t place) except -1:
-        self.journal.ending().group_records.dead(self.group.client_id, place)
+        self.journal.ending(self.group.turn.journal.touched).group_records.dead(self.group.client_id, place)
         self.places.discard(place)
         return 0
 
