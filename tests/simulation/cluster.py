@@ -338,7 +338,9 @@ class SimulatedCluster:
             for client in self.plan.clients
             if client.role == alone.ROLE
         }
-        away = [alone.Away(self.servers.index(server), since, until) for server, since, until in self.actions.times_away]
+        away = [
+            alone.Away(self.servers.index(server), since, until) for server, since, until in self.actions.times_away
+        ]
         events = [*zip(self.history.times, self.history.events, strict=True)]
         for finding in alone.judge(events, self.actions.asked, away, shards, self._healed):
             self.found(finding)
