@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from .._speedups.cluster.sharded_journal import ShardedJournal, shard_of
-from .._speedups.session.turn import Turn
 from ..broker.core.data_plane import DataPlane
 from .peers.node_link import NodeLink
 from .replication.barrier import Barrier
 from .replication.flush import Flush
 from .replication.group_memberships import GroupMemberships
+from .replication.late_retained import LateRetained
 
 LOOK_SECONDS = 0.1  # between looks for a heartbeat that is due
 
@@ -42,14 +42,16 @@ class Among:
     Args:
         plane: of the node.
         journal: of the node; None: there is one shard.
+        loop: of the node.
     """
 
-    def __init__(self, plane: DataPlane, journal: ShardedJournal | None) -> None:
+    def __init__(self, plane: DataPlane, journal: ShardedJournal | None, loop: asyncio.AbstractEventLoop) -> None:
         self._plane = plane
         self.count = 1 if journal is None else journal.shards
         self.memberships = GroupMemberships(journal)
         self.tenant_totals: dict[int, dict[bytes, int]] = {}  # bytes in queues elsewhere, by tenant
-        self._flush = None if journal is None else Flush(plane.turn)
+        self.late = LateRetained(plane, lambda: 0 if self._flush is None else self._flush.away)
+        self._flush = None if journal is None else Flush(plane.turn, loop)
         self._shards: Sequence[OneShard] = []
         self._come = 0  # calls of `others_too`
         self._all_are_here = asyncio.Event()
@@ -90,10 +92,14 @@ class Among:
         """The shard of a node, a client or a group."""
         return shard_of(name, self.count)
 
+    def touched(self, *names: bytes) -> int:
+        """The shards of some names, as bits."""
+        return sum({1 << self.home_of(name) for name in names})
+
     @property
-    def turn(self) -> Turn | None:
-        """The turn that has to be stored before a change is reported as applied; None: any."""
-        return None if self._flush is None else self._plane.turn
+    def flush(self) -> Flush | None:
+        """The waits for several shards; None: there is one shard."""
+        return self._flush
 
     def barrier(self, barrier: Barrier, link: NodeLink) -> Barrier | Flush:
         """The barrier for SUBACK, with the barrier of one more shard."""
@@ -102,12 +108,17 @@ class Among:
         self._flush.attach(barrier, link)
         return self._flush
 
-    def flushed(self, done: Callable[[], object]) -> None:
-        """Call `done` when all that this node has published so far is in all shards; with one shard it is in order."""
+    def flushed(self, done: Callable[[], object], shards: int = -1) -> None:
+        """Call `done` when all that this node has published so far is in shards; with one shard it is in order.
+
+        Args:
+            done: what to do.
+            shards: as bits; -1 = all.
+        """
         if self._flush is None:
             done()
         else:
-            self._flush.when_flushed(done)
+            self._flush.when_flushed(done, shards & ((1 << self.count) - 1))
 
     def link_back(self, link: NodeLink) -> None:
         """The link of a shard is back."""

@@ -77,7 +77,7 @@ class ClusterFoundation(Foundation):
         first, link = self._primaries[0], self._primaries[0].link
         logged = LoggedMessages(data_plane, self.store, link, self._name, lambda: data_plane.config.analytics)
         self.journal.attach(logged.log)
-        among = Among(data_plane, self._sharded)
+        among = Among(data_plane, self._sharded, self._loop)
         home = self._primaries[among.home_of(link.node_id)]
         routes = Routes(home.journal, link.node_id, among.memberships)
         results, elsewhere = AnalyticsResults(data_plane.router), Elsewhere()
@@ -104,6 +104,8 @@ class ClusterFoundation(Foundation):
         for shard, place in zip(shards, places, strict=True):
             shard.attach(self._lease(data_plane, shard, leases), rpc, place)
         data_plane.turn.limit_commits(COMMITS_UNDER_WAY)
+        if isinstance(self.store, ShardedStore):
+            self.store.attach(data_plane.turn, COMMITS_UNDER_WAY)
         parts = Shards(shards, among)
         self._life = ClusterLife(
             data_plane,

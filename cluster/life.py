@@ -24,6 +24,7 @@ from .redis.append_only_file import rewrite_after_restart
 from .redis.connector import Refused
 from .redis.link import LinkError, LinkLost, is_forbidden
 from .replication.foreign_records import ForeignRecords
+from .shard import Shard
 from .sharding.shards import Shards
 from .state import State
 from .streams.redis_log import RedisLog
@@ -131,9 +132,13 @@ class ClusterLife(NodeLife):
                 shard.lease.tick_without_redis(now)
             if not shard.membership.has_link:
                 continue
-            if shard.membership.state is State.SUSPENDED or now > shard.lease.valid_until:
+            if shard.membership.state is State.SUSPENDED or (
+                now > shard.lease.valid_until and not self._hang_up_if_alone(shard, now)
+            ):
                 self._on_lease_expired()
                 return
+            if not shard.membership.has_link:
+                continue
             linked.append(shard)
         if not linked:
             return
@@ -142,9 +147,11 @@ class ClusterLife(NodeLife):
         self.data_plane.turn.drop_expired()
         self.data_plane.turn.seal()  # acknowledgements of clients, which no packet waits for
         self.shards.first.routes.tick(now)
+        self.shards.among.late.tick(now)
         answers = [shard.tick(now) for shard in linked]
         if all(answers):
-            self._records.tick(now)
+            if len(linked) == len(self.shards):  # else what has to be stored before records go is not
+                self._records.tick(now)
             self._expire_retained()
 
     def _expire_retained(self) -> None:
@@ -201,7 +208,7 @@ class ClusterLife(NodeLife):
         memberships = [shard.membership for shard in self.shards]
         if any(membership.joins or membership.is_over for membership in memberships):
             return False, "the node is joining the cluster"
-        if any(membership.has_lost_link for membership in memberships):
+        if all(membership.has_lost_link for membership in memberships):
             return False, "Redis is away"
         return True, "ready"  # also if Redis has no memory left: clients that take their messages free some
 
@@ -215,10 +222,23 @@ class ClusterLife(NodeLife):
     def _on_lease_expired(self) -> None:
         now = time.monotonic()
         for shard in self.shards:
-            if not shard.link.connected:
+            if not shard.link.connected or self._hang_up_if_alone(shard, now):
                 shard.lease.look_for_pause(now)
             elif shard.lease.expire(now):
                 shard.set_clock()  # before deadlines that clients have asked for
+
+    def _hang_up_if_alone(self, shard: Shard, now: float) -> bool:
+        """The lease in a shard may be over while it goes on in another: then this node did not stand still.
+
+        The shard does not reply: it is away, and all other clients are served. Returns whether this is so.
+        """
+        if now <= shard.lease.valid_until or shard.membership.state is not State.MEMBER:
+            return False
+        others = (each for each in self.shards if each is not shard and each.membership.state is State.MEMBER)
+        if not any(now <= each.lease.valid_until for each in others):
+            return False
+        shard.link.hang_up("it has not confirmed the lease of this node")
+        return True
 
 
 def _hint(reason: str) -> str:

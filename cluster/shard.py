@@ -113,14 +113,14 @@ class Shard:
 
         # The state that all nodes know.
         members = Members(plane, link, lambda node: among.home_of(node) == number)
-        changes = Changes(plane, members, link.node_id, journal, among.memberships)
+        changes = Changes(plane, members, link.node_id, journal, among.memberships, partial(among.late.changed, number))
         barrier = Barrier(plane.turn, journal, link)
         applied = among.barrier(barrier, link)
         self.replica = Replica(
             members=members,
             changes=changes,
             barrier=barrier,
-            applied=AppliedChanges(link, changes, barrier, loop, among.turn),
+            applied=AppliedChanges(link, changes, barrier, loop, among.flush),
             reader=SnapshotReader(plane, changes, link),
             results=results,
             access=access,
@@ -141,9 +141,19 @@ class Shard:
             barrier=applied,
             unconfirmed=self._unconfirmed,
             flushed=among.flushed,
+            home=among.touched(link.node_id),
             most_sessions=lambda: among.most_sessions(self),
         )
-        self.subscribing = ClusterSubscribing(plane, journal, claims, routes, applied, among.memberships)
+        self.subscribing = ClusterSubscribing(
+            plane,
+            journal,
+            claims,
+            routes,
+            applied,
+            among.memberships,
+            partial(among.touched, link.node_id),
+            among.late.note,
+        )
         self.sessions = RedisSessions(plane, link)
         self.assignments = Assignments(plane, link, claims, journal.group_records, store, among, number)
         damaged = DamagedKeys(claims, self.membership.become_fenced)

@@ -132,7 +132,7 @@ cdef class GroupAssignments(GroupBacking):
             self.records.refused(group.client_id, place, session.client_id, n, code)
         else:                                     # first it is in the group, then it leaves the queue
             self.journal.put_back(group.client_id, place, message, self.heads_of(place))
-            (<ClusterJournal>session.turn.journal.at(session.shard)).ending().entry(
+            (<ClusterJournal>session.turn.journal.at(session.shard)).ending(<uint64_t>1 << self.journal.shard).entry(
                 DONE, session, session.session_id, n, 0)
         if self.keys.is_mine(place):
             del self.keys.entrusted[place]
@@ -160,7 +160,7 @@ cdef class GroupAssignments(GroupBacking):
         return 0
 
     cdef int record_dead(self, uint64_t place) except -1:
-        self.journal.ending().group_records.dead(self.group.client_id, place)
+        self.journal.ending(self.group.turn.journal.touched).group_records.dead(self.group.client_id, place)
         self.places.discard(place)
         return 0
 

@@ -17,8 +17,9 @@ from ..session.tenant cimport Tenant
 cdef class Whole(Journal):
     cdef int noted(self, ClusterJournal part, uint8_t kind) except -1
     cdef ClusterJournal receiving(self, uint8_t shard)
-    cdef ClusterJournal ending(self, uint8_t shard)
-    cdef int forget_when_stored(self, uint8_t shard, bytes number) except -1
+    cdef ClusterJournal ending(self, uint8_t shard, uint64_t depends)
+    cdef uint64_t will_depends(self, uint8_t shard, uint64_t epoch) except? 0
+    cdef int forget_when_stored(self, uint8_t home, uint8_t shard, bytes number) except -1
 
 
 cdef class ClusterJournal(Journal):
@@ -76,4 +77,4 @@ cdef class ClusterJournal(Journal):
     cdef uint64_t place(self, Message* m, uint8_t flags, bytes identifiers) except? 0
     cdef uint64_t new_place(self, Message* m, uint8_t flags, bytes identifiers) except? 0
     cdef ClusterJournal receiving(self)
-    cdef ClusterJournal ending(self)
+    cdef ClusterJournal ending(self, uint64_t depends)

@@ -82,12 +82,19 @@ cdef class Whole(Journal):
         """The journal for what a publication gives to a shard."""
         raise NotImplementedError
 
-    cdef ClusterJournal ending(self, uint8_t shard):
-        """The journal for records that end publications: their block follows all that these have given."""
+    cdef ClusterJournal ending(self, uint8_t shard, uint64_t depends):
+        """The journal for records that end publications: their block follows all that these have given.
+
+        `depends`: the shards to which they have given, as bits.
+        """
         raise NotImplementedError
 
-    cdef int forget_when_stored(self, uint8_t shard, bytes number) except -1:
-        """No node asks a shard for a number any more when the turn is stored."""
+    cdef uint64_t will_depends(self, uint8_t shard, uint64_t epoch) except? 0:
+        """The shards to which a will has given, if it was the last publication that ends a record; else 0."""
+        raise NotImplementedError
+
+    cdef int forget_when_stored(self, uint8_t home, uint8_t shard, bytes number) except -1:
+        """No node asks a shard for a number any more when the records of the turn for the shard `home` are stored."""
         raise NotImplementedError
 
 
@@ -177,7 +184,7 @@ cdef class ClusterJournal(Journal):
 
     def will_settled(self, uint64_t epoch):
         """Record that the will of the connection with this epoch is published in this block, or discarded."""
-        cdef ClusterJournal journal = self.ending()
+        cdef ClusterJournal journal = self.ending(0 if self.whole is None else self.whole.will_depends(self.shard, epoch))
         journal.wills += [b"settled", epoch, 0]
         journal.note(RETAINED)
 
@@ -206,9 +213,9 @@ cdef class ClusterJournal(Journal):
         """The journal for what a publication gives to the shard of this one."""
         return self if self.whole is None else self.whole.receiving(self.shard)
 
-    cdef ClusterJournal ending(self):
-        """The journal for records of the shard of this one that end publications."""
-        return self if self.whole is None else self.whole.ending(self.shard)
+    cdef ClusterJournal ending(self, uint64_t depends):
+        """The journal for records of the shard of this one that end publications, which have given to `depends`."""
+        return self if self.whole is None else self.whole.ending(self.shard, depends)
 
     cdef int note(self, uint8_t kind) except -1:
         """Note a record: `records` grows, because other modules test its size."""
@@ -405,7 +412,7 @@ cdef class ClusterJournal(Journal):
 
     def handed_over(self, HandOver hand_over not None):
         """Record that a session of another shard has a message of a group of this one: its assignment ends."""
-        self.whole.forget_when_stored(hand_over.shard, hand_over.number)
+        self.whole.forget_when_stored(self.shard, hand_over.shard, hand_over.number)
         if hand_over.key >= 0:
             self.group_records.move(b"moved", hand_over.group, hand_over.place, hand_over.client_id, 0, 0)
         else:

@@ -19,6 +19,20 @@ class ShardedJournal(Journal):
 
 class ShardedBlock:
     given: list[tuple[int, Block]]
-    ending: list[tuple[int, ClusterJournal]]
-    numbers: list[tuple[int, bytes]]
+    ending: list[Ending]
+    forgotten: dict[int, list[tuple[int, bytes]]]
     def __len__(self) -> int: ...
+    @property
+    def sizes(self) -> list[tuple[int, int]]: ...
+
+class Ending:
+    shard: int
+    depends: int
+    journal: ClusterJournal
+    numbers: dict[tuple[int, bytes], None]
+    size: int
+    @property
+    def sizes(self) -> list[tuple[int, int]]: ...
+    def take(self) -> Block: ...
+
+def size_of(block: Block) -> int: ...

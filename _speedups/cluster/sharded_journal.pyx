@@ -2,8 +2,9 @@
 
 A turn has a part for each shard that is concerned: a block there, atomic by itself. What a turn gives (messages for
 queues and groups, retained messages) comes first. What ends with a publication (a message that awaited PUBREL, a will,
-an assignment) comes in a second block, when all that is given is stored: so if the node dies in between, another one
-publishes again. A publication that must take effect once has a *number*: a shard that has given its messages already
+an assignment) comes in a second block, when all that the publication gives is stored: so if the node dies in between,
+another one publishes again. There is a second block for each set of shards that publications give to, so that a shard
+that is away holds up only what depends on it. A publication that must take effect once has a *number*: a shard that has given its messages already
 skips them (deploy/docs/CLUSTER.md, "Shards").
 """
 
@@ -18,6 +19,7 @@ from ..log.message_log cimport MessageLog
 from ..session.journal cimport RELEASED, Journal
 from ..session.message cimport Message, Publication
 from ..session.subscriber cimport Subscriber
+from ..session.turn cimport Outlet
 
 from cpython.bytes cimport PyBytes_Check
 
@@ -25,6 +27,9 @@ from .message_codec import decode_message, encode_message
 
 import struct
 from random import getrandbits
+
+cdef enum:
+    BLOCK_SIZE = 1024          # bytes counted for a block, beside its records
 
 HIDDEN = b"$\x00flockmq/"
 OF_CLIENTS = (b"streams/", b"searches/")   # kinds of hidden messages whose names are client ids
@@ -61,9 +66,9 @@ cdef class ShardedJournal(Whole):
         self.begin()
 
     cdef object begin(self):
-        self.endings = [None] * self.shards
+        self.endings = {}
         self.cut = []
-        self.numbers = {}
+        self.forgotten = {}
 
     def start(self):
         """Start recording; there is no compaction."""
@@ -89,6 +94,7 @@ cdef class ShardedJournal(Whole):
     # ---- the parts ----
 
     cdef int noted(self, ClusterJournal part, uint8_t kind) except -1:
+        self.touched |= <uint64_t>1 << part.shard
         self.weight += part.weight - part.noted_weight
         part.noted_weight = part.weight
         self.room(kind, 7)
@@ -99,28 +105,36 @@ cdef class ShardedJournal(Whole):
     cdef ClusterJournal receiving(self, uint8_t shard):
         cdef ClusterJournal part
         if self.number is not None and shard == self.settling:
-            part = self.ending(shard)
+            part = self.ending(shard, self.depends)
             part.number = None
             return part
         part = <ClusterJournal>self.parts[shard]
         part.number = self.number
         if self.number is not None:
-            self.numbers[shard, self.number] = None
+            self.ending_of(self.settling, self.depends).numbers[shard, self.number] = None
         return part
 
-    cdef ClusterJournal ending(self, uint8_t shard):
-        cdef ClusterJournal part = <ClusterJournal>self.parts[shard]
-        cdef ClusterJournal ending = <ClusterJournal>self.endings[shard]
+    cdef ClusterJournal ending(self, uint8_t shard, uint64_t depends):
+        return self.ending_of(shard, depends).journal
+
+    cdef Ending ending_of(self, uint8_t shard, uint64_t depends):
+        cdef ClusterJournal part = <ClusterJournal>self.parts[shard], journal
+        cdef Ending ending
+        depends &= ~(<uint64_t>1 << shard)
+        self.touched |= depends | <uint64_t>1 << shard
+        ending = self.endings.get((shard, depends))
         if ending is None:
-            ending = self.endings[shard] = ClusterJournal(self.headers[shard], self.node, self, shard)
-            ending.places = {}       # a session knows its place in the block of what is given
-            ending.group_records.limits = part.group_records.limits
-            ending.group_records.epoch_of = part.group_records.epoch_of
-        ending.now, ending.clock_offset = part.now, part.clock_offset
+            ending = self.endings[shard, depends] = Ending()
+            ending.shard, ending.depends, ending.numbers = shard, depends, {}
+            ending.journal = journal = ClusterJournal(self.headers[shard], self.node, self, shard)
+            journal.places = {}      # a session knows its place in the block of what is given
+            journal.group_records.limits = part.group_records.limits
+            journal.group_records.epoch_of = part.group_records.epoch_of
+        ending.journal.now, ending.journal.clock_offset = part.now, part.clock_offset
         return ending
 
-    cdef int forget_when_stored(self, uint8_t shard, bytes number) except -1:
-        self.numbers[shard, number] = None
+    cdef int forget_when_stored(self, uint8_t home, uint8_t shard, bytes number) except -1:
+        self.forgotten.setdefault(home, []).append((shard, number))
         return 0
 
     cdef int cut_full(self, uint8_t shard) except -1:
@@ -138,8 +152,9 @@ cdef class ShardedJournal(Whole):
         self.last_number += 1
         return self.salt + self.last_number or 1
 
-    cdef int begin_publication(self, const Publication* publication) except -1:
-        cdef object publisher
+    cdef int begin_publication(self, const Publication* publication, uint64_t shards) except -1:
+        cdef object publisher, ended_by = None
+        cdef Outlet outlet = None
         cdef bytes client_id
         self.number = None
         self.publisher = self.home
@@ -151,12 +166,25 @@ cdef class ShardedJournal(Whole):
             elif publisher is not None:
                 self.publisher = (<Subscriber>publisher).shard
         if publication.number:
+            outlet = (<Subscriber>publisher).outlet
+            ended_by = (<Subscriber>publisher).client_id
             self.number = struct.pack("<cQ", b"q", publication.number) + (<Subscriber>publisher).client_id
         elif publication.will:
+            ended_by = (publication.shard, publication.will)
             self.number = struct.pack("<cBQ", b"w", publication.shard, publication.will)
         if self.number is not None:
             self.settling = publication.shard
+            if publication.retain:
+                shards |= <uint64_t>1 << shard_of_topic(publication.topic, publication.topic_length, self.shards)
+            if outlet is not None and outlet.holding:
+                shards |= outlet.shards               # so its publications take effect in their order
+            # The messages of a chunk end one record.
+            self.depends = shards | (self.depends if ended_by == self.ended_by else 0)
+            self.ended_by = ended_by
         return 0
+
+    cdef uint64_t will_depends(self, uint8_t shard, uint64_t epoch) except? 0:
+        return self.depends if self.ended_by == (shard, epoch) else 0
 
     cdef int end_publication(self) except -1:
         cdef ClusterJournal part
@@ -177,7 +205,9 @@ cdef class ShardedJournal(Whole):
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n, uint32_t size) except -1:
         cdef uint8_t shard = (<Subscriber>session).shard
         if kind == RELEASED:
-            return self.ending(shard).entry(kind, session, number, n, size)
+            depends = self.depends if self.ended_by == (<Subscriber>session).client_id else 0
+            self.ended_by = None
+            return self.ending(shard, depends).entry(kind, session, number, n, size)
         return (<ClusterJournal>self.parts[shard]).entry(kind, session, number, n, size)
 
     cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m,
@@ -193,7 +223,7 @@ cdef class ShardedJournal(Whole):
 
     cdef int forward(self, object peer, Message* m) except -1:
         if self.number is not None:
-            return self.ending(self.settling).forward(peer, m)
+            return self.ending(self.settling, self.depends).forward(peer, m)
         return (<ClusterJournal>self.parts[self.publisher]).forward(peer, m)
 
     cdef int logged(self, Py_ssize_t size) except -1:
@@ -215,8 +245,10 @@ cdef class ShardedJournal(Whole):
         cdef uint8_t home = shard_of_name(group, len(group), self.shards)
         cdef ClusterJournal part = <ClusterJournal>self.parts[home]
         cdef bytes number = struct.pack("<cBQ", b"w", shard, epoch)
+        self.depends = <uint64_t>1 << home
+        self.ended_by = (shard, epoch)
         part.group_records.move(b"returned", group, place, number + translate(message, of_session, part), 0, 0)
-        self.numbers[home, number] = None
+        self.ending_of(shard, self.depends).numbers[home, number] = None
 
     # ---- the block ----
 
@@ -224,17 +256,18 @@ cdef class ShardedJournal(Whole):
         """Return the ShardedBlock of the turn, and begin a new one."""
         cdef ShardedBlock block = ShardedBlock()
         cdef ClusterJournal part
+        cdef Ending ending
         block.given = self.cut
         for part in self.parts:
             if buffer_size(&part.records):
                 block.given.append((part.shard, part.take()))
             part.ahead = 0
-        block.ending = [(part.shard, part) for part in self.endings if part is not None]
-        block.numbers = [*self.numbers]
-        block.weight = sum([len(given) for _, given in block.given])
-        for _, part in block.ending:
-            block.weight += part.weight + buffer_size(&part.records)
-            part.whole = Taken(self.shards)
+        for ending in self.endings.values():
+            ending.size = ending.journal.weight + buffer_size(&ending.journal.records) + BLOCK_SIZE
+            ending.journal.whole = Taken(self.shards)
+        block.ending = [*self.endings.values()]
+        block.forgotten = self.forgotten
+        block.weight = sum([size for _, size in block.sizes])
         buffer_free(&self.records, &self.pool)
         self.urgent = self.full = False
         self.weight = 0
@@ -261,6 +294,34 @@ cdef class ShardedBlock:
 
     def __len__(self):
         return self.weight
+
+    @property
+    def sizes(self):
+        """(shard, bytes) of each block, as a list: those of a second block count for each shard that it waits for."""
+        cdef Ending ending
+        sizes = [(shard, size_of(given)) for shard, given in self.given]
+        for ending in self.ending:
+            sizes += ending.sizes
+        return sizes
+
+
+cdef class Ending:
+    """Records of a turn that end publications, for one shard."""
+
+    @property
+    def sizes(self):
+        """(shard, bytes), as a list, of each shard that the records wait for; if none: their own."""
+        shards = [shard for shard in range(self.journal.shards) if self.depends >> shard & 1] or [self.shard]
+        return [(shard, self.size) for shard in shards]
+
+    def take(self):
+        """Return the Block."""
+        return self.journal.take()
+
+
+def size_of(block not None):
+    """The bytes that a block counts until its shard has it."""
+    return len(block) + BLOCK_SIZE
 
 
 cdef bytes translate(bytes stored, ClusterJournal origin, ClusterJournal target):

@@ -336,7 +336,10 @@ cdef class Connection(Channel):
         self.lift(CONNECT_PENDING | HANDLER_BUSY)
         if self.handing_up or self.gate & RATE_LIMITED:
             return
-        if was_busy and not self.gate & PARSE_GATE and self.turn.overloaded():
+        if self.turn.parts is not None:
+            if was_busy and not self.gate & PARSE_GATE:
+                self.waits_for_shard(self.turn.journal.touched)
+        elif was_busy and not self.gate & PARSE_GATE and self.turn.overloaded():
             self.close_gate(STORE_BEHIND)          # the event it waited for may have added work for the store
             self.turn.await_store(self)
         self.gate_opened()

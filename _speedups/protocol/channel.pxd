@@ -57,6 +57,7 @@ cdef class Channel(Outlet):
     cdef int charge(self, bint is_publish, Py_ssize_t size) except -1
     cdef bint begins_level_5(self, const uint8_t* body, Py_ssize_t n) noexcept
     cdef int handle_packet(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1
+    cdef bint waits_for_shard(self, uint64_t shards) except -1
     cdef int handle_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body,
                             Py_ssize_t n) except -1
     cdef int refuse_kind(self, uint8_t qos) except -1

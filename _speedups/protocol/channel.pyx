@@ -269,6 +269,8 @@ cdef class Channel(Outlet):
         cdef uint64_t before = record_position(self.turn)
         cdef bint adds
         cdef uint8_t* p
+        if self.turn.parts is not None:
+            self.turn.journal.touched = 0
         if kind == PUBLISH:
             self.handle_publish(first_byte, packet, body, n)
         elif PUBACK <= kind <= PUBCOMP:
@@ -284,6 +286,15 @@ cdef class Channel(Outlet):
         else:
             self.dispatch(first_byte, body, n)
         # If the store is behind, a client that adds work or memory to it is not read until it has caught up.
+        if self.turn.parts is not None:
+            if kind == PUBLISH and not first_byte & 6:
+                self.note_reached()
+            adds = record_position(self.turn) > before
+            if not self.gate & PARSE_GATE and self.waits_for_shard(self.turn.journal.touched if adds else 0):
+                return 0
+            if adds and (self.turn.journal.full or self.turn.journal.weight > BLOCK_MAX):
+                self.turn.seal()
+            return 0
         adds = record_position(self.turn) > before or self.held > self.turn.committed
         if (adds or kind in (SUBSCRIBE, UNSUBSCRIBE)) and not self.gate & PARSE_GATE and self.turn.overloaded():
             self.close_gate(STORE_BEHIND)
@@ -291,6 +302,15 @@ cdef class Channel(Outlet):
         elif adds and (self.turn.journal.full or self.turn.journal.weight > BLOCK_MAX):
             self.turn.seal()
         return 0
+
+    cdef bint waits_for_shard(self, uint64_t shards) except -1:
+        """Whether it is not read until a shard has caught up: one of these, or one that it waits for, is behind."""
+        cdef int shard = self.turn.shard_behind(shards | (self.shards if self.holding else 0))
+        if shard < 0:
+            return False
+        self.close_gate(STORE_BEHIND)
+        self.turn.await_shard(self, shard)
+        return True
 
     cdef int handle_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body,
                             Py_ssize_t n) except -1:

@@ -36,6 +36,7 @@ cdef int accept_publish(Outlet outlet, Router router, Publication* publication, 
     """
     cdef uint64_t before
     cdef uint8_t code = 0
+    outlet.turn.journal.touched = 0
     if publication.qos == 1:
         before = record_position(outlet.turn)
         if router.publish_now_or_later(publication) == 0 and outlet.level == 5:
@@ -71,6 +72,7 @@ cdef int repeat_pubrec(Outlet outlet, Session session, const Publication* public
     """A QoS 2 message has come again: PUBREC again, but not before the first one may be sent."""
     if outlet.turn.tracer is not None:
         outlet.turn.tracer.note("received", session.client_id, publication, 2, "again: it awaits PUBREL")
+    outlet.turn.journal.touched = <uint64_t>1 << session.shard
     return outlet.acknowledge(PUBREC << 4, packet_id, session.recorded() and outlet.turn.behind(), 0, 0)
 
 
@@ -146,6 +148,7 @@ cdef int release_publish(Outlet outlet, Router router, Session session, uint16_t
     cdef Publication publication
     cdef bint wait
     cdef uint8_t code = 0
+    outlet.turn.journal.touched = 0
     if found.message != NULL:
         try:
             publication = publication_of_message(found.message)
@@ -163,6 +166,7 @@ cdef int release_publish(Outlet outlet, Router router, Session session, uint16_t
         wait = record_position(outlet.turn) > before
     else:
         wait = session.recorded() and outlet.turn.behind()
+        outlet.turn.journal.touched = <uint64_t>1 << session.shard
         if outlet.level == 5:
             code = CODE_PACKET_IDENTIFIER_NOT_FOUND
     return outlet.acknowledge(PUBCOMP << 4, packet_id, wait, code, 0)

@@ -188,7 +188,7 @@ cdef class Router:
             self.turn.counters[DELAYED_REFUSED] += 1
             return 0
         if self.turn.journal.shards > 1:
-            self.turn.journal.begin_publication(publication)
+            self.turn.journal.begin_publication(publication, 1)
         self.delayed.keep(publication, at, seconds)
         if self.turn.journal.shards > 1:
             self.turn.journal.end_publication()
@@ -292,7 +292,7 @@ cdef class Router:
         if plan == NULL or plan.generation != self.filters.generation:
             plan = self.filters.plan(publication.topic, publication.topic_length, h)
         if self.turn.journal.shards > 1:
-            self.turn.journal.begin_publication(publication)
+            self.turn.journal.begin_publication(publication, shards_of(publication, plan))
         count = plan.count
         if publication.divisible and self.turn.journal.most_pushes:
             divided = publication.progress or count > <uint32_t>self.turn.journal.most_pushes
@@ -754,3 +754,17 @@ cdef class Router:
                 self.turn.journal.retained(m)
                 most -= 1
         return True
+
+
+cdef uint64_t shards_of(const Publication* publication, const Plan* plan) noexcept:
+    """The shards that have the queues and groups for a message which ends a record, as bits; 0: it ends none."""
+    cdef uint64_t shards = 0
+    cdef Subscriber subscriber
+    cdef uint32_t i
+    if publication.qos == 0 or not (publication.number or publication.will):
+        return 0
+    for i in range(plan.count):
+        subscriber = <Subscriber>plan.receivers[i].subscriber
+        if plan.receivers[i].qos and (subscriber.kind == SHARED or subscriber.kind == GROUP):
+            shards |= <uint64_t>1 << subscriber.shard
+    return shards

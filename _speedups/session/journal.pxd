@@ -57,11 +57,12 @@ cdef class Journal:
     cdef int most_pushes       # entries for queues that a call of the store should have at most; 0 = any number
     cdef readonly bint full    # the block has as many
     cdef uint32_t epoch        # number of the current compaction; 0 = nothing is kept (store `memory`)
+    cdef public uint64_t touched # with several shards: those that have got records since this was reset, as bits
 
     cdef Journal at(self, uint8_t shard)
     cdef int set_now(self, int64_t now) except -1
     cdef uint64_t new_number(self) except? 0
-    cdef int begin_publication(self, const Publication* publication) except -1
+    cdef int begin_publication(self, const Publication* publication, uint64_t shards) except -1
     cdef int end_publication(self) except -1
     cdef int64_t deadline(self, int64_t clock) noexcept
     cdef uint8_t* room(self, uint8_t kind, Py_ssize_t n) except NULL

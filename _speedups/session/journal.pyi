@@ -9,6 +9,7 @@ class Journal:
     last_id: int
     full: bool
     shards: int
+    touched: int
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
     @property

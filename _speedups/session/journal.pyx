@@ -85,8 +85,8 @@ cdef class Journal:
         """A number for a message that awaits PUBREL; 0: it needs none."""
         return 0
 
-    cdef int begin_publication(self, const Publication* publication) except -1:
-        """The records that follow are of this publication."""
+    cdef int begin_publication(self, const Publication* publication, uint64_t shards) except -1:
+        """The records that follow are of this publication. `shards`: that it gives to, as bits, if it ends a record."""
         return 0
 
     cdef int end_publication(self) except -1:

@@ -13,6 +13,7 @@ from .tenant cimport Tenants
 from .trace cimport Tracer, Watch
 
 cdef enum:
+    SHARDS_MAX = 64            # bits of a number that says which shards
     ALIASES_MAX = 255          # largest topic alias that a configuration may allow
 
 # Why a PUBLISH was refused, or an acknowledgement is no success: index of ACK_REASONS.
@@ -58,12 +59,20 @@ cdef struct HeldAck:
     uint8_t code                      # reason code
     uint16_t packet_id
     uint8_t why                       # AckReason
+    uint8_t shard                     # with several shards: the one among whose bytes it counts
 
 
 cdef class Outlet:
     cdef Turn turn
     cdef Buffer out                   # encoded packets that are not yet sent
     cdef uint64_t held                # the commit that this connection's acknowledgements wait for
+    # With several shards instead: the shards that they wait for, as bits, and how many wait.
+    cdef uint64_t shards
+    cdef uint32_t holding
+    # Shards that have retained messages of QoS 0 from it, as bits: since this tick, and in the ten seconds before it.
+    cdef uint32_t reached_since
+    cdef uint64_t reached
+    cdef uint64_t reached_before
     cdef uint32_t largest             # bytes of the largest packet that the client takes
     cdef uint32_t unacknowledged      # its messages of QoS 1 and 2 that are not acknowledged; counted at level 5
     cdef TopicAliases aliases         # that this node has set; the channel has the client's aliases
@@ -83,6 +92,7 @@ cdef class Outlet:
     cdef int store_caught_up(self) except -1
     cdef uint8_t* reserve(self, Py_ssize_t n) except NULL
     cdef int acknowledge(self, uint8_t first_byte, uint16_t packet_id, bint wait, uint8_t code, uint8_t why) except -1
+    cdef int note_reached(self) except -1
 
 
 cdef class Sender:
@@ -108,6 +118,7 @@ cdef class Commit:
     cdef Py_ssize_t ack_count, ack_capacity
     cdef list callbacks               # Python callables without arguments
     cdef Py_ssize_t size              # bytes of the block and of its waiters
+    cdef uint64_t number              # with several shards: of the turn
 
     cdef int hold(self, HeldAck ack) except -1
 
@@ -130,6 +141,13 @@ cdef class Turn:
     cdef readonly uint64_t committed  # blocks that the store has confirmed
     cdef uint64_t most_commits        # unconfirmed blocks with which a turn seals no further one; 0 = any number
     cdef bint deferred                # a turn has ended so
+    # With several shards in place of `writing` and `commits`: waiters by the shards that they wait for, as bits.
+    cdef dict parts                   # of the block being written: shards -> Commit; None: there is one shard
+    cdef dict waiting                 # shards -> deque of Commit, in the order of the turns
+    cdef list held_back               # of each shard: Outlets that are not read until it has caught up
+    cdef Py_ssize_t[SHARDS_MAX] unstored # bytes that each shard has yet to store, and of waiters
+    cdef object stored_up_to          # callable: shards -> the last turn of which they have all
+    cdef object is_busy               # callable: whether a shard that replies has enough to store
     cdef readonly bint has_publish_hook  # the handler decides over some PUBLISH packets, or over all:
     cdef bint hooks_decide            # hooks decide over every message
     cdef readonly Rights bound        # topic names, as clients know them, whose payloads have a schema; None = none
@@ -162,8 +180,14 @@ cdef class Turn:
     cdef int queue_is_full(self, object client_id) except -1
     cdef bint overloaded(self) noexcept
     cdef bint behind(self) noexcept
-    cdef bint defers(self) noexcept
+    cdef bint defers(self) except -1
     cdef int await_store(self, Outlet outlet) except -1
+    cdef int hold_for_shards(self, Outlet outlet, HeldAck ack, bint wait) except -1
+    cdef Commit waiters_of(self, uint64_t shards)
+    cdef int seal_parts(self, object block) except -1
+    cdef int release_commit(self, Commit commit) except -1
+    cdef int shard_behind(self, uint64_t shards) noexcept
+    cdef int await_shard(self, Outlet outlet, int shard) except -1
     cdef int resume_store_behind(self) except -1
     cpdef int seal(self) except -1
     cpdef int seal_deferred(self) except -1

@@ -7,6 +7,9 @@ Group commit: output that depends on stored records waits here. A block is seale
 and passed to the store. When the store has it, the caller calls `confirm`. Acknowledgements, deliveries and callbacks
 that waited for the block are then released, in the order they were made. With store `memory` nothing ever waits.
 
+With several shards a turn has a block for each of them, and each waiter names the shards that it waits for. The
+acknowledgements of a connection also wait for the shards of the earlier ones that wait.
+
 Each block costs a store more than the records in it (a call of a function, a sync). With `limit_commits` a turn that
 ends while the store is busy leaves its records to the next block: a busy store makes blocks larger, an idle one replies
 at once.
@@ -39,6 +42,8 @@ cdef enum:
     LAZY_MAX = 65536      # bytes of records without waiters (DONE) whose block may be delayed
     DEFERRED_MAX = 262144 # bytes of a block that may wait for the confirmation of an earlier one
     REASON_STRING = 0x1F  # identifier of the property
+    REACHED_TICKS = 40    # for which a connection remembers the shards of its retained messages of QoS 0: ten seconds
+    PURGE_STEP = 1024     # connections that wait for a shard, after which those that have ended are forgotten
 
 # Sentences for AckReason: below 120 bytes, so that the lengths around them take one byte.
 ACK_REASONS = {
@@ -113,7 +118,9 @@ cdef class Outlet:
         While one waits, later ones of the connection wait too: they are sent in order [MQTT-4.6.0-2]. `code` and `why`
         are the reason code and the AckReason; below level 5 they are not sent.
         """
-        cdef HeldAck ack = HeldAck(<void*>self, first_byte, code, packet_id, why)
+        cdef HeldAck ack = HeldAck(<void*>self, first_byte, code, packet_id, why, 0)
+        if self.turn.parts is not None:
+            return self.turn.hold_for_shards(self, ack, wait)
         if wait or self.held > self.turn.committed:
             if self.turn.journal.urgent:
                 self.held = self.turn.sealed + 1
@@ -123,6 +130,20 @@ cdef class Outlet:
                 return self.turn.newest.hold(ack)
             # The block being written has only records without waiters (DONE).
         return put_acknowledgement(&ack, False)
+
+    cdef int note_reached(self) except -1:
+        """Note the shards that have records of the PUBLISH being handled, which is not acknowledged."""
+        if self.turn.tick - self.reached_since >= REACHED_TICKS:
+            self.reached_before = self.reached if self.turn.tick - self.reached_since < 2 * REACHED_TICKS else 0
+            self.reached = 0
+            self.reached_since = self.turn.tick
+        self.reached |= self.turn.journal.touched
+        return 0
+
+    @property
+    def concerned(self):
+        """Shards that acknowledgements wait for, or that have retained messages of QoS 0 of ten seconds; as bits."""
+        return self.reached | self.reached_before | (self.shards if self.holding else 0)
 
     def send(self, bytes data not None):
         """Append encoded packets to the output; they are sent at the end of the turn."""
@@ -144,7 +165,7 @@ cdef class Outlet:
     @property
     def waits(self):
         """Whether acknowledgements wait for the store."""
-        return self.held > self.turn.committed
+        return self.holding > 0 if self.turn.parts is not None else self.held > self.turn.committed
 
 
 cdef class Sender:
@@ -216,6 +237,9 @@ cdef class Turn:
         self.tenants = Tenants()
         self.shared = GroupSettings()
         self.writing = Commit()
+        if journal.shards > 1:
+            self.parts, self.waiting = {}, {}
+            self.held_back = [[] for _ in range(journal.shards)]
         self.clock = journal.now = 1               # 0 stands for "never" in deadlines
 
     def __dealloc__(self):
@@ -234,6 +258,9 @@ cdef class Turn:
         self.writing = Commit()
         self.newest = None
         self.commits.clear()
+        if self.parts is not None:
+            self.parts, self.waiting = {}, {}
+            self.held_back = [[] for _ in range(self.journal.shards)]
         self.release_waiters()
 
     def set_limits(self, limits not None):
@@ -295,6 +322,17 @@ cdef class Turn:
         """
         self.most_commits = most
 
+    def follow_shards(self, stored_up_to, is_busy):
+        """Connect the store of a node with several shards.
+
+        The store calls `stored` for what a shard has stored, and then `release_stored`.
+
+        Args:
+            stored_up_to: called with shards, as bits; returns the number of the last turn of which they have all.
+            is_busy: returns whether a shard that replies has enough to store: as `limit_commits`.
+        """
+        self.stored_up_to, self.is_busy = stored_up_to, is_busy
+
     def follow(self, Tracer tracer):
         """Note the steps of messages in this tracer; None: in none."""
         self.tracer = tracer
@@ -355,10 +393,18 @@ cdef class Turn:
         self.clock += ticks + missed
         self.journal.set_now(self.clock)
 
-    def after_commit(self, callback):
-        """Call `callback()` when all records so far are stored; at once if they are."""
+    def after_commit(self, callback, uint64_t shards=<uint64_t>-1):
+        """Call `callback()` when all records so far are stored; at once if they are.
+
+        `shards`: with several shards, those whose records count, as bits.
+        """
         cdef Commit commit = self.writing
-        if not self.journal.urgent:
+        if self.parts is not None:
+            commit = self.waiters_of(shards)
+            if commit is None:
+                callback()
+                return
+        elif not self.journal.urgent:
             if not self.commits:
                 callback()
                 return
@@ -440,12 +486,15 @@ cdef class Turn:
         commit.awaiting_commit = self.awaiting_commit
         self.awaiting_commit = Pointers(NULL, 0, 0)
         block = self.journal.take()
-        commit.size += len(block)
-        self.uncommitted += len(block)
         self.sealed += 1
-        self.commits.append(commit)
-        self.newest = commit
-        self.writing = Commit()
+        if self.parts is not None:
+            self.seal_parts(block)
+        else:
+            commit.size += len(block)
+            self.uncommitted += len(block)
+            self.commits.append(commit)
+            self.newest = commit
+            self.writing = Commit()
         self.counters[COMMITS] += 1
         self.counters[COMMITTED_BYTES] += len(block)
         self.store(block)
@@ -455,38 +504,153 @@ cdef class Turn:
         """Seal the block being written, if a turn has ended without doing so."""
         return self.seal() if self.deferred else 0
 
-    cdef bint defers(self) noexcept:
+    cdef bint defers(self) except -1:
         """Whether the block being written should wait for the confirmation of an earlier one."""
+        if self.is_busy is not None:
+            return buffer_size(&self.journal.records) + self.journal.weight < DEFERRED_MAX and self.is_busy()
         return (self.most_commits > 0 and self.sealed - self.committed >= self.most_commits
                 and buffer_size(&self.journal.records) + self.journal.weight < DEFERRED_MAX)
 
     def confirm(self, Py_ssize_t blocks=1):
         """The store has the next `blocks` blocks: release their waiters. The caller then ends a turn."""
-        cdef Commit commit
-        cdef Sender sender
-        cdef Outlet outlet
-        cdef Pointers held
-        cdef Py_ssize_t i
+        if self.parts is not None:
+            self.committed += blocks
+            return
         for _ in range(blocks):
-            commit = self.commits.popleft()
             self.committed += 1
-            self.uncommitted -= commit.size
-            for i in range(commit.awaiting_commit.count):
-                sender = <Sender>commit.awaiting_commit.items[i]
-                sender.committed = commit.tails[i]
-                self.schedule_send(sender)
-            for i in range(commit.ack_count):
-                if not (<Outlet>commit.acks[i].outlet).closed:
-                    put_acknowledgement(&commit.acks[i], True)
-            for callback in commit.callbacks:
-                try:
-                    callback()
-                except Exception as error:
-                    self.report(error)
+            self.release_commit(self.commits.popleft())
         if not self.commits:
             self.newest = None                      # it would keep sessions that have ended
         if self.awaiting_store.count and not self.overloaded():
             self.resume_store_behind()
+
+    cdef int release_commit(self, Commit commit) except -1:
+        """The store has the block that these wait for."""
+        cdef Sender sender
+        cdef Outlet outlet
+        cdef Py_ssize_t i
+        self.uncommitted -= commit.size
+        for i in range(commit.awaiting_commit.count):
+            sender = <Sender>commit.awaiting_commit.items[i]
+            sender.committed = commit.tails[i]
+            self.schedule_send(sender)
+        for i in range(commit.ack_count):
+            outlet = <Outlet>commit.acks[i].outlet
+            if self.parts is not None:
+                self.unstored[commit.acks[i].shard] -= sizeof(HeldAck)
+                outlet.holding -= 1
+            if not outlet.closed:
+                put_acknowledgement(&commit.acks[i], True)
+        for callback in commit.callbacks:
+            try:
+                callback()
+            except Exception as error:
+                self.report(error)
+        return 0
+
+    # ---- several shards ----
+
+    cdef int hold_for_shards(self, Outlet outlet, HeldAck ack, bint wait) except -1:
+        """Send an acknowledgement when the shards have all that they wait for: see `Outlet.acknowledge`."""
+        cdef uint64_t shards = self.journal.touched if wait else 0
+        cdef Commit commit = None
+        cdef int i
+        if outlet.holding:
+            shards |= outlet.shards
+        if shards:
+            commit = self.waiters_of(shards)
+        if commit is None:
+            return put_acknowledgement(&ack, False)
+        for i in range(self.journal.shards):          # the one that is the furthest behind
+            if shards >> i & 1 and (not shards >> ack.shard & 1 or self.unstored[i] > self.unstored[ack.shard]):
+                ack.shard = <uint8_t>i
+        self.unstored[ack.shard] += sizeof(HeldAck)
+        outlet.shards = shards
+        outlet.holding += 1
+        return commit.hold(ack)
+
+    cdef Commit waiters_of(self, uint64_t shards):
+        """The waiters for all records so far in these shards; None: they have them."""
+        cdef Commit commit
+        shards &= (<uint64_t>1 << self.journal.shards) - 1 if self.journal.shards < SHARDS_MAX else <uint64_t>-1
+        if self.journal.urgent:
+            commit = self.parts.get(shards)
+            if commit is None:
+                commit = self.parts[shards] = Commit()
+            return commit
+        if self.committed == self.sealed or self.stored_up_to(shards) >= self.sealed:
+            return None
+        waiting = self.waiting.setdefault(shards, deque())
+        commit = waiting[len(waiting) - 1] if waiting else None
+        if commit is None or commit.number < self.sealed:
+            commit = Commit()
+            commit.number = self.sealed
+            waiting.append(commit)
+        return commit
+
+    cdef int seal_parts(self, object block) except -1:
+        """The block being written is on its way: its waiters wait for its shards."""
+        cdef Commit commit
+        for shard, size in block.sizes:
+            self.unstored[<int>shard] += <Py_ssize_t>size
+            self.uncommitted += <Py_ssize_t>size
+        parts, self.parts = self.parts, {}
+        for shards, commit in parts.items():
+            commit.number = self.sealed
+            self.waiting.setdefault(shards, deque()).append(commit)
+        return 0
+
+    def stored(self, int shard, Py_ssize_t size):
+        """A shard has stored something of this size. The caller then calls `release_stored`."""
+        self.unstored[shard] -= size
+        self.uncommitted -= size
+
+    def release_stored(self):
+        """Release all whose shards have what it waits for. The caller then ends a turn.
+
+        An acknowledgement waits for the shards of the earlier ones of its connection, too: so what waits for fewer
+        shards is released first, and all is in order.
+        """
+        cdef int shard
+        for shards in sorted(self.waiting, key=int.bit_count):
+            waiting = self.waiting.get(shards)
+            stored = self.stored_up_to(shards) if waiting else 0
+            while waiting and (<Commit>waiting[0]).number <= stored:
+                self.release_commit(waiting.popleft())
+            if not waiting:
+                self.waiting.pop(shards, None)
+        for shard in range(self.journal.shards):
+            if self.held_back[shard] and self.shard_behind(<uint64_t>1 << shard) < 0:
+                self.read_again(shard)
+
+    cdef int shard_behind(self, uint64_t shards) noexcept:
+        """One of these shards that is so far behind that publishers must wait; -1: none is."""
+        cdef int i
+        for i in range(self.journal.shards):
+            if shards >> i & 1 and self.unstored[i] > self.limits.max_uncommitted_bytes // self.journal.shards:
+                return i
+        return -1
+
+    cdef int await_shard(self, Outlet outlet, int shard) except -1:
+        """Resume reading from the connection when the shard has caught up."""
+        cdef list held = self.held_back[shard]
+        held.append(outlet)
+        if len(held) % PURGE_STEP == 0:               # a shard may be away for hours
+            self.held_back[shard] = [each for each in held if not (<Outlet>each).closed]
+        self.counters[READ_PAUSES] += 1
+        return 0
+
+    def read_again(self, int shard):
+        """Resume the connections that waited longest, while the shard keeps up."""
+        cdef list held = self.held_back[shard]
+        cdef Py_ssize_t n = 0
+        self.held_back[shard] = []
+        while n < len(held) and self.shard_behind(<uint64_t>1 << shard) < 0:
+            n += 1
+            (<Outlet>held[n - 1]).store_caught_up()
+        self.held_back[shard] = held[n:] + self.held_back[shard]
+
+    # ---- readers of a store that is behind ----
 
     cdef int resume_store_behind(self) except -1:
         """Resume the connections that waited longest, while the store keeps up; one that waits again is queued last."""

@@ -116,6 +116,10 @@ class DataPlane:
         """End a turn; to be called after a change that was made outside of one."""
         self.reactor.end_turn()
 
+    def after_step(self, callback: Callable[[], object]) -> None:
+        """Call when the store has what was recorded just now, for the packet or the call that is being handled."""
+        self.turn.after_commit(callback, self.turn.journal.touched)
+
     def when_stored(self, connection: Connection, session: Session, callback: Callable[[], object]) -> None:
         """Call when all recorded changes are stored.
 

@@ -53,7 +53,7 @@ class HiddenMessages:
         """
         self.record(name, payload, seconds=seconds)
         if on_stored is not None:
-            self._data_plane.turn.after_commit(on_stored)
+            self._data_plane.after_step(on_stored)
         self._data_plane.end_turn()
 
     def record(self, name: str, payload: bytes, *, seconds: int = 0) -> None:

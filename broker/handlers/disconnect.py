@@ -35,7 +35,7 @@ class DisconnectHandler:
             # An orderly end promises the client that its will is discarded: true only when that is stored.
             connection.ignore()
             connection.reset_on_close = True
-            self._data_plane.turn.after_commit(lambda: _close(connection))
+            self._data_plane.after_step(lambda: _close(connection))
         else:
             connection.close(close_reasons.DISCONNECTED)
 

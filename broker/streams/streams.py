@@ -170,7 +170,7 @@ class Streams(SessionFollower):
             seconds = kept_seconds(session.expiry, self._plane.config.mqtt)
         self._unconfirmed[session.client_id] = stored
         self._stored.record(session.client_id.hex(), json.dumps(stored).encode() if stored else b"", seconds=seconds)
-        self._plane.turn.after_commit(partial(self._confirmed, session.client_id, stored))
+        self._plane.after_step(partial(self._confirmed, session.client_id, stored))
 
     def _confirmed(self, client_id: bytes, stored: Stored) -> None:
         if self._unconfirmed.get(client_id) is stored:

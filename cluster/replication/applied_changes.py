@@ -10,13 +10,13 @@ import asyncio
 import time
 from functools import partial
 
-from ..._speedups.session.turn import Turn
 from ...broker import logs
 from ..peers import wire
 from ..peers.node_link import NodeLink
 from ..redis.link import GONE, LinkLost, Reply, ReplyError
 from .barrier import Barrier
 from .changes import Changes
+from .flush import Flush
 
 COUNTED_FROM = 8  # other nodes from which on Redis counts
 # Between two reports of a node, at least, and for each other node: all reports cost Redis 5 % of a core at most.
@@ -34,8 +34,8 @@ class AppliedChanges:
         changes: of this node.
         barrier: of this node.
         loop: of the node.
-        turn: of the node, if there are several shards. A retained message that this node has accepted before it applied
-            a change may be in another shard: it has to be there when the change is reported.
+        flush: of the node, if there are several shards. A retained message that this node has accepted before it
+            applied a change may be in another shard: it has to be there when the change is reported.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class AppliedChanges:
         changes: Changes,
         barrier: Barrier,
         loop: asyncio.AbstractEventLoop,
-        turn: Turn | None = None,
+        flush: Flush | None = None,
     ) -> None:
         self._link = link
-        self._turn = turn
+        self._flush = flush
         self._last = 0  # the last change that may be reported, with several shards
         self._changes = changes
         self._barrier = barrier
@@ -62,10 +62,10 @@ class AppliedChanges:
 
     def note(self, origin: bytes, change: int) -> None:
         """This node has applied a change of the origin, or the origin asks how far this node is."""
-        if self._turn is None:
+        if self._flush is None:
             self._unreported[origin] = change
         else:
-            self._turn.after_commit(partial(self._note_stored, origin, change, self._changes.last))
+            self._flush.when_stored(partial(self._note_stored, origin, change, self._changes.last))
 
     def _note_stored(self, origin: bytes, change: int, last: int) -> None:
         self._unreported[origin] = max(change, self._unreported.get(origin, 0))
@@ -74,16 +74,16 @@ class AppliedChanges:
     @property
     def _reported(self) -> int:
         """The last change that may be reported."""
-        return self._changes.last if self._turn is None else self._last
+        return self._changes.last if self._flush is None else self._last
 
     def announce(self) -> None:
         """Reports to this node, and from it, may be lost: tell all nodes how far it is. They reply with reports."""
         self._is_counted = len(self._barrier) >= COUNTED_FROM
         self._asked = 0
-        if self._turn is None:
+        if self._flush is None:
             self._announce(self._changes.last)
         else:
-            self._turn.after_commit(partial(self._announce, self._changes.last))
+            self._flush.when_stored(partial(self._announce, self._changes.last))
         self.note(self._link.node_id, self._changes.last)
 
     def _announce(self, last: int) -> None:

@@ -69,8 +69,11 @@ class Barrier:
         self._applied_by_all = max(self._applied_by_all, change)
         self._advance()
 
-    def when_applied(self, done: Callable[[], object]) -> None:
-        """Call `done` when everything recorded so far is committed, and all nodes have applied it."""
+    def when_applied(self, done: Callable[[], object], shards: int = 0, late: object = None) -> None:
+        """Call `done` when everything recorded so far is committed, and all nodes have applied it.
+
+        With one shard; for the other arguments see `Flush.when_applied`.
+        """
 
         def committed() -> None:
             self.when_last_applied(done)

@@ -64,8 +64,10 @@ class Changes:
         node_id: bytes,
         journal: ClusterJournal,
         memberships: GroupMemberships | None = None,
+        on_retained: Callable[[bytes], object] = lambda topic: None,
     ) -> None:
         self._memberships = memberships or GroupMemberships(None)
+        self._on_retained = on_retained
         self._plane = plane
         self._journal = journal
         self._members = members
@@ -192,6 +194,7 @@ class Changes:
             _, payload, qos, _, properties, deadline = decode_message(message)
             expires = self._journal.clock_of(deadline)
             self._plane.router.retained.set(topic, payload, qos, properties=properties, expires=expires)
+        self._on_retained(topic)
 
     def missing(self, most: int) -> list[bytes]:
         """Up to `most` topic names whose retained messages are yet to be read from Redis."""

@@ -1,5 +1,8 @@
 """Subscriptions in a cluster: of persistent sessions they are changes for all nodes, of clean ones routes."""
 
+from collections.abc import Callable, Iterable
+from functools import partial
+
 from ..._speedups.cluster.journal import ClusterJournal
 from ..._speedups.codec.topics import filter_weight, is_shared
 from ..._speedups.net.connection import Connection
@@ -25,6 +28,9 @@ class ClusterSubscribing(Subscribing):
         routes: of this node.
         barrier: of this node.
         memberships: of this node.
+        touched: returns the shards, as bits, in which a subscription of some names makes changes: client id, groups.
+        late: called with shards, as bits, session, filters and identifier of a subscription that may lack what is
+            retained there.
     """
 
     def __init__(
@@ -35,6 +41,8 @@ class ClusterSubscribing(Subscribing):
         routes: Routes,
         barrier: Barrier | Flush,
         memberships: GroupMemberships,
+        touched: Callable[..., int],
+        late: Callable[..., object],
     ) -> None:
         self._filters = plane.router.filters
         self._journal = journal
@@ -42,6 +50,8 @@ class ClusterSubscribing(Subscribing):
         self._routes = routes
         self._barrier = barrier
         self._memberships = memberships
+        self._touched = touched
+        self._late = late
 
     def weight_of(self, connection: Connection, session: Session) -> int:
         claim = self._claim_of(connection, session)
@@ -67,7 +77,13 @@ class ClusterSubscribing(Subscribing):
                 self._routes.add(name, options, clean=True)
             else:
                 self._routes.change(name, options, options, clean=True)
-        self._barrier.when_applied(done)
+        late = partial(self._late, session=session, filters=filters, identifier=identifier)
+        self._barrier.when_applied(done, self._shards_of(claim, [name for name, _ in filters]), late)
+
+    def _shards_of(self, claim: Claim | None, filters: Iterable[bytes]) -> int:
+        """The shards in which changes of these filters are, as bits."""
+        names = [name for name in filters if is_shared(name)]
+        return self._touched(*names) if claim is None else self._touched(claim.client_id, *names)
 
     def _record(self, claim: Claim, session: Session, name: bytes, wanted: tuple[int, int]) -> None:
         """Record a subscription of a persistent session, unless the session has it: many clients always subscribe."""
@@ -95,4 +111,4 @@ class ClusterSubscribing(Subscribing):
                     self._routes.remove([(name, before[0])], clean=False)
             elif self._filters.unsubscribe(session, name):
                 self._routes.remove([(name, 0)], clean=True)
-        self._barrier.when_applied(done)
+        self._barrier.when_applied(done, self._shards_of(claim, filters))

@@ -58,7 +58,9 @@ class TakeOver(SessionOwner):
         routes: of this node.
         barrier: of this node.
         unconfirmed: of this node.
-        flushed: calls a function when all that this node has published so far is where its next commit will be.
+        flushed: calls a function when all that this node has published so far is where its next commit will be, as far
+            as it is in some shards; as bits.
+        home: the shard of this node's routes, as a bit.
         most_sessions: returns the number of sessions that there may be.
     """
 
@@ -73,7 +75,8 @@ class TakeOver(SessionOwner):
         routes: Routes,
         barrier: Barrier | Flush,
         unconfirmed: UnconfirmedMessages,
-        flushed: Callable[[Callable[[], object]], object],
+        flushed: Callable[[Callable[[], object], int], object],
+        home: int,
         most_sessions: Callable[[], int],
     ) -> None:
         self._plane = plane
@@ -85,6 +88,8 @@ class TakeOver(SessionOwner):
         self._barrier = barrier
         self._unconfirmed = unconfirmed
         self._flushed = flushed
+        self._home = home
+        self._own = 1 << journal.shard
         self._most_sessions = most_sessions
         self._loading = Loading(link, self._admit, journal.clock_of)
         # Claims that the next call has, by client id: their fields, and who gets the outcome.
@@ -236,7 +241,7 @@ class TakeOver(SessionOwner):
                 self._routes.add(name, options, clean=False)
         # A route that has lingered may be new: its first client may have gone before all nodes had applied it.
         if len(plane.turn.journal) or (claim.filters and self._barrier.is_behind):
-            self._barrier.when_applied(welcome)
+            self._barrier.when_applied(welcome, self._own | (self._home if claim.filters else 0))
         else:
             welcome()
 
@@ -291,6 +296,7 @@ class TakeOver(SessionOwner):
                 self.give_up(claim)
             return  # without an epoch, `_granted` gives it up
         sessions = self._plane.sessions
+        self._plane.turn.journal.touched = 0
         had_will, found = will.take(connection, self._plane.router, self._plane.will_rights)
         delay = None
         if found is not None and found.delay and session.kind == SessionKind.SHARED and session.expiry != 0:
@@ -314,7 +320,8 @@ class TakeOver(SessionOwner):
                 self._wills.settle(claim.epoch)
             interval = session.expiry if session.kind == SessionKind.SHARED else None
             kept = self._unconfirmed.keep(session, sent, messages) if messages is not None else None
-            self._release(claim.client_id, claim.epoch, sent, interval, delay, claim.overtaken, kept=kept)
+            shards = connection.concerned | self._plane.turn.journal.touched
+            self._release(claim.client_id, claim.epoch, sent, interval, delay, claim.overtaken, kept, shards)
             self._claims.remove(claim)
 
     def _withdraw(self, subscriptions: list[tuple[bytes, int]]) -> None:
@@ -350,12 +357,14 @@ class TakeOver(SessionOwner):
         delay: int | None = None,
         overtaken: bool = False,
         kept: Ended | None = None,
+        shards: int = 0,
     ) -> None:
         """Record that a connection has ended, in the block of this turn; with several shards when all is flushed.
 
         Args:
             client_id, epoch, sent, interval, delay, overtaken: as of `ClusterJournal.release`.
             kept: messages that are kept until the release is stored.
+            shards: to which the connection has published lately, or its will has been, as bits.
         """
 
         def released() -> None:
@@ -365,10 +374,10 @@ class TakeOver(SessionOwner):
 
         def release() -> None:
             self._journal.release(client_id, epoch, sent, interval, delay, overtaken)
-            self._plane.turn.after_commit(released)
+            self._plane.turn.after_commit(released, self._own)
 
         self._claims.releasing.add(epoch)
-        self._flushed(release)
+        self._flushed(release, shards | self._own)
 
     def discard_will(self, connection: Connection) -> None:
         claim = self._claims.get(connection)

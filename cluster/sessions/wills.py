@@ -85,7 +85,8 @@ class Wills:
         """Record, in the block of this turn, that the will of a claim is published or discarded."""
         self._settling.add(epoch)
         self._journal.will_settled(epoch)
-        self._plane.turn.after_commit(partial(self._settling.discard, epoch))
+        shards = self._plane.turn.journal.touched | 1 << self._journal.shard
+        self._plane.turn.after_commit(partial(self._settling.discard, epoch), shards)
 
     def publish(self, epoch: int, stored: bytes) -> None:
         """Publish the will of a client without a connection; Redis has handed it to this node.

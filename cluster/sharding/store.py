@@ -1,34 +1,55 @@
 """The store of a node in a cluster with several shards: passes the blocks of a turn to the stores of its shards.
 
-All that a turn gives is stored before the blocks of what ends with its publications are taken. A turn counts as stored
-when all of its blocks are, in the order of the turns.
+A block of what ends with publications is taken when the shards to which these have given have all that they gave until
+then. A waiter of the turn names shards: it is released when they have all of its turn and of the turns before, except
+what also waits for others. So a shard that is away holds up only what depends on it.
 """
 
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Any
 
-from ..._speedups.cluster.sharded_journal import ShardedBlock, ShardedJournal
+from ..._speedups.cluster.sharded_journal import Ending, ShardedJournal, size_of
 from ..._speedups.log.message_log import MessageLog
+from ..._speedups.session.turn import Turn
 from ...broker.storage.store import LogStore
 from ..redis.store import RedisStore
 
+SLOW_SECONDS = 0.05  # after which a shard that has not stored a block makes no turn larger
+
 
 @dataclass(eq=False, slots=True)
-class Turn:
-    """A turn that is not stored yet."""
+class Lane:
+    """Blocks that are stored in the order of their turns.
 
-    block: ShardedBlock
-    given: int  # blocks under way
-    ending: int = 0  # likewise
-    ends: bool = field(default=False)  # the blocks of what ends are under way, or stored
+    Attributes:
+        shards: that have to reply before one of them is stored, as bits.
+        turns: the numbers of the turns of blocks that are not stored yet.
+        endings: second blocks that are not taken yet, with the numbers of their turns.
+    """
+
+    shards: int
+    turns: deque[int] = field(default_factory=deque)
+    endings: deque[tuple[int, Ending]] = field(default_factory=deque)
 
     @property
-    def is_stored(self) -> bool:
-        """Whether all shards have it."""
-        return self.ends and not self.given and not self.ending
+    def stored_up_to(self) -> float:
+        """The last turn whose blocks are stored, and all before."""
+        return self.turns[0] - 1 if self.turns else inf
+
+
+@dataclass(eq=False, slots=True)
+class UnderWay:
+    """A block that is passed to its store."""
+
+    lane: Lane
+    sizes: list[tuple[int, int]]  # shards for which it counts, and bytes
+    numbers: Iterable[tuple[int, bytes]]  # shards, and numbers that no node asks for when the block is stored
+    passed_at: float  # monotonic
 
 
 class ShardedStore(LogStore):
@@ -45,9 +66,25 @@ class ShardedStore(LogStore):
         self._stores = stores
         self._first = stores[0]
         self._journal = journal
-        self._turns: deque[Turn] = deque()
-        self._under_way: list[deque[tuple[Turn, bool]]] = [deque() for _ in stores]  # with whether the block ends
+        self._turns = 0  # that the store has got
+        self._stored_turns = 0  # of which all shards have all, and of the turns before
+        self._given = [Lane(1 << shard) for shard in range(len(stores))]
+        self._ending: dict[tuple[int, int], Lane] = {}  # by shard and the shards that it depends on
+        self._under_way: list[deque[UnderWay]] = [deque() for _ in stores]
+        self._most_blocks = 0
+        self._turn: Turn | None = None
         self._confirm: Callable[[int], None] = lambda blocks: None
+
+    def attach(self, turn: Turn, most_blocks: int) -> None:
+        """Connect the turn of the node.
+
+        Args:
+            turn: its waiters are released.
+            most_blocks: of a shard that are under way while a turn ends with a block for each shard.
+        """
+        self._turn = turn
+        self._most_blocks = most_blocks
+        turn.follow_shards(self.stored_up_to, self._is_busy)
 
     def open(self) -> Iterator[bytes]:
         return iter(())
@@ -58,41 +95,77 @@ class ShardedStore(LogStore):
             store.start(partial(self._stored, shard), call)
 
     def commit(self, block: Any) -> None:
-        turn = Turn(block, len(block.given))
-        self._turns.append(turn)
+        self._turns += 1
+        for ending in block.ending:
+            key = ending.shard, ending.depends
+            lane = self._ending.get(key)
+            if lane is None:
+                lane = self._ending[key] = Lane(ending.depends | 1 << ending.shard)
+            lane.turns.append(self._turns)
+            lane.endings.append((self._turns, ending))
+        for shard, _ in block.given:
+            self._given[shard].turns.append(self._turns)
+        last = dict(block.given)
         for shard, given in block.given:
-            self._under_way[shard].append((turn, False))
-            self._stores[shard].commit(given)
+            numbers = block.forgotten.get(shard, ()) if given is last[shard] else ()
+            self._pass_on(shard, given, self._given[shard], [(shard, size_of(given))], numbers)
         self._advance()
+
+    def _pass_on(
+        self, shard: int, block: Any, lane: Lane, sizes: list[tuple[int, int]], numbers: Iterable[tuple[int, bytes]]
+    ) -> None:
+        self._under_way[shard].append(UnderWay(lane, sizes, numbers, time.monotonic()))
+        self._stores[shard].commit(block)
 
     def _stored(self, shard: int, blocks: int) -> None:
         """A shard has stored its next blocks."""
+        assert self._turn is not None
         for _ in range(blocks):
-            turn, ends = self._under_way[shard].popleft()
-            if ends:
-                turn.ending -= 1
-            else:
-                turn.given -= 1
+            stored = self._under_way[shard].popleft()
+            stored.lane.turns.popleft()
+            for where, size in stored.sizes:
+                self._turn.stored(where, size)
+            for where, number in stored.numbers:
+                self._journal.forget(where, number)
         self._advance()
 
     def _advance(self) -> None:
-        """End the publications of the turns that are given, in their order, and confirm the turns that are stored."""
-        for turn in self._turns:
-            if turn.given:
-                break
-            if not turn.ends:
-                turn.ends = True
-                turn.ending = len(turn.block.ending)
-                for shard, journal in turn.block.ending:
-                    self._under_way[shard].append((turn, True))
-                    self._stores[shard].commit(journal.take())
-        stored = 0
-        while self._turns and self._turns[0].is_stored:
-            for shard, number in self._turns.popleft().block.numbers:
-                self._journal.forget(shard, number)
-            stored += 1
-        if stored:
-            self._confirm(stored)
+        """End the publications that are given, in the order of the turns, and release what waits for that."""
+        # A connection's later publications depend on the same shards as the earlier ones, or on more.
+        for shard, depends in sorted(self._ending, key=lambda key: key[1].bit_count()):
+            lane = self._ending.get((shard, depends))
+            if lane is None:
+                continue
+            given = min((each.stored_up_to for each in self._given if each.shards & depends), default=inf)
+            while lane.endings and lane.endings[0][0] <= given:
+                _, ending = lane.endings.popleft()
+                self._pass_on(shard, ending.take(), lane, ending.sizes, ending.numbers)
+            if not lane.turns:
+                self._ending.pop((shard, depends), None)
+        if (stored := self.stored_up_to(-1)) > self._stored_turns:
+            self._confirm(stored - self._stored_turns)
+            self._stored_turns = stored
+        assert self._turn is not None
+        self._turn.release_stored()
+
+    def stored_up_to(self, shards: int) -> int:
+        """The number of the last turn that is stored, with all before, as far as it needs no shards but these.
+
+        Args:
+            shards: as bits.
+        """
+        stored = inf
+        for lane in (*self._given, *self._ending.values()):
+            if not lane.shards & ~shards:
+                stored = min(stored, lane.stored_up_to)
+        return int(min(self._turns, stored))
+
+    def _is_busy(self) -> bool:
+        """Whether a shard that replies has enough to do: the records of the turn may wait for it."""
+        since = time.monotonic() - SLOW_SECONDS
+        return any(
+            len(blocks) >= self._most_blocks and blocks[0].passed_at > since for blocks in self._under_way if blocks
+        )
 
     @property
     def position(self) -> int:

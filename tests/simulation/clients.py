@@ -170,6 +170,11 @@ class SimulatedClient(RecordedClient):
         self._trying = 0  # number of the attempt that is under way; 0 = none
         self._starts_anew = False  # its next CONNECT asks for Clean Start
 
+    @property
+    def filters(self) -> tuple[tuple[str, int], ...]:
+        """Its topic filters, with their QoS."""
+        return self._filters
+
     # ---- connections ----
 
     def come(self, node: str = "") -> None:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flockmq._speedups.cluster.sharded_journal import shard_of
 from flockmq.cluster.life import ClusterLife
 from flockmq.cluster.membership.data_loss import STARTED_TWICE
 from flockmq.cluster.redis.link import DECLARED_DEAD
 from flockmq.loadtest.prove.client import NEVER
 from flockmq.loadtest.prove.history import Delivered
-from tests.simulation import checker, timed
+from tests.simulation import alone, checker, timed
 from tests.simulation.clients import Habits, SimulatedBroker, SimulatedClient, SimulatedTransactor, TimedHistory
 from tests.simulation.clock import NS
 from tests.simulation.cluster_keys import PREFIX, ClusterKeys, prefix_of
@@ -37,6 +38,7 @@ FILTERS: dict[str, tuple[str, ...]] = {
     "helper": (GROUP,),
     "visitor": ("t/#",),
     "guest": ("t/#",),
+    alone.ROLE: ("by/{}",),
 }
 DUE = (b"mq:later", b"mq:delayed", b"mq:ends", b"mq:once:orphans")  # keys with all that is still to come
 FENCED = "fenced: "  # the beginning of a line in the log
@@ -146,7 +148,9 @@ class SimulatedCluster:
     def _make(self, client: ClientPlan) -> SimulatedClient:
         habits = Habits(
             seed=self._world.rng.getrandbits(32),
-            filters=tuple((name, client.qos if "t/" in name else 2) for name in FILTERS.get(client.role, ())),
+            filters=tuple(
+                (name.format(client.name), client.qos if "t/" in name else 2) for name in FILTERS.get(client.role, ())
+            ),
             wills=client.role in ("mortal", "guest"),
             delay=client.delay,
             early=self._early,
@@ -322,9 +326,24 @@ class SimulatedCluster:
             self.found(finding)
         retained = self._read_retained()
         self._judge_history(retained)
+        self._judge_bystanders()
         for keys in self.keys_of_shards:
             self._judge_keys(keys)
         self._judge_bytes()
+
+    def _judge_bystanders(self) -> None:
+        """Judge the clients whose shards were there while another was away."""
+        shards = {
+            client.name: shard_of(client.name.encode(), self.plan.shards)
+            for client in self.plan.clients
+            if client.role == alone.ROLE
+        }
+        away = [
+            alone.Away(self.servers.index(server), since, until) for server, since, until in self.actions.times_away
+        ]
+        events = [*zip(self.history.times, self.history.events, strict=True)]
+        for finding in alone.judge(events, self.actions.asked, away, shards, self._healed):
+            self.found(finding)
 
     def _judge_keys(self, keys: Mapping[bytes, Any]) -> None:
         """Judge the keys of a shard."""

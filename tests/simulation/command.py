@@ -6,6 +6,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 
+from tests.simulation.alone import with_bystanders
 from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import ALL, MUTATIONS
 from tests.simulation.plan import Plan, with_shards
@@ -14,6 +15,7 @@ from tests.simulation.seeds import PLANS, plan_of, varied
 from tests.simulation.several import several_of
 from tests.simulation.shrink import rules_of, shrink
 
+ALONE = 4  # of so many seeds with several shards one has bystanders
 PROGRESS = 500  # seeds between lines about the progress
 
 
@@ -97,6 +99,8 @@ def run_seeds(options: argparse.Namespace) -> int:
         plan = replace(PLANS[options.plan], seed=seed) if options.plan else plan_of_seed(seed)
         if options.shards > 1:
             plan = with_shards(plan, options.shards)
+            if seed % ALONE == 0:
+                plan = with_bystanders(plan)
         if options.pushes:
             plan = replace(plan, late_pushes=options.pushes == "late")
         result = run(plan)

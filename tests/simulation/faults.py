@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from flockmq._speedups.cluster.sharded_journal import shard_of
 from tests.simulation.clients import SimulatedClient, SimulatedTransactor
 from tests.simulation.network import Direction, Network
 from tests.simulation.nodes import SimulatedNode
@@ -18,6 +19,7 @@ WINDOW = 20  # unacknowledged messages of a publisher
 OF_CLIENTS = {
     "nothing",
     "publish",
+    "subscribe_again",
     "transact",
     "keep",
     "lose",
@@ -75,6 +77,8 @@ class Actions:
         self._everywhere = everywhere
         self._count = first
         self.published = 0
+        self.times_away: list[tuple[RedisServer, int, int]] = []  # servers that did not reply, from when and until when
+        self.asked: list[tuple[int, str, int]] = []  # subscriptions made again: time, client, home of its node
 
     def do(self, step: Step) -> None:
         """Do a step."""
@@ -139,6 +143,15 @@ class Actions:
                 self._count += 1
                 self.published += 1
                 client.publish(topic, b"%s/%d" % (name.encode(), self._count), qos)
+
+    def subscribe_again(self, name: str) -> None:
+        """Subscribe once more to what a client has, unless it waits for SUBACK."""
+        client = self._clients[name]
+        node = self._nodes[client.node].node
+        if client.accepted and client.granted and not client.subscriptions and node is not None:
+            home = shard_of(node.coordinator.nodes.node_id.encode(), len(self._servers))
+            self.asked.append((self._world.now, name, home))
+            client.subscribe(*client.filters)
 
     def transact(self, name: str) -> None:
         """Begin a transaction, unless one is under way."""
@@ -337,6 +350,7 @@ class Actions:
     def _kill(self, server: RedisServer, milliseconds: int) -> None:
         if server.running:
             server.kill()
+            self.times_away.append((server, self._world.now, self._world.now + milliseconds * MILLI))
             self._until(milliseconds, server.start)
 
     def kill_machine_of_redis(self, milliseconds: int) -> None:
@@ -348,6 +362,7 @@ class Actions:
     def freeze_redis(self, milliseconds: int) -> None:
         """SIGSTOP, then SIGCONT."""
         self._redis.freeze()
+        self.times_away.append((self._redis, self._world.now, self._world.now + milliseconds * MILLI))
         self._until(milliseconds, self._redis.thaw)
 
     def redis_loses(self, lost: int, milliseconds: int) -> None:

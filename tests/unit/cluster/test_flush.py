@@ -1,10 +1,15 @@
-"""Flush: SUBACK waits for the barriers of all shards, then for a reply of each; a release for a reply of each."""
+"""Flush: SUBACK waits for the barriers of the shards with its changes, then for a reply of each that is not away."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
+
 from flockmq.cluster.redis.link import LinkLost
-from flockmq.cluster.replication.flush import Flush
+from flockmq.cluster.replication.flush import SILENT_SECONDS, Flush
+
+FIRST, SECOND, BOTH = 1, 2, 3  # shards, as bits
 
 
 class Turn:
@@ -13,7 +18,7 @@ class Turn:
     def __init__(self) -> None:
         self.waiting: list[Callable[[], object]] = []
 
-    def after_commit(self, callback: Callable[[], object]) -> None:
+    def after_commit(self, callback: Callable[[], object], shards: int = -1) -> None:
         self.waiting.append(callback)
 
     def store(self) -> None:
@@ -28,6 +33,7 @@ class Shard:
     def __init__(self) -> None:
         self.is_behind = False
         self.connected = True
+        self.silent_for = 0.0
         self.applied: list[Callable[[], object]] = []
         self.pings: list[Callable[[Any], object]] = []
 
@@ -49,20 +55,31 @@ class Node:
 
     def __init__(self) -> None:
         self.turn = Turn()
-        self.flush = Flush(self.turn)  # type: ignore[arg-type]
+        self.loop = asyncio.new_event_loop()
+        self.flush = Flush(self.turn, self.loop)  # type: ignore[arg-type]
         self.shards = [Shard(), Shard()]
         for shard in self.shards:
             self.flush.attach(shard, shard)  # type: ignore[arg-type]
         self.done: list[str] = []
 
-    def wait(self, name: str) -> None:
-        self.flush.when_flushed(lambda: self.done.append(name))
+    def wait(self, name: str, shards: int = BOTH) -> None:
+        self.flush.when_flushed(lambda: self.done.append(name), shards)
+
+    def pass_time(self) -> None:
+        """Long enough for a shard that is silent to count as away."""
+        self.loop.run_until_complete(asyncio.sleep(SILENT_SECONDS + 0.02))
 
 
-def test_a_subscription_waits_for_all_barriers_and_then_for_all_links() -> None:
+@pytest.fixture
+def node() -> Iterator[Node]:
     node = Node()
+    yield node
+    node.loop.close()
+
+
+def test_a_subscription_waits_for_all_barriers_and_then_for_all_links(node: Node) -> None:
     first, second = node.shards
-    node.flush.when_applied(lambda: node.done.append("suback"))
+    node.flush.when_applied(lambda: node.done.append("suback"), BOTH)
     assert not first.applied
     node.turn.store()
     first.applied.pop()()
@@ -74,8 +91,7 @@ def test_a_subscription_waits_for_all_barriers_and_then_for_all_links() -> None:
     assert node.done == ["suback"]
 
 
-def test_those_that_come_while_a_round_is_under_way_wait_for_the_next_one() -> None:
-    node = Node()
+def test_those_that_come_while_a_question_is_under_way_wait_for_the_next_one(node: Node) -> None:
     first, second = node.shards
     node.wait("a")
     node.turn.store()
@@ -91,8 +107,7 @@ def test_those_that_come_while_a_round_is_under_way_wait_for_the_next_one() -> N
     assert node.done == ["a", "b", "c"]
 
 
-def test_a_link_that_is_lost_is_asked_again_when_it_is_back() -> None:
-    node = Node()
+def test_a_link_that_is_lost_is_asked_again_when_it_is_back(node: Node) -> None:
     first, second = node.shards
     node.wait("a")
     node.turn.store()
@@ -106,8 +121,7 @@ def test_a_link_that_is_lost_is_asked_again_when_it_is_back() -> None:
     assert node.done == ["a"]
 
 
-def test_a_link_that_is_away_is_asked_when_it_is_back() -> None:
-    node = Node()
+def test_a_link_that_is_away_is_asked_when_it_is_back(node: Node) -> None:
     first, second = node.shards
     first.connected = False
     node.wait("a")
@@ -118,3 +132,50 @@ def test_a_link_that_is_away_is_asked_when_it_is_back() -> None:
     node.flush.link_back(first)  # type: ignore[arg-type]
     first.reply()
     assert node.done == ["a"]
+
+
+def test_a_subscription_does_not_wait_for_a_shard_without_its_changes_that_is_away(node: Node) -> None:
+    first, second = node.shards
+    second.connected = False
+    node.flush.when_applied(lambda: node.done.append("suback"), FIRST)
+    node.turn.store()
+    assert not second.applied
+    first.applied.pop()()
+    assert node.done == []
+    first.reply()
+    assert node.done == ["suback"]
+
+
+def test_a_shard_that_does_not_reply_is_waited_for_only_for_a_while(node: Node) -> None:
+    first, second = node.shards
+    node.flush.when_applied(lambda: node.done.append("suback"), FIRST)
+    node.turn.store()
+    first.applied.pop()()
+    first.reply()
+    node.pass_time()
+    assert node.done == []  # it replies slowly
+    second.silent_for = 1.0
+    node.pass_time()
+    assert node.done == ["suback"]
+    second.reply()
+    node.wait("later")
+    node.turn.store()
+    first.reply()
+    second.reply()
+    assert node.done == ["suback", "later"]
+
+
+def test_changes_are_applied_although_a_shard_stores_nothing(node: Node) -> None:
+    """The other nodes would wait for that with each SUBACK."""
+    node.flush.when_stored(lambda: node.done.append("applied"))
+    (all_stored,) = node.turn.waiting
+    node.shards[1].silent_for = 1.0
+    node.pass_time()
+    assert len(node.turn.waiting) == 2  # the second one waits for the first shard only
+    node.turn.waiting[1]()
+    assert node.done == ["applied"]
+    all_stored()
+    assert node.done == ["applied"]
+    node.flush.when_stored(lambda: node.done.append("next"))
+    node.turn.waiting[-1]()
+    assert node.done == ["applied", "next"]

@@ -39,7 +39,7 @@ async def publish(request: Request) -> dict[str, Any]:
     )
     if delay and not receivers:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many delayed messages wait")
-    broker.data_plane.turn.after_commit(stored.set)
+    broker.data_plane.after_step(stored.set)
     broker.data_plane.end_turn()
     await stored.wait()
     return {"receivers": receivers}

@@ -128,7 +128,7 @@ async def _clear(data_plane: DataPlane, topic_filter: bytes) -> int:
             data_plane.router.publish(topic, b"", 0, True)
         cleared += len(part)
         stored = asyncio.Event()
-        data_plane.turn.after_commit(stored.set)
+        data_plane.after_step(stored.set)
         data_plane.end_turn()
         await stored.wait()
     return cleared
