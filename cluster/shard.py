@@ -155,7 +155,7 @@ class Shard:
             among.late.note,
         )
         self.sessions = RedisSessions(plane, link)
-        self.assignments = Assignments(plane, link, claims, journal.group_records, store, among, number)
+        self.assignments = Assignments(plane, link, claims, journal.group_records, store, among.link_of, number)
         damaged = DamagedKeys(claims, self.membership.become_fenced)
         store.listener = CommitReplies(plane, link, self.replica, self.assignments, damaged)
         self.groups = DeclaredGroups(plane, link, barrier, store.listener.changed)

@@ -1,6 +1,7 @@
 """Assignments: the messages of shared subscriptions that Redis gives to this node, or to sessions of its clients."""
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,6 @@ from ..._speedups.session.group import Group
 from ..._speedups.session.subscriber import SessionKind
 from ...broker.config.schema import Config
 from ...broker.core.data_plane import DataPlane
-from ..among import Among
 from ..peers.node_link import NodeLink
 from ..redis.link import LinkLost, Reply, ReplyError, ignore
 from ..redis.store import RedisStore
@@ -31,7 +31,7 @@ class Assignments:
         claims: of this node.
         records: the records of groups in the blocks of this node.
         store: of this node.
-        among: the rules between shards.
+        link_of: returns the link of the shard of a client.
         shard: whose groups they are.
     """
 
@@ -42,12 +42,12 @@ class Assignments:
         claims: Claims,
         records: GroupRecords,
         store: RedisStore,
-        among: Among,
+        link_of: Callable[[bytes], NodeLink],
         shard: int,
     ) -> None:
         self._sessions = plane.sessions
         self._claims = claims
-        self._among = among
+        self._link_of = link_of
         self._filters = plane.router.filters
         self._filters.set_group_backing(GroupAssignments)
         self._link = link
@@ -109,9 +109,7 @@ class Assignments:
 
     def key_elsewhere(self, name: bytes, key: bytes, hold: int, client_id: bytes) -> None:
         """A session of another shard has got a message with this key."""
-        self._among.link_of(client_id).function(
-            partial(self._key_sought, name, key, hold), "has_key", client_id, name, key
-        )
+        self._link_of(client_id).function(partial(self._key_sought, name, key, hold), "has_key", client_id, name, key)
 
     def _key_sought(self, name: bytes, key: bytes, hold: int, reply: Reply) -> None:
         # A message that has gone back is assigned to this node before the PING is answered.
@@ -126,7 +124,7 @@ class Assignments:
         """Ask whether sessions of other shards have messages, for which no reply came."""
         unsure, self._records.unsure[:] = [*self._records.unsure], ()
         for each in unsure:
-            self._among.links[each.shard].function(partial(self._offered, each), "offered", pack([each.number]))
+            self._link_of(each.client_id).function(partial(self._offered, each), "offered", pack([each.number]))
 
     def _offered(self, each: HandOver, reply: Reply) -> None:
         if not isinstance(reply, list):
