@@ -140,12 +140,14 @@ def test_a_backup_has_all_shards(
     tell: Callable[..., str],
     start_redis: StartRedis,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is restored into three Redis, and into one with three shards; then clients find what they had."""
     backup = tmp_path / "b.tar"
     assert "as of" in tell("backup", str(backup), urls(servers))
     counted = f"{len(CLIENTS)} sessions with {len(CLIENTS)} subscriptions and {len(CLIENTS)} queued messages"
     assert counted in tell("backup", str(backup), "--verify")
+    monkeypatch.setenv("FLOCKMQ_CLUSTER_LEASE", "1")
     others = [start_redis() for _ in range(4)]
     line = tell("restore", str(backup), urls(others[:2]), status=1)
     assert "has 3 shards" in line and "name 3 URLs, or one for all" in line
