@@ -298,7 +298,8 @@ def test_a_redis_that_refuses(tmp_path: Path, start_redis: StartRedis) -> None:
     server: RedisProcess = start_redis(["--requirepass", "sesame"], {"password": "sesame"})
     backup = tmp_path / "b.tar"
     assert "Authentication required" in flockmq("backup", backup, server.url, status=1)
-    assert "invalid username-password pair" in flockmq("backup", backup, f"redis://:x@127.0.0.1:{server.port}", status=1)
+    wrong = f"redis://:x@127.0.0.1:{server.port}"
+    assert "invalid username-password pair" in flockmq("backup", backup, wrong, status=1)
     with server.client() as client:
         client.acl_setuser("ada", enabled=True, passwords=["+b"], keys=["*"], commands=["+@all", "-sync"])
     found = flockmq("backup", backup, f"redis://ada:b@127.0.0.1:{server.port}", status=1)
