@@ -37,7 +37,8 @@ SUFFIX = ".workers"  # of the directory, after the path of the SQLite file
 SOCKET, LOG, LOCK = "redis.sock", "redis.log", "lock"
 MOVED = "moved"  # the last data that was moved back into SQLite
 MAX_SOCKET_PATH = 107  # bytes
-MOVED_WITH = ("mqtt.session_expiry", "shared.redispatch", "cluster.lease", "cluster.replicas")  # keys that matter then
+# Keys that matter then.
+MOVED_WITH = ("mqtt.session_expiry", "shared.redispatch", "cluster.lease", "cluster.replicas", "cluster.shards")
 LOCK_SECONDS = 2.0  # to wait for a process that is about to end
 PAUSE = 0.02  # seconds between attempts
 MIN_PENDING_OUTPUT = 32 << 20  # bytes for one subscriber, as Redis has it

@@ -36,7 +36,7 @@ cdef class ClusterJournal(Journal):
     cdef list sessions                 # Sessions of this block, peers too
     cdef dict places                   # of sessions; None: they know their places (`block_index`)
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
-    cdef dict of_groups                # place of a message -> (group, place in it, GroupSubscriber that counts it, HandOver)
+    cdef dict of_groups                # place of a message -> (group, place, GroupSubscriber that counts it, HandOver)
     cdef dict heads                    # place of a message -> heads of a message of a group
     cdef dict shares                   # group -> places of messages
     cdef readonly GroupRecords group_records  # the records of groups that are no messages

@@ -184,7 +184,8 @@ cdef class ClusterJournal(Journal):
 
     def will_settled(self, uint64_t epoch):
         """Record that the will of the connection with this epoch is published in this block, or discarded."""
-        cdef ClusterJournal journal = self.ending(0 if self.whole is None else self.whole.will_depends(self.shard, epoch))
+        cdef uint64_t depends = 0 if self.whole is None else self.whole.will_depends(self.shard, epoch)
+        cdef ClusterJournal journal = self.ending(depends)
         journal.wills += [b"settled", epoch, 0]
         journal.note(RETAINED)
 

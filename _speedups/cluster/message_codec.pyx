@@ -3,11 +3,12 @@
 The first half of each first byte is a kind. A message is one byte (QoS | RETAIN << 2 | 1 << 4), topic length u16,
 little-endian, topic name, payload. A message with properties or an expiry is one byte (QoS | RETAIN << 2 | HAS_DEADLINE
 | 2 << 4), topic length u16, properties length u32, [deadline u64 in milliseconds of the cluster's clock], topic name,
-properties, payload. In a queue there may be one byte (OF_SHARE | AS_PUBLISHED | HAS_IDENTIFIERS | FOREIGN_SHARE | 3 << 4),
-[place u64, length u16, group], [length u16, identifiers as properties] before it. A message of a group with an order
-has a key before it: one byte (ELSEWHERE | 5 << 4), hash u32, number of the assignment as a double. A message that was
-sent without success has failures before it: one byte (4 << 4), deliveries u16, reason code of the last u8. A message
-that awaits PUBREL, or a will, whose publication is under way has its progress before it: one byte (6 << 4), u32.
+properties, payload. In a queue there may be one byte (OF_SHARE | AS_PUBLISHED | HAS_IDENTIFIERS | FOREIGN_SHARE | 3 <<
+4), [place u64, length u16, group], [length u16, identifiers as properties] before it. A message of a group with an
+order has a key before it: one byte (ELSEWHERE | 5 << 4), hash u32, number of the assignment as a double. A message that
+was sent without success has failures before it: one byte (4 << 4), deliveries u16, reason code of the last u8. A
+message that awaits PUBREL, or a will, whose publication is under way has its progress before it: one byte (6 << 4),
+u32.
 """
 
 from libc.string cimport memcpy

@@ -4,8 +4,8 @@ A turn has a part for each shard that is concerned: a block there, atomic by its
 queues and groups, retained messages) comes first. What ends with a publication (a message that awaited PUBREL, a will,
 an assignment) comes in a second block, when all that the publication gives is stored: so if the node dies in between,
 another one publishes again. There is a second block for each set of shards that publications give to, so that a shard
-that is away holds up only what depends on it. A publication that must take effect once has a *number*: a shard that has given its messages already
-skips them (deploy/docs/CLUSTER.md, "Shards").
+that is away holds up only what depends on it. A publication that must take effect once has a *number*: a shard that has
+given its messages already skips them (deploy/docs/CLUSTER.md, "Shards").
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t

@@ -46,6 +46,7 @@ EXPECTED = (
 )
 MASK = "***"
 USER_INFO = re.compile(r"^(.*?://)?([^:/@]*:)?.*@", re.S)
+URL = re.compile(r"[a-z+]+://")
 PASSWORD_OPTION = re.compile(r"(password=)[^&]*", re.I)
 
 
@@ -128,7 +129,10 @@ class RedisUrl:
 
 
 def masked(url: str) -> str:
-    """`url`, valid or not, with possible passwords replaced by stars."""
+    """`url`, valid or not, with possible passwords replaced by stars; or several URLs with spaces between them."""
+    words = url.split()
+    if len(words) > 1 and all(URL.match(word) for word in words):  # else a space may be a part of a password
+        return " ".join(map(masked, words))
     shown = USER_INFO.sub(lambda found: f"{found[1] or ''}{found[2] or ''}{MASK}@", url)
     return PASSWORD_OPTION.sub(rf"\1{MASK}", shown)
 

@@ -27,6 +27,7 @@ def describe(node: NodeView, arguments: Arguments) -> dict[str, Any]:
         "state": reason,
         "keeps": broker.coordinator.life.describe(),
         "link": broker.coordinator.nodes.connected,
+        "shards": [shard._asdict() for shard in broker.coordinator.nodes.shards],
         "resident_bytes": int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize(),
         "cpu_seconds": round(time.process_time(), 3),
         "figures": figures(node, arguments),

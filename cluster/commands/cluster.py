@@ -6,6 +6,7 @@ keys of the cluster and of nodes; for keys of sessions it is scaled up from a sa
 
 import asyncio
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ...broker.commands.output import print_json, size, table, text
 from ...broker.commands.parser import Parser
 from . import log_status
-from .connection import Cluster, add_redis_options, connected
+from .connection import Cluster, RedisUnusable, add_redis_options, addresses_of, connected
 
 if TYPE_CHECKING:
     import redis
@@ -73,20 +74,28 @@ def run(arguments: list[str]) -> int:
     )
     add_redis_options(parser)
     args = parser.parse(arguments)
-    found: list[dict[str, Any]] = []
-    count = 1
-    while len(found) < count:
-        with connected(args, shard=len(found)) as cluster:
-            count = cluster.shards
-            found.append(read(cluster, cluster.config.lease if args.wait is None else args.wait))
-    if count == 1:
+    count = len(addresses_of(args))
+    found = [read_shard(args, number, count) for number in range(count)]
+    if len(found) == 1:
         print_json(found[0]) if args.json else print(render(found[0]))
     elif args.json:
         print_json({"shards": found})
     else:
         for number, status in enumerate(found, 1):
-            print(f"shard {number} of {count}\n{render(status)}" + "\n" * (number < count))
-    return 0
+            shown = status["error"] if "error" in status else render(status)
+            print(f"shard {number} of {count}\n{shown}" + "\n" * (number < count))
+    return int(any("error" in status for status in found))
+
+
+def read_shard(args: Namespace, number: int, count: int) -> dict[str, Any]:
+    """The status of a shard. If it is one of several, and its Redis is away, there is only `error`."""
+    try:
+        with connected(args, shard=number) as cluster:
+            return read(cluster, cluster.config.lease if args.wait is None else args.wait)
+    except RedisUnusable as error:
+        if count == 1:
+            raise
+        return {"error": error.message}
 
 
 def read(cluster: Cluster, seconds: float) -> dict[str, Any]:

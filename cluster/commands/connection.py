@@ -40,6 +40,29 @@ def add_redis_options(parser: Parser) -> None:
     parser.add_general_help(group)
 
 
+class RedisUnusable(FlockError):
+    """Redis is away, or replies with an error."""
+
+
+def settings_of(args: Namespace) -> ClusterConfig:
+    """The part of the configuration that the flags, the environment or the file give. Raises UsageError: no Redis."""
+    named = {"cluster.redis": args.redis, "cluster.prefix": args.prefix}
+    settings = load({key: text for key, text in named.items() if text is not None}, file=args.config).cluster
+    if not settings.redis:
+        raise UsageError("no Redis is named", "--redis redis://HOST:PORT does, or FLOCKMQ_CLUSTER_REDIS")
+    return settings
+
+
+def addresses_of(args: Namespace) -> "list[RedisAddress]":
+    """The shards of the cluster; raises as `connected`."""
+    settings = settings_of(args)
+    try:
+        from ..redis.shard_addresses import stored_addresses
+    except ModuleNotFoundError as error:
+        raise UsageError(f"the library {error.name} is missing", "pip install 'flockmq[cluster]'") from error
+    return stored_addresses(settings)
+
+
 @contextmanager
 def connected(args: Namespace, *, shard: int = 0, of: bytes | None = None) -> Iterator[Cluster]:
     """The cluster that the flags, the environment or the file name.
@@ -51,27 +74,21 @@ def connected(args: Namespace, *, shard: int = 0, of: bytes | None = None) -> It
 
     Raises:
         UsageError: none is named, or the library is missing.
-        FlockError: Redis is unreachable, or replies with an error.
+        FlockError: Redis is unreachable, replies with an error, or has other shards.
     """
-    named = {"cluster.redis": args.redis, "cluster.prefix": args.prefix}
-    settings = load({key: text for key, text in named.items() if text is not None}, file=args.config).cluster
-    if not settings.redis:
-        raise UsageError("no Redis is named", "--redis redis://HOST:PORT does, or FLOCKMQ_CLUSTER_REDIS")
-    try:
-        import redis
+    addresses = addresses_of(args)
+    import redis
 
-        from ..._speedups.cluster.sharded_journal import shard_of
-        from ..redis.shard_addresses import check_place, places_of, stored_addresses
-    except ModuleNotFoundError as error:
-        raise UsageError(f"the library {error.name} is missing", "pip install 'flockmq[cluster]'") from error
-    addresses = stored_addresses(settings)
+    from ..._speedups.cluster.sharded_journal import shard_of
+    from ..redis.shard_addresses import check_place, places_of
+
     number = shard if of is None else shard_of(of, len(addresses))
     address = addresses[number]
     try:
         with address.client(TIMEOUT) as client:
             check_place(client, places_of(addresses)[number], str(address))
-            yield Cluster(client, settings, str(address), address, address.keys, len(addresses))
+            yield Cluster(client, settings_of(args), str(address), address, address.keys, len(addresses))
     except (redis.RedisError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise  # the reader of our output closed it; Redis is well
-        raise FlockError(f"can't use Redis at {address}: {error}") from error
+        raise RedisUnusable(f"can't use Redis at {address}: {error}") from error

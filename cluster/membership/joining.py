@@ -128,7 +128,9 @@ class Joining:
         if layout not in (ARRIVING, MOVED):
             return f"LAYOUT the cluster has layout {written.decode(errors='replace')}, and this version layout {LAYOUT}"
         place, options = await self._link.ask("HMGET", self._link.keys.migration, "place", "options")
-        elsewhere = shlex.quote((place or b"").decode())  # several URLs are one argument
+        elsewhere = (place or b"").decode()
+        if "://" in elsewhere:
+            elsewhere = shlex.quote(elsewhere)  # several URLs are one argument
         what = "MOVED its state was moved to" if layout == MOVED else "ARRIVING a move of state has not ended, from"
         return f"{what} {elsewhere}{(options or b'').decode()}"
 

@@ -43,7 +43,7 @@ class Unconfirmed:
     replicated: bool = True
     unacked: set[int] = field(default_factory=set)  # acknowledgements that Redis may not have, by number of their text
     riding: int | None = None  # the number of those that are in the commit as it was sent last
-    since: float = field(default_factory=time.monotonic)
+    since: float = 0.0  # monotonic time at which the node has given it
 
     @property
     def done(self) -> bool:
@@ -165,6 +165,7 @@ class RedisStore(LogStore):
         )
 
     def _append(self, waiting: Unconfirmed) -> None:
+        waiting.since = time.monotonic()
         self._waiting.append(waiting)
         if waiting.entry is not None:
             self._message_bounds.add(waiting.entry[0], waiting.entry_size)

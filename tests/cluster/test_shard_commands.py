@@ -80,6 +80,16 @@ def test_status_has_all_shards(cluster: ClusterProcess, servers: list[RedisProce
     assert [bool(shard["logs"]) for shard in found] == [True, False, False]
 
 
+def test_status_names_the_primary_that_is_away(
+    cluster: ClusterProcess, servers: list[RedisProcess], tell: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = f"{servers[0].url} redis://127.0.0.1:1 {servers[2].url}"
+    assert main(["cluster", "status", "--wait", "0.1", "--redis", places]) == 1
+    shown = capsys.readouterr().out
+    assert "shard 2 of 3\ncan't use Redis at redis://127.0.0.1:1/0: " in shown
+    assert shown.count("changes so far") == 2
+
+
 def test_a_part_of_the_urls_is_refused(
     cluster: ClusterProcess, servers: list[RedisProcess], tell: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -140,12 +150,14 @@ def test_a_backup_has_all_shards(
     tell: Callable[..., str],
     start_redis: StartRedis,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is restored into three Redis, and into one with three shards; then clients find what they had."""
     backup = tmp_path / "b.tar"
     assert "as of" in tell("backup", str(backup), urls(servers))
     counted = f"{len(CLIENTS)} sessions with {len(CLIENTS)} subscriptions and {len(CLIENTS)} queued messages"
     assert counted in tell("backup", str(backup), "--verify")
+    monkeypatch.setenv("FLOCKMQ_CLUSTER_LEASE", "1")
     others = [start_redis() for _ in range(4)]
     line = tell("restore", str(backup), urls(others[:2]), status=1)
     assert "has 3 shards" in line and "name 3 URLs, or one for all" in line
@@ -179,8 +191,9 @@ def test_metrics_name_the_shard(cluster: ClusterProcess, servers: list[RedisProc
         return [float(value) for _, value in rows]
 
     def metrics() -> str:
-        return HttpClient(cluster["a"]).ask("GET", "//metrics").data.decode()
+        return api.ask("GET", "//metrics").data.decode()
 
+    api = HttpClient(cluster["a"])
     assert figure("connected") == [1, 1, 1]
     until(lambda: figure("waiting") == [0, 0, 0])
     client_id = next(name for name in CLIENTS if shard_of(name.encode(), SHARDS) == 1)
@@ -191,6 +204,8 @@ def test_metrics_name_the_shard(cluster: ClusterProcess, servers: list[RedisProc
             until(lambda: figure("waiting")[1] > 0)
             until(lambda: figure("latency_seconds")[1] > 0.2)
             assert figure("waiting")[2] == 0
+            shards = api.get("/nodes")["nodes"].popitem()[1]["shards"]
+            assert [shard["connected"] for shard in shards] == [True] * SHARDS
     finally:
         servers[1].thaw()
     until(lambda: figure("waiting") == [0, 0, 0])

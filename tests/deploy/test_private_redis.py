@@ -288,10 +288,10 @@ def test_nothing_outlives_a_supervisor_that_was_killed(start_workers: StartWorke
 
 
 def test_state_moves_when_the_number_of_workers_changes(start_workers: StartWorkers, tmp_path: Path) -> None:
-    """Twice there and back, with a kill -9 of all workers between."""
+    """Twice there and back, with a kill -9 of all workers between; also if their Redis has several shards."""
     node = BrokerProcess(tmp_path, "sqlite")
-    workers = WorkersProcess(tmp_path)
-    for _ in range(2):
+    for shards in (1, 3):
+        workers = WorkersProcess(tmp_path, settings={"cluster.shards": shards})
         node.start()
         publish_all_kinds(node.port)
         assert node.stop() == 0
@@ -305,8 +305,8 @@ def test_state_moves_when_the_number_of_workers_changes(start_workers: StartWork
         check_all_kinds(node.port)
         assert not (workers.redis_directory / "appendonlydir").exists()
         assert node.stop() == 0
+        workers.check()
     node.check()
-    workers.check()
 
 
 def test_a_second_start_moves_nothing(start_workers: StartWorkers, tmp_path: Path) -> None:

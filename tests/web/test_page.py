@@ -356,6 +356,17 @@ def test_what_nodes_and_the_job_tell_is_shown(browser: Chromium, start_cluster: 
         says(browser, text)
 
 
+def test_shards_are_shown_if_there_are_several(browser: Chromium, start_cluster: StartCluster) -> None:
+    cluster = start_cluster({"http.listen": "127.0.0.1:0", "cluster.shards": 2}, nodes="a")
+    rows = "[...document.querySelectorAll('table[aria-label=Shards] tbody tr')].map((r) => r.innerText)"
+    visit(browser, HttpClient(cluster["a"]).url, "overview")
+    browser.until(f"const rows = {rows}; return rows.length === 2 && rows.every((row) => row.includes('connected'))")
+    cluster.redis.kill()
+    browser.until(f"return {rows}.every((row) => row.includes('away from 1 node'))")
+    cluster.redis.start()
+    browser.until(f"return {rows}.every((row) => row.includes('connected'))")
+
+
 def test_what_clients_say_is_text(browser: Chromium, node: BrokerProcess, url: str) -> None:
     browser.requests()
     with SocketClient(node.port, EVIL) as client:

@@ -6,7 +6,7 @@ import { fault, h, head, put, silent } from "./dom.js";
 import { table } from "./list.js";
 import { pulse } from "./live_figures.js";
 import { Tiles } from "./tiles.js";
-import { bytes, count, rate, seconds, span } from "./format.js";
+import { bytes, count, rate, seconds, some, span } from "./format.js";
 
 const NODES_EVERY = 3000;
 
@@ -30,6 +30,27 @@ const COLUMNS = [
   ["Version", (n) => n.version],
 ];
 
+const SHARDS = [
+  ["Shard", (s) => String(s.number)],
+  ["State", (s) => h("span", { class: `pill ${s.away ? "bad" : "good"}` }, s.away ? `away from ${some(s.away, "node")}` : "connected")],
+  ["Waiting blocks", (s) => count(s.waiting), "number"],
+  ["Latency", (s) => seconds(s.latency), "number"],
+];
+
+// What all nodes see of each shard; nothing if there is one.
+function shardsOf(nodes) {
+  const most = Math.max(0, ...nodes.map((node) => node.shards.length));
+  return Array.from({ length: most }, (_, number) => {
+    const seen = nodes.map((node) => node.shards[number]).filter(Boolean);
+    return {
+      number,
+      away: seen.filter((shard) => !shard.connected).length,
+      waiting: seen.reduce((sum, shard) => sum + shard.waiting, 0),
+      latency: Math.max(...seen.map((shard) => shard.latency)),
+    };
+  });
+}
+
 export function show(host) {
   const tiles = new Tiles(TILES);
   const charts = [
@@ -50,7 +71,9 @@ export function show(host) {
   const look = async () => {
     try {
       const found = await get("/nodes");
-      put(nodes, silent(found.failures), table("Nodes", COLUMNS, Object.values(found.nodes).sort((a, b) => a.name.localeCompare(b.name))));
+      const known = Object.values(found.nodes).sort((a, b) => a.name.localeCompare(b.name));
+      const shards = shardsOf(known);
+      put(nodes, silent(found.failures), table("Nodes", COLUMNS, known), ...(shards.length ? [table("Shards", SHARDS, shards)] : []));
     } catch (error) {
       put(nodes, fault(error));
     }

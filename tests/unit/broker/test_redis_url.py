@@ -144,3 +144,8 @@ def test_a_password_file_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match="not UTF-8"):
         RedisUrl.parse(f"redis://h?password_file={tmp_path}/f")
+
+
+def test_each_of_several_urls_is_shown_without_its_password() -> None:
+    assert masked("redis://:sesame@a redis://h rediss://ada:sesame@b") == "redis://:***@a redis://h rediss://ada:***@b"
+    assert "sesame" not in masked("redis://:open sesame@h redis://i")

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from http import HTTPStatus
+from shlex import quote
 
 from aiohttp import web
 
@@ -27,7 +28,7 @@ async def backup(request: Request) -> web.StreamResponse:
     store = node.broker.store
     if store.file is None:
         redis = node.config.cluster.redis
-        way = f"`flockmq backup FILE {masked(redis)}` copies it" if redis else "a restart loses it"
+        way = f"`flockmq backup FILE {quote(masked(redis))}` copies it" if redis else "a restart loses it"
         raise Problem(HTTPStatus.CONFLICT, f"this node has no state in a file: {store.describe()}; {way}")
     under_way = request.raw.app[UNDER_WAY]
     if under_way.locked():

@@ -12,6 +12,13 @@ MAX_NODE = 64  # characters of a node's id
 MAX_REFERENCE = 1024  # characters
 
 FIGURES = table(number(), "the figures of /metrics, by name")
+SHARD = record(
+    {
+        "connected": boolean("whether the Redis of the shard answers"),
+        "waiting": integer("blocks that it has not confirmed"),
+        "latency": number("the longest that it took for a block, of the last 15 seconds"),
+    }
+)
 NODE = record(
     {
         "name": text(),
@@ -22,6 +29,7 @@ NODE = record(
         "state": text("the reason"),
         "keeps": text("where state is stored"),
         "link": boolean("whether the cluster's Redis answers"),
+        "shards": array(SHARD, "the shards of a cluster with several, in the order of cluster.redis; else empty"),
         "resident_bytes": integer(),
         "cpu_seconds": number(),
         "figures": FIGURES,
