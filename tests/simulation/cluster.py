@@ -88,6 +88,7 @@ class SimulatedCluster:
         for server, prefix in zip(self.servers, self._prefixes, strict=True):
             server.watchers[prefix] = self
         self._losses: list[Loss] = []
+        self._called: Mapping[bytes, Any] = {}  # the keys of the shard whose function is executed
         self.history = TimedHistory(world, self._label)
         around = Surroundings(
             world,
@@ -198,12 +199,11 @@ class SimulatedCluster:
         self.nodes[name].claimed(client_id.decode().removeprefix(self._tenant))
 
     def calling(self, function: bytes, arguments: list[bytes]) -> None:
-        if len(self.servers) == 1:
-            self._drops.calling(function, arguments, self.keys)
+        self._called = self.keys_of_shards[self._prefixes.index(arguments[0])]
+        self._drops.calling(function, arguments, self._called)
 
     def called(self, function: bytes, reply: Reply) -> None:
-        if len(self.servers) == 1:
-            self._drops.called(function, reply, self.keys)
+        self._drops.called(function, reply, self._called)
 
     def lost(self, since: int, keys: dict[bytes, Any]) -> None:
         own = next((each for each in self._prefixes[1:] if any(key.startswith(each) for key in keys)), self._prefix)
@@ -381,11 +381,10 @@ class SimulatedCluster:
         return [*timed.judge(timeline, lives, listeners, self.redis.first_fault, self._healed, self._early)]
 
     def _judge_bytes(self) -> None:
-        if len(self.servers) > 1:
-            return
-        self._drops.judge(self.keys)
-        if finding := checker.miscounted_for(self._tenant.encode(), self.keys):
-            self.found(finding)
+        for keys in self.keys_of_shards:
+            self._drops.judge(keys)
+            if finding := checker.miscounted_for(self._tenant.encode(), keys):
+                self.found(finding)
 
     def _lives(self) -> dict[str, ClusterLife]:
         """The parts of the nodes that serve clients."""

@@ -124,7 +124,12 @@ SHARDED = (
         "number not noted",
         "G2",
         "a shard gives a publication again that it has given already",
-        lua=(("redis.call('HSETNX', prefix .. 'once', number, node) == 0 then", "false then"),),
+        lua=(
+            (
+                "redis.call('HSETNX', prefix .. 'once', number, node) == 0 then",
+                "redis.call('HSETNX', prefix .. 'once', number, node) == 9 then",
+            ),
+        ),
         needs_shards=True,
     ),
     Mutation(
