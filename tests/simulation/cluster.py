@@ -17,7 +17,7 @@ from tests.simulation.clients import Habits, SimulatedBroker, SimulatedClient, S
 from tests.simulation.clock import NS
 from tests.simulation.cluster_keys import PREFIX, ClusterKeys, prefix_of
 from tests.simulation.faults import Actions
-from tests.simulation.limits import Drops, excused
+from tests.simulation.limits import NO_LIMITS, Drops, excused
 from tests.simulation.losses import Excuses, Loss, payloads
 from tests.simulation.network import Network
 from tests.simulation.nodes import ClientSocket, SimulatedNode, Surroundings
@@ -145,9 +145,12 @@ class SimulatedCluster:
         return {key: str(value) for key, value in own.items() if value} | limits.settings()
 
     def _make(self, client: ClientPlan) -> SimulatedClient:
+        names = FILTERS.get(client.role, ())
+        if client.role == "visitor" and len(self.servers) > 1:  # a filter, and what is retained, may be in two shards
+            names += ("kept/#",)
         habits = Habits(
             seed=self._world.rng.getrandbits(32),
-            filters=tuple((name, client.qos if "t/" in name else 2) for name in FILTERS.get(client.role, ())),
+            filters=tuple((name, client.qos if "t/" in name else 2) for name in names),
             wills=client.role in ("mortal", "guest"),
             delay=client.delay,
             early=self._early,
@@ -354,6 +357,8 @@ class SimulatedCluster:
         for finding in checker.foreign(self.history, self._numbers):
             self.found(finding)
         found = checker.judge(excuses, *judged, roles["guest"] | roles["latecomer"], retained)
+        if not losses and plan.limits == NO_LIMITS:
+            found += checker.stale(self.history, roles["visitor"], next(iter(retained.values()), {}))
         # A second end of Redis may fence all nodes. Then none lives, and deadlines follow the wall clock (CLUSTER.md).
         if not losses and not (self._sets_clock and len(deaths) > 1):
             found += self._late_or_early(roles["subscriber"])

@@ -40,6 +40,13 @@ SHARDED_PLANS = {
         Step(2060, "move", ("visitor 0", "n0")),
         *(Step(2080 + 20 * i, "publish", ("publisher 1", "t/0", 1, 1)) for i in range(8)),
     ),
+    # A node is late to store a retained message in one shard, when it applies the subscription of a client elsewhere.
+    "applied before all is stored": _plan(
+        (ClientPlan("keeper", "keeper", 4, node="n0", is_patient=True), VISITOR),
+        Step(2001, "cut", ("n0", "redis", "there", 600)),
+        Step(2030, "keep", (0, False)),
+        Step(2100, "move", ("visitor 0", "n1")),
+    ),
     # A publication is given to the shard of its receiver, does not end in that of its publisher, and the node dies.
     "orphans forgotten unasked": _plan(
         (PUBLISHER, SUBSCRIBER),
