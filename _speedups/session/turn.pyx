@@ -216,7 +216,8 @@ cdef class Turn:
         self.tenants = Tenants()
         self.shared = GroupSettings()
         self.writing = Commit()
-        self.clock = journal.now = 1               # 0 stands for "never" in deadlines
+        self.clock = 1               # 0 stands for "never" in deadlines
+        journal.set_now(self.clock)
 
     def __dealloc__(self):
         self.release_waiters()
