@@ -30,7 +30,7 @@ RIGHTS = [
 ]
 
 
-pytestmark = pytest.mark.one_shard  # several slots are in test_shards.py
+pytestmark = pytest.mark.one_shard
 
 
 @pytest.fixture(scope="module")

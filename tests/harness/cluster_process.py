@@ -103,7 +103,7 @@ class ClusterNode(BrokerProcess):
 
     def store_arguments(self) -> list[str]:
         url, shards = self.cluster.url(self._proxy), self.cluster.shards
-        if "+cluster:" in url:
+        if "+cluster:" in url and shards > 1:
             return ["--redis", url, "--node-name", self.name, "--set", f"cluster.shards={shards}"]
         return ["--redis", " ".join([url] * shards), "--node-name", self.name]
 

@@ -43,6 +43,7 @@ class RedisCluster:
         connection: dict[str, Any] | None = None,
     ) -> None:
         self.primaries = primaries
+        self.slot = SLOT  # whose owner is looked at, and that moves
         self.frozen: RedisProcess | None = None
         self.servers: list[RedisProcess] = []
         for number in range(primaries * (1 + replicas)):
@@ -131,16 +132,16 @@ class RedisCluster:
             return str(client.execute_command("CLUSTER MYID"))
 
     def _owner_at(self, server: RedisProcess) -> int:
-        """The port of the primary that a server takes for the owner of SLOT; 0: of none."""
+        """The port of the primary that a server takes for the owner of the slot; 0: of none."""
         with server.client() as client:
             for first, last, (_, port, *_), *_ in client.execute_command("CLUSTER", "SLOTS"):
-                if first <= SLOT <= last:
+                if first <= self.slot <= last:
                     return int(port)
         return 0
 
     @property
     def owner(self) -> RedisProcess:
-        """The primary that owns the slot of the nodes' keys; waits until all running servers agree, and it runs."""
+        """The primary that owns the slot; waits until all running servers agree, and it runs."""
         found: list[RedisProcess] = []
 
         def agree() -> bool:
@@ -235,10 +236,10 @@ class RedisCluster:
         """Move the slot to another primary, key by key; `during` is called when a part of the keys is at each."""
         source = self.owner
         with source.client(decode_responses=False) as at_source, target.client() as at_target:
-            at_target.execute_command("CLUSTER SETSLOT", SLOT, "IMPORTING", self.id_of(source))
-            at_source.execute_command("CLUSTER SETSLOT", SLOT, "MIGRATING", self.id_of(target))
+            at_target.execute_command("CLUSTER SETSLOT", self.slot, "IMPORTING", self.id_of(source))
+            at_source.execute_command("CLUSTER SETSLOT", self.slot, "MIGRATING", self.id_of(target))
             once = False
-            while keys := at_source.execute_command("CLUSTER", "GETKEYSINSLOT", SLOT, PIECE):
+            while keys := at_source.execute_command("CLUSTER", "GETKEYSINSLOT", self.slot, PIECE):
                 part = keys if once else keys[: (len(keys) + 1) // 2]
                 at_source.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 10_000, "KEYS", *part)
                 if not once:
@@ -246,5 +247,5 @@ class RedisCluster:
                     during()
             for server in (target, source):
                 with server.client() as client:
-                    client.execute_command("CLUSTER SETSLOT", SLOT, "NODE", self.id_of(target))
+                    client.execute_command("CLUSTER SETSLOT", self.slot, "NODE", self.id_of(target))
         self.wait(lambda: self.owner is target, "move the slot")
