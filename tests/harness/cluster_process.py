@@ -25,6 +25,7 @@ from flockmq._speedups.codec.decode import Decoder
 from flockmq._speedups.codec.encode import encode
 from flockmq._speedups.codec.packets import Connack, Connect, Packet, Suback, Subscribe, Unsuback, Unsubscribe
 from flockmq.broker.config.schema import ClusterConfig
+from flockmq.cluster.redis.clients import RedisAddress
 from flockmq.cluster.redis.shard_addresses import addresses_of
 from flockmq.loadtest.prove.tcp_proxy import TcpProxy
 from tests.harness.broker_process import SETTLERS, STORES, BrokerProcess
@@ -196,10 +197,14 @@ class ClusterProcess:
         return "{mq}:" if "+cluster:" in self.redis_url else "mq:"
 
     @property
+    def addresses(self) -> list[RedisAddress]:
+        """Of each shard; all shards have the same Redis, or the same Redis Cluster."""
+        return addresses_of(ClusterConfig(redis=self.url().split()[0], shards=self.shards))
+
+    @property
     def prefixes(self) -> list[str]:
-        """Of the keys of each shard; all shards have the same Redis."""
-        config = ClusterConfig(redis=self.url().split()[0], shards=self.shards)
-        return [address.keys.prefix.decode() for address in addresses_of(config)]
+        """Of the keys of each shard."""
+        return [address.keys.prefix.decode() for address in self.addresses]
 
     def prefix_of(self, name: str) -> str:
         """Of the keys of a client, a group or a node."""
