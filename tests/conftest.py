@@ -13,7 +13,7 @@ from hypothesis import settings
 from tests import schedule
 from tests.harness import inprocess
 from tests.harness.balanced_cluster import BalancedCluster
-from tests.harness.cluster_process import KINDS, Broker, ClusterProcess, make_broker
+from tests.harness.cluster_process import KINDS, SHARDS, Broker, ClusterProcess, make_broker
 from tests.harness.logs import Logging, OneNode
 from tests.harness.redis_process import RedisProcess
 
@@ -35,7 +35,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of one process, in `tests/unit` or marked `one_process`, are not tried with a cluster."""
+    """Tests of one process, in `tests/unit` or marked `one_process`, are not tried with a cluster.
+
+    Tests marked `one_shard` are not tried with several shards.
+    """
 
     def is_about_one(item: pytest.Item) -> bool:
         parameters = getattr(item, "callspec", None)
@@ -45,8 +48,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             and ("unit" in item.path.parts or item.get_closest_marker("one_process") is not None)
         )
 
-    config.hook.pytest_deselected(items=[item for item in items if is_about_one(item)])
-    items[:] = [item for item in items if not is_about_one(item)]
+    def is_left_out(item: pytest.Item) -> bool:
+        return is_about_one(item) or (SHARDS > 1 and item.get_closest_marker("one_shard") is not None)
+
+    config.hook.pytest_deselected(items=[item for item in items if is_left_out(item)])
+    items[:] = [item for item in items if not is_left_out(item)]
     if config.getoption("loadgroup", False):
         schedule.arrange(items)
 

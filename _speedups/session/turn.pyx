@@ -240,7 +240,8 @@ cdef class Turn:
         if journal.shards > 1:
             self.parts, self.waiting = {}, {}
             self.held_back = [[] for _ in range(journal.shards)]
-        self.clock = journal.now = 1               # 0 stands for "never" in deadlines
+        self.clock = 1               # 0 stands for "never" in deadlines
+        journal.set_now(self.clock)
 
     def __dealloc__(self):
         self.release_waiters()

@@ -142,6 +142,7 @@ def subscribed(client: SocketClient, members: Members, name: str) -> None:
     until(lambda: members.change > before and members.reported(members.node) == members.change)
 
 
+@pytest.mark.one_shard
 @pytest.mark.parametrize(
     ("others", "settle"),
     [(COUNTED_FROM, Members.report), (COUNTED_FROM + 1, Members.bury)],
@@ -160,6 +161,7 @@ def test_suback_waits_for_the_last_node(
         assert isinstance(client.receive(), Suback)
 
 
+@pytest.mark.one_shard
 def test_a_cluster_that_has_become_small_needs_no_count(alone: ClusterProcess) -> None:
     """The node asks the others how far they are, and their replies count."""
     members = Members(alone, COUNTED_FROM)
@@ -178,6 +180,7 @@ def test_a_cluster_that_has_become_small_needs_no_count(alone: ClusterProcess) -
         assert isinstance(client.receive(), Suback)
 
 
+@pytest.mark.one_shard
 def test_a_report_that_redis_refuses_is_repeated(alone: ClusterProcess) -> None:
     members = Members(alone, COUNTED_FROM)
     redis = members.redis

@@ -198,7 +198,8 @@ def test_deadlines_count_the_time_in_which_all_nodes_were_off(start_cluster: Sta
     else:
         cluster.stop()
     with cluster.redis.client() as redis:
-        redis.hset("mq:clock", "w", int(redis.hget("mq:clock", "w")) - HOUR)  # as if it had passed
+        for prefix in cluster.prefixes:
+            redis.hset(f"{prefix}clock", "w", int(redis.hget(f"{prefix}clock", "w")) - HOUR)  # as if it had passed
     cluster["a"].start()
     line = cluster.wait_for_log("no node lived for a while: deadlines count that time by the wall clock of Redis")
     assert 3590 < line["seconds"] < 3700
@@ -211,4 +212,4 @@ def test_deadlines_count_the_time_in_which_all_nodes_were_off(start_cluster: Sta
             found.append(packet.payload)
         assert found == [b"2", b"3"]
     with cluster.redis.client() as redis:
-        until(lambda: not redis.exists("mq:s:short"))
+        until(lambda: not redis.exists(cluster.prefix_of("short") + "s:short"))

@@ -220,7 +220,8 @@ def test_one_damaged_queue_holds_nobody_up(start_cluster: StartCluster) -> None:
         SocketClient(cluster["b"].port, "publisher") as publisher,
         SocketClient(cluster["a"].port, "sound", clean_start=False) as sound,
     ):
-        store.set("mq:s:damaged", "a value of someone else")
+        key = cluster.prefix_of("damaged") + "s:damaged"
+        store.set(key, "a value of someone else")
         for number in (1, 2):
             publisher.send(Publish("t", b"%d" % number, qos=1, packet_id=number))
             assert publisher.receive() == Puback(packet_id=number)
@@ -229,12 +230,12 @@ def test_one_damaged_queue_holds_nobody_up(start_cluster: StartCluster) -> None:
             assert packet.payload == b"%d" % number
             sound.send(Puback(packet_id=packet.packet_id))
         line = cluster.wait_for_log("a key in Redis is damaged", node="b")
-        assert (line["client_id"], line["key"]) == ("damaged", "mq:s:damaged")
+        assert (line["client_id"], line["key"]) == ("damaged", key)
         assert len([line for line in cluster["b"].log if "is damaged" in line["event"]]) == 1
         refused = SocketClient(cluster["a"].port, "damaged", clean_start=False)
         assert refused.connack is not None and refused.connack.reason_code == 3
-        assert "mq:s:damaged" in cluster.wait_for_log("Redis refuses a session", node="a")["reason"]
-        assert store.fcall("flockmq_purge", 0, "mq:", "damaged") == ["purged"]
+        assert key in cluster.wait_for_log("Redis refuses a session", node="a")["reason"]
+        assert store.fcall("flockmq_purge", 0, cluster.prefix_of("damaged"), "damaged") == ["purged"]
         with SocketClient(cluster["a"].port, "damaged", clean_start=False) as client:
             client.subscribe(("t", 1))
             publisher.send(Publish("t", b"3", qos=1, packet_id=3))
@@ -246,7 +247,7 @@ def test_one_damaged_queue_holds_nobody_up(start_cluster: StartCluster) -> None:
 def test_nothing_is_acknowledged_to_a_client_whose_own_key_is_damaged(start_cluster: StartCluster) -> None:
     cluster = start_cluster({}, nodes="a")
     with SocketClient(cluster["a"].port, "damaged", clean_start=False) as client:
-        cluster.redis.client().set("mq:in:damaged", "a value of someone else")
+        cluster.redis.client().set(cluster.prefix_of("damaged") + "in:damaged", "a value of someone else")
         client.send(Publish("t", b"x", qos=2, packet_id=1))
         packets = []
         while (packet := client.receive()) is not None:
@@ -258,11 +259,12 @@ def test_a_node_with_a_damaged_key_of_its_own_begins_anew(start_cluster: StartCl
     cluster = start_cluster({}, nodes="ab")
     (node,) = [node for node in cluster.redis.client().hkeys("mq:nodes") if node.startswith("a-")]
     with SocketClient(cluster["a"].port, "client") as client:
-        cluster.redis.client().delete(f"mq:routes:{node}")
-        cluster.redis.client().set(f"mq:routes:{node}", "a value of someone else")
+        routes = f"{cluster.prefix_of(node)}routes:{node}"
+        cluster.redis.client().delete(routes)
+        cluster.redis.client().set(routes, "a value of someone else")
         client.send(Subscribe(1, [("t", 0)]))
         assert not isinstance(client.receive(), Suback)
     cluster["a"].wait_for_log("is ready again")
-    assert f"mq:routes:{node}" in cluster["a"].log_text()
+    assert routes in cluster["a"].log_text()
     with SocketClient(cluster["a"].port, "client") as client:
         assert client.subscribe(("t", 0)) == [0]

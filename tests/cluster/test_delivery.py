@@ -318,6 +318,7 @@ def subscription(topic: str, qos: int, packet_id: int) -> bytes:
     return encode(Subscribe(packet_id=packet_id, topic_filters=[(topic, qos)]), 4)
 
 
+@pytest.mark.one_shard
 def test_a_fan_out_to_many_sessions_is_several_blocks(start_cluster: StartCluster) -> None:
     """Redis replies to others in between, and the client gets its acknowledgement after all of them."""
     cluster = start_cluster(nodes="a")

@@ -247,6 +247,7 @@ def test_clients_come_back_to_one_node(
     node.check()
 
 
+@pytest.mark.one_shard
 def test_clients_come_back_to_a_cluster(
     mosquitto: MosquittoProcess,
     path: Path,
@@ -263,6 +264,7 @@ def test_clients_come_back_to_a_cluster(
     state.find(cluster["a"], cluster["b"])
 
 
+@pytest.mark.one_shard
 def test_what_was_imported_goes_on_to_redis(
     mosquitto: MosquittoProcess,
     path: Path,

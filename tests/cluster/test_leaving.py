@@ -24,6 +24,7 @@ def test_wills_that_it_has_just_got_from_a_dead_node_are_due_for_any_other(calle
     assert caller.call("due", b"n3", 100) == [0, [epoch, WILL]]
 
 
+@pytest.mark.one_shard
 def test_a_node_that_joins_waits_for_one_that_leaves(start_cluster: StartCluster) -> None:
     """It still has clients, so they get what is published there after SUBACK (G4)."""
     cluster = start_cluster({"cluster.lease": 60}, nodes="a", running=False)

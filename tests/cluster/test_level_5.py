@@ -195,6 +195,7 @@ def test_a_client_that_comes_back_in_time_has_no_will(cluster: ClusterProcess) -
     cluster["a"].start()
 
 
+@pytest.mark.one_shard
 def test_the_end_of_a_session_brings_its_will(cluster: ClusterProcess) -> None:
     watcher = five(cluster, "c", "watcher")
     subscribe(watcher, "will", 1)

@@ -234,6 +234,7 @@ def test_a_connection_is_reset_when_disconnect_could_not_be_stored(start: StartC
     cluster["a"].proxy.resume()
 
 
+@pytest.mark.one_shard
 def test_a_queue_that_has_lost_messages_does_not_hide_later_ones(start: StartCluster) -> None:
     """After a fail-over to a replica that lacks them, their numbers are used again, for other messages."""
     cluster = start()

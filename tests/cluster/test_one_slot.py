@@ -30,6 +30,9 @@ RIGHTS = [
 ]
 
 
+pytestmark = pytest.mark.one_shard
+
+
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
     group = RedisCluster(tmp_path_factory.mktemp("servers"), "nothing", replicas=0)

@@ -54,6 +54,7 @@ def present(client: SocketClient) -> bool:
     return client.connack.session_present
 
 
+@pytest.mark.one_shard
 def test_a_session_that_comes_back_to_its_node_makes_no_change(cluster: ClusterProcess) -> None:
     """Its routes are still there. At another node each filter is a route; the first node withdraws its route later."""
     redis = cluster.redis.client()
@@ -78,6 +79,7 @@ def test_a_session_that_comes_back_to_its_node_makes_no_change(cluster: ClusterP
     assert connected("a") == connected("b") == first + 1
 
 
+@pytest.mark.one_shard
 def test_a_subscription_that_the_session_has_makes_no_change(cluster: ClusterProcess) -> None:
     """Most clients subscribe at each connect. Other options or another identifier are a change, and retained messages
     are sent in any case.
@@ -223,6 +225,7 @@ def test_two_connects_at_once_at_two_nodes(cluster: ClusterProcess, clean: bool)
                 client.close()
 
 
+@pytest.mark.one_shard
 def test_a_session_ends_while_its_node_has_no_link(start_cluster: StartCluster) -> None:
     """Another node has taken it over with Clean Start: its first node has it no more when the link is back."""
     cluster = start_cluster({"http.listen": "127.0.0.1:0", "cluster.lease": "20s"}, nodes="ab", proxies=True)
@@ -327,6 +330,7 @@ def test_take_over_again_and_again_under_load_delivers_once(cluster: ClusterProc
 # ---- nothing is left behind ----
 
 
+@pytest.mark.one_shard
 def test_nothing_is_left_in_redis(cluster: ClusterProcess) -> None:
     """A2, A4, A12, I5, I11: after clients of all kinds have come and gone, Redis holds what it held before."""
 
@@ -411,7 +415,9 @@ def test_packets_behind_connect_are_handled_before_a_take_over(cluster: ClusterP
         first = SocketClient(cluster["a"].port)
         sent = [connect, Subscribe(1, [(topic, 1)]), Publish("t", b"first", qos=1, packet_id=2), Disconnect()]
         first.socket.sendall(b"".join(encode(packet, 4) for packet in sent))
-        until(partial(redis.exists, f"mq:s:{client_id}"))  # its CONNECT is the earlier one for the cluster
+        until(
+            partial(redis.exists, f"{cluster.prefix_of(client_id)}s:{client_id}")
+        )  # its CONNECT is the earlier one for the cluster
         with SocketClient(cluster[other].port, client_id, clean_start=False) as second:
             assert isinstance(first.receive(), Connack)
             while first.receive() is not None:
@@ -429,7 +435,7 @@ def test_a_client_with_many_filters_leaves_and_is_back_at_once(cluster: ClusterP
     redis = cluster.redis.client()
 
     def routes() -> int:
-        return int(sum(redis.hlen(key) for key in redis.scan_iter("mq:routes:*")))
+        return int(sum(redis.hlen(key) for key in redis.scan_iter("mq:*routes:*")))
 
     with SocketClient(cluster["a"].port, "many") as client:
         client.subscribe(*((name, 0) for name in names))

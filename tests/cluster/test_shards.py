@@ -11,9 +11,12 @@ import pytest
 
 from flockmq._speedups.cluster.sharded_journal import shard_of
 from flockmq._speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from flockmq.broker.config.schema import ClusterConfig
+from flockmq.cluster.redis.shard_addresses import addresses_of
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess, GivenRedis
+from tests.harness.redis_cluster import RedisCluster
 from tests.harness.redis_process import KEEPS, RedisProcess
 from tests.harness.socket_client import SocketClient
 
@@ -232,3 +235,49 @@ def test_each_shard_has_its_keys_and_no_other(cluster: ClusterProcess, three: li
                 topics = {topic for topic in client.hkeys(f"{prefix}retained") if not topic.startswith("$")}
                 assert topics == {f"t/{name}" for name in NAMES if shard_of(b"t/%b" % name.encode(), SHARDS) == shard}
                 assert client.hlen(f"{prefix}once") <= 1  # of the last message: forgotten with the next block
+
+
+def test_slots_of_a_redis_cluster(start_cluster: StartCluster, tmp_path: Path) -> None:
+    """Each shard has a slot, with the rights that CLUSTER.md lists. One of them moves to another primary."""
+    (tmp_path / "servers").mkdir()
+    group = RedisCluster(tmp_path / "servers", "nothing", replicas=0)
+    rights = [
+        *("~{mq}*", "~{mq.*}*", "&{mq}:*", "&{mq.*}:*", "-@all", "+@read", "+@write", "+time", "+fcall", "+fcall_ro"),
+        *("+function|list", "+function|load", "+spublish", "+ssubscribe", "+hello", "+ping", "+wait"),
+        *("+cluster|slots", "+client|list", "+client|kill"),
+    ]
+    with ExitStack() as stack:
+        stack.callback(group.stop)
+        group.start()
+        for server in group.servers:
+            server.client().execute_command("ACL", "SETUSER", "nodes", "on", ">sesame", "resetchannels", *rights)
+        url = group.url.replace("//", "//nodes:sesame@")
+        cluster = start_cluster({"cluster.shards": SHARDS}, nodes="ab", redis=GivenRedis(group.owner, url))
+        assert all(any(server.key_names()) for server in group.servers)
+        clients = [stack.enter_context(SocketClient(cluster["a"].port, name, clean_start=False)) for name in NAMES]
+        for client in clients:
+            client.subscribe(("t", 1))
+        publisher = stack.enter_context(SocketClient(cluster["b"].port, "publisher"))
+        sent: list[bytes] = []
+
+        def send(count: int = 20) -> None:
+            for _ in range(count):
+                sent.append(b"%d" % len(sent))
+                publisher.send(Publish("t", sent[-1], 1, packet_id=len(sent)))
+
+        send()
+        slot = addresses_of(ClusterConfig(redis=url, shards=SHARDS))[1].keys.slot
+        target = next(server for server in group.servers if server is not group.owner_of(slot))
+        group.move_slot(target, send, slot=slot)
+        send()
+        for number in range(1, len(sent) + 1):
+            assert publisher.receive() == Puback(packet_id=number)
+        for client in clients:
+            found: list[bytes] = []
+            while len(found) < len(sent):
+                packet = client.receive()
+                assert isinstance(packet, Publish)
+                client.send(Puback(packet_id=packet.packet_id))
+                found += [packet.payload] * (packet.payload not in found)
+            assert found == sent
+        cluster.check()

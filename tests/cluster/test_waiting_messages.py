@@ -340,6 +340,7 @@ def test_a_client_that_withholds_one_acknowledgement(start_cluster: StartCluster
     assert again.ping() == []
 
 
+@pytest.mark.one_shard
 @pytest.mark.parametrize("policy", ["drop-new", "drop-old"])
 @pytest.mark.parametrize("all_expire", [False, True])
 @pytest.mark.parametrize("is_away", [False, True])

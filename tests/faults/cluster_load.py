@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from flockmq.loadtest.prove import checker
 from tests.faults.client import FaultClient
@@ -71,13 +72,16 @@ class ClusterLoad(Load):
     def settle(self) -> None:
         """Wills of dead nodes have been published, sessions of dead nodes are offline."""
         self.cluster.start()
-        prefixes = self.cluster.prefixes
-        with self.cluster.redis.client() as client:
+        with ExitStack() as stack:
+            stores = [
+                (stack.enter_context(address.client()), address.keys.prefix.decode())
+                for address in self.cluster.addresses
+            ]
             self.until(
                 lambda: (
-                    all(client.hlen(f"{prefix}nodes") == len(self.cluster.nodes) for prefix in prefixes)
-                    and not any(client.exists(f"{prefix}dead") for prefix in prefixes)
-                    and sum(client.hlen(key) for prefix in prefixes for key in client.scan_iter(f"{prefix}wills:*"))
+                    all(store.hlen(f"{prefix}nodes") == len(self.cluster.nodes) for store, prefix in stores)
+                    and not any(store.exists(f"{prefix}dead") for store, prefix in stores)
+                    and sum(store.hlen(key) for store, prefix in stores for key in store.scan_iter(f"{prefix}wills:*"))
                     == sum(mortal.socket is not None for mortal in self.mortals)
                 ),
                 "settled wills",

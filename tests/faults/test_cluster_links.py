@@ -97,6 +97,7 @@ def test_nothing_wanted_is_lost_or_doubled_between_clusters(start_cluster: Start
     assert all(payload == b"last" or not payload.startswith(b"no") for payload in subscriber.taken)
 
 
+@pytest.mark.one_shard
 def test_a_node_that_rejoins_makes_no_other_secret(start_cluster: StartCluster) -> None:
     """Its links asked for the broker's identity before it had the state: at other brokers they were other clients."""
     link = {"url": "mqtt://127.0.0.1:1", "topics": ["t/# out 2"], "retry": 0.1}  # no broker listens there

@@ -278,6 +278,7 @@ def head(reader: Any) -> int:
     return PackedSession.decode(reader.execute_command("GET", "{mq}:s:s", **{NEVER_DECODE: True})).head
 
 
+@pytest.mark.one_shard
 @pytest.mark.parametrize("is_late", [False, True], ids=["before others", "after others"])
 @pytest.mark.parametrize("is_received", [False, True], ids=["sent", "received"])
 @pytest.mark.parametrize("topic_filter", ["t", "$share/g/t"], ids=["alone", "group"])

@@ -24,11 +24,15 @@ from flockmq._speedups.cluster.sharded_journal import shard_of
 from flockmq._speedups.codec.decode import Decoder
 from flockmq._speedups.codec.encode import encode
 from flockmq._speedups.codec.packets import Connack, Connect, Packet, Suback, Subscribe, Unsuback, Unsubscribe
+from flockmq.broker.config.schema import ClusterConfig
+from flockmq.cluster.redis.clients import RedisAddress
+from flockmq.cluster.redis.shard_addresses import addresses_of
 from flockmq.loadtest.prove.tcp_proxy import TcpProxy
 from tests.harness.broker_process import SETTLERS, STORES, BrokerProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import KEEPS, RedisProcess
 
+SHARDS = int(os.environ.get("FLOCKMQ_TEST_SHARDS", "1"))  # of each cluster, in the one Redis that it has
 KINDS = [*STORES, "cluster"]  # every protocol test runs against each
 
 
@@ -99,8 +103,10 @@ class ClusterNode(BrokerProcess):
         self.wait_for_log("is ready again")
 
     def store_arguments(self) -> list[str]:
-        redis = " ".join([self.cluster.url(self._proxy)] * self.cluster.shards)
-        return ["--redis", redis, "--node-name", self.name]
+        url, shards = self.cluster.url(self._proxy), self.cluster.shards
+        if "+cluster:" in url and shards > 1:
+            return ["--redis", url, "--node-name", self.name, "--set", f"cluster.shards={shards}"]
+        return ["--redis", " ".join([url] * shards), "--node-name", self.name]
 
     def _said(self, line: dict[str, Any]) -> None:
         super()._said(line)
@@ -156,7 +162,7 @@ class ClusterProcess:
             place.mkdir(exist_ok=True)
             redis = RedisProcess(place, KEEPS[redis])
         self.redis, self.redis_url = redis if isinstance(redis, GivenRedis) else GivenRedis(redis)
-        self.shards = int(os.environ.get("FLOCKMQ_TEST_SHARDS", "1"))
+        self.shards = 1 if " " in self.redis_url else SHARDS  # or the test has chosen them
         self._proxies = proxies
         self.nodes: list[ClusterNode] = []
         for name in nodes:
@@ -191,9 +197,14 @@ class ClusterProcess:
         return "{mq}:" if "+cluster:" in self.redis_url else "mq:"
 
     @property
+    def addresses(self) -> list[RedisAddress]:
+        """Of each shard; all shards have the same Redis, or the same Redis Cluster."""
+        return addresses_of(ClusterConfig(redis=self.url().split()[0], shards=self.shards))
+
+    @property
     def prefixes(self) -> list[str]:
-        """Of the keys of each shard; all shards have the same Redis."""
-        return [self.prefix, *(f"mq:p{shard}:" for shard in range(1, self.shards))]
+        """Of the keys of each shard."""
+        return [address.keys.prefix.decode() for address in self.addresses]
 
     def prefix_of(self, name: str) -> str:
         """Of the keys of a client, a group or a node."""

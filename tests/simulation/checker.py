@@ -32,7 +32,17 @@ from collections.abc import Container, Iterable, Mapping
 from flockmq.broker.core.session_expiry import NEVER
 from flockmq.cluster.redis.packed_session import RARE, PackedSession, size_of
 from flockmq.loadtest.prove import checker
-from flockmq.loadtest.prove.history import Acknowledged, Connecting, Ended, Event, History, Published, Subscribed, Taken
+from flockmq.loadtest.prove.history import (
+    Acknowledged,
+    Connecting,
+    Delivered,
+    Ended,
+    Event,
+    History,
+    Published,
+    Subscribed,
+    Taken,
+)
 from tests.harness.stored_sessions import queue_of, sessions_in
 from tests.simulation.clients import TimedHistory
 from tests.simulation.clock import NS
@@ -155,6 +165,8 @@ def disordered(history: History, visitors: set[str], guests: set[str]) -> list[s
             seen = {key for key in seen if key[0] != event.client or event.client in guests}
         elif isinstance(event, Taken) and event.client in judged and event.payload in first:
             at, message = first[event.payload]
+            if message.retain:  # a subscriber may get what is retained before older messages
+                continue
             stream = event.client, message.client, message.topic, message.qos
             is_known = (event.client, event.payload) in seen
             may_repeat = times[event.payload] > 1 and at < since.get(event.client, place)
@@ -163,6 +175,30 @@ def disordered(history: History, visitors: set[str], guests: set[str]) -> list[s
             seen.add((event.client, event.payload))
             newest[stream] = max(at, newest.get(stream, -1))
     return found
+
+
+def stale(history: History, visitors: set[str], values: Mapping[str, bytes]) -> list[str]:
+    """G4, G7: retained messages that clients with clean sessions have not got, neither at SUBACK nor after it.
+
+    Args:
+        history: of all clients, drained.
+        visitors: these clients; they may have subscribed to `kept/#`.
+        values: the retained messages that a new subscriber finds now.
+    """
+    got: dict[str, set[tuple[str, bytes]]] = {}  # by client that is subscribed
+    for event in history.events:
+        if isinstance(event, Connecting | Ended):
+            got.pop(event.client, None)
+        elif isinstance(event, Subscribed) and event.topic_filter == "kept/#" and event.client in visitors:
+            got.setdefault(event.client, set())
+        elif isinstance(event, Delivered) and event.client in got:
+            got[event.client].add((event.topic, event.payload))
+    return [
+        f"G7 {client} has not got {shown_value} of {topic}"
+        for client, found in got.items()
+        for topic, value in values.items()
+        if value and (topic, value) not in found and (shown_value := checker.shown(value))
+    ]
 
 
 def disordered_in_group(history: History, subscribers: set[str]) -> list[str]:

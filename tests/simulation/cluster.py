@@ -18,7 +18,7 @@ from tests.simulation.clients import Habits, SimulatedBroker, SimulatedClient, S
 from tests.simulation.clock import NS
 from tests.simulation.cluster_keys import PREFIX, ClusterKeys, prefix_of
 from tests.simulation.faults import Actions
-from tests.simulation.limits import Drops, excused
+from tests.simulation.limits import NO_LIMITS, Drops, excused
 from tests.simulation.losses import Excuses, Loss, payloads
 from tests.simulation.network import Network
 from tests.simulation.nodes import ClientSocket, SimulatedNode, Surroundings
@@ -90,6 +90,7 @@ class SimulatedCluster:
         for server, prefix in zip(self.servers, self._prefixes, strict=True):
             server.watchers[prefix] = self
         self._losses: list[Loss] = []
+        self._called: Mapping[bytes, Any] = {}  # the keys of the shard whose function is executed
         self.history = TimedHistory(world, self._label)
         around = Surroundings(
             world,
@@ -146,11 +147,12 @@ class SimulatedCluster:
         return {key: str(value) for key, value in own.items() if value} | limits.settings()
 
     def _make(self, client: ClientPlan) -> SimulatedClient:
+        names = FILTERS.get(client.role, ())
+        if client.role == "visitor" and len(self.servers) > 1:  # a filter, and what is retained, may be in two shards
+            names += ("kept/#",)
         habits = Habits(
             seed=self._world.rng.getrandbits(32),
-            filters=tuple(
-                (name.format(client.name), client.qos if "t/" in name else 2) for name in FILTERS.get(client.role, ())
-            ),
+            filters=tuple((name.format(client.name), client.qos if "t/" in name else 2) for name in names),
             wills=client.role in ("mortal", "guest"),
             delay=client.delay,
             early=self._early,
@@ -202,12 +204,11 @@ class SimulatedCluster:
         self.nodes[name].claimed(client_id.decode().removeprefix(self._tenant))
 
     def calling(self, function: bytes, arguments: list[bytes]) -> None:
-        if len(self.servers) == 1:
-            self._drops.calling(function, arguments, self.keys)
+        self._called = self.keys_of_shards[self._prefixes.index(arguments[0])]
+        self._drops.calling(function, arguments, self._called)
 
     def called(self, function: bytes, reply: Reply) -> None:
-        if len(self.servers) == 1:
-            self._drops.called(function, reply, self.keys)
+        self._drops.called(function, reply, self._called)
 
     def lost(self, since: int, keys: dict[bytes, Any]) -> None:
         own = next((each for each in self._prefixes[1:] if any(key.startswith(each) for key in keys)), self._prefix)
@@ -373,6 +374,8 @@ class SimulatedCluster:
         for finding in checker.foreign(self.history, self._numbers):
             self.found(finding)
         found = checker.judge(excuses, *judged, roles["guest"] | roles["latecomer"], retained)
+        if not losses and plan.limits == NO_LIMITS:
+            found += checker.stale(self.history, roles["visitor"], next(iter(retained.values()), {}))
         # A second end of Redis may fence all nodes. Then none lives, and deadlines follow the wall clock (CLUSTER.md).
         if not losses and not (self._sets_clock and len(deaths) > 1):
             found += self._late_or_early(roles["subscriber"])
@@ -396,11 +399,10 @@ class SimulatedCluster:
         return [*timed.judge(timeline, lives, listeners, self.redis.first_fault, self._healed, self._early)]
 
     def _judge_bytes(self) -> None:
-        if len(self.servers) > 1:
-            return
-        self._drops.judge(self.keys)
-        if finding := checker.miscounted_for(self._tenant.encode(), self.keys):
-            self.found(finding)
+        for keys in self.keys_of_shards:
+            self._drops.judge(keys)
+            if finding := checker.miscounted_for(self._tenant.encode(), keys):
+                self.found(finding)
 
     def _lives(self) -> dict[str, ClusterLife]:
         """The parts of the nodes that serve clients."""

@@ -13,8 +13,10 @@ from tests.simulation.plan import Plan, with_shards
 from tests.simulation.run import Result, Run
 from tests.simulation.seeds import PLANS, plan_of, varied
 from tests.simulation.several import several_of
+from tests.simulation.shard_mutations import SHARDED_PLANS
 from tests.simulation.shrink import rules_of, shrink
 
+NAMED = PLANS | SHARDED_PLANS
 ALONE = 4  # of so many seeds with several shards one has bystanders
 PROGRESS = 500  # seeds between lines about the progress
 
@@ -65,7 +67,7 @@ def find_mutations(wanted: "tuple[Mutation, ...] | list[Mutation]", most: int) -
     missed = 0
     for mutation in wanted:
         seed, result = 0, None
-        plan = PLANS.get(mutation.plan or mutation.name)
+        plan = NAMED.get(mutation.plan or mutation.name)
         while seed < most and (result is None or not result.findings):
             seed += 1
             made = several_of(seed) if mutation.needs_several else plan_of(seed)
@@ -96,7 +98,7 @@ def run_seeds(options: argparse.Namespace) -> int:
     for seed in seeds:
         if options.seconds and true_time() - began > options.seconds:
             break
-        plan = replace(PLANS[options.plan], seed=seed) if options.plan else plan_of_seed(seed)
+        plan = replace(NAMED[options.plan], seed=seed) if options.plan else plan_of_seed(seed)
         if options.shards > 1:
             plan = with_shards(plan, options.shards)
             if seed % ALONE == 0:

@@ -475,5 +475,5 @@ def _steps_of_clocks(rng: Random) -> list[Step]:
 
 
 def with_shards(plan: Plan, shards: int) -> Plan:
-    """The plan with several shards: queues and tenants have no limits."""
-    return replace(plan, shards=shards, limits=NO_LIMITS, tenant="", most_pushes=0)
+    """The plan with several shards."""
+    return replace(plan, shards=shards)

@@ -126,10 +126,10 @@ def _of_attended(node: ClusterLife, keys: Keys) -> Iterator[str]:
 
 
 def _of_numbers(shard: Shard, keys: Keys) -> Iterator[str]:
-    """The numbers of publications: all of them are to be forgotten with the next block of the node."""
-    numbers, pending = set(keys.get(b"mq:once:" + shard.link.node_id, ())), set(shard.primary.journal.forgotten)
-    if numbers != pending:
-        yield f"will forget the numbers {sorted(pending)} in shard {shard.number}; Redis has {sorted(numbers)}"
+    """The numbers of publications that it has given: all of them are to be forgotten with the next block."""
+    kept = set(keys.get(b"mq:once:" + shard.link.node_id, ())) - set(shard.primary.journal.forgotten)
+    if kept:
+        yield f"will never forget the numbers {sorted(kept)} in shard {shard.number}"
 
 
 def routes_of(foreign: ForeignSessions, node: int) -> dict[bytes, int]:

@@ -17,6 +17,7 @@ from unittest.mock import patch
 from redis.utils import get_lib_version
 
 from flockmq._speedups.cluster.journal import ClusterJournal
+from flockmq._speedups.cluster.sharded_journal import ShardedJournal
 from flockmq.broker.core.data_plane import DataPlane
 from flockmq.broker.state_machine import ILLEGAL
 from flockmq.loadtest.prove.history import Delivered
@@ -137,6 +138,7 @@ class Run:
             stack.enter_context(patch("flockmq.cluster.peers.liveness._started", lambda pid: "1"))
             if self.plan.most_pushes:
                 stack.enter_context(patch("flockmq.cluster.primary.ClusterJournal", self._journal))
+                stack.enter_context(patch("flockmq.cluster.build.ShardedJournal", self._sharded_journal))
             if self.plan.log_seconds:
                 stack.enter_context(patch("flockmq.cluster.primary.REPAIR_LOG_SECONDS", self.plan.log_seconds))
             if self.plan.linger_seconds:
@@ -202,6 +204,13 @@ class Run:
         """The journal of a node, whose commits have few entries for queues."""
         journal = ClusterJournal(*arguments)
         journal.limit_pushes(self.plan.most_pushes)
+        return journal
+
+    def _sharded_journal(self, headers: list[Any], node: bytes) -> ShardedJournal:
+        """Likewise with several shards."""
+        journal = ShardedJournal(headers, node)
+        for shard in range(len(headers)):
+            journal.part(shard).limit_pushes(self.plan.most_pushes)
         return journal
 
     def _act(self) -> None:

@@ -1,5 +1,6 @@
 """Deliberate faults in the rules between shards: runs of clusters with several shards find them."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,8 +11,51 @@ from flockmq.cluster.replication.flush import Flush
 from flockmq.cluster.replication.routes import Routes
 from flockmq.cluster.sharding.store import ShardedStore
 from tests.simulation.mutation import Mutation
+from tests.simulation.plan import ClientPlan, Plan, Step
 
 AT_HOME = b"mq:"  # the prefix of the first shard
+# Each brings together what its fault needs. The server of a fault is that of its millisecond: odd times, the second.
+PUBLISHER = ClientPlan("publisher 1", "publisher", 4, node="n0", is_patient=True)  # in the first of two shards
+SUBSCRIBER = ClientPlan("subscriber 0", "subscriber", 4, node="n2")  # in the second shard
+VISITOR = ClientPlan("visitor 0", "visitor", 4, clean=True, qos=1, node="n2")
+
+
+def _plan(clients: tuple[ClientPlan, ...], *steps: Step) -> Plan:
+    return Plan(1, clients, steps, frozenset(), shards=2)
+
+
+SHARDED_PLANS = {
+    # The messages of a connection are late in one shard, and the next connection publishes at another node.
+    "released before all is stored": _plan(
+        (PUBLISHER, SUBSCRIBER, VISITOR),
+        Step(2001, "cut", ("n0", "redis", "there", 300)),
+        Step(2020, "publish", ("publisher 1", "t/0", 0, 2)),
+        Step(2080, "move", ("publisher 1", "n1")),
+        *(Step(2140 + 20 * i, "publish", ("publisher 1", "t/0", 0, 1)) for i in range(4)),
+    ),
+    # The node of a publisher is late to hear of a subscription, in one shard.
+    "SUBACK of one shard": _plan(
+        (replace(PUBLISHER, node="n1"), SUBSCRIBER, VISITOR),
+        Step(2001, "cut", ("n1", "redis", "back", 400)),
+        Step(2060, "move", ("visitor 0", "n0")),
+        *(Step(2080 + 20 * i, "publish", ("publisher 1", "t/0", 1, 1)) for i in range(8)),
+    ),
+    # A node is late to store a retained message in one shard, when it applies the subscription of a client elsewhere.
+    "applied before all is stored": _plan(
+        (ClientPlan("keeper", "keeper", 4, node="n0", is_patient=True), VISITOR),
+        Step(2001, "cut", ("n0", "redis", "there", 600)),
+        Step(2030, "keep", (0, False)),
+        Step(2100, "move", ("visitor 0", "n1")),
+    ),
+    # A publication is given to the shard of its receiver, does not end in that of its publisher, and the node dies.
+    "orphans forgotten unasked": _plan(
+        (PUBLISHER, SUBSCRIBER),
+        *(Step(1990 + 2 * i, "publish", ("publisher 1", "t/0", 2, 1)) for i in range(6)),
+        Step(2000, "cut", ("n0", "redis", "there", 3000)),
+        Step(2030, "kill", ("n0", 2000)),
+        Step(2031, "away", ("publisher 1", 6000)),
+    ),
+}
 
 
 def released_at_once(flushed: Any) -> Any:
@@ -124,7 +168,12 @@ SHARDED = (
         "number not noted",
         "G2",
         "a shard gives a publication again that it has given already",
-        lua=(("redis.call('HSETNX', prefix .. 'once', number, node) == 0 then", "false then"),),
+        lua=(
+            (
+                "redis.call('HSETNX', prefix .. 'once', number, node) == 0 then",
+                "redis.call('HSETNX', prefix .. 'once', number, node) == 9 then",
+            ),
+        ),
         needs_shards=True,
     ),
     Mutation(

@@ -6,6 +6,7 @@ from flockmq.cluster.redis.connector import function_library
 from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import ALL
 from tests.simulation.process import simulate
+from tests.simulation.shard_mutations import SHARDED_PLANS
 
 MAX_SEEDS = 500  # seeds for each in the long form
 # Found soon, of each kind: text of the Lua library, and methods of Python classes.
@@ -26,6 +27,13 @@ def test_mutation_is_of_this_product(mutation: Mutation) -> None:
         assert mutation.change(function_library()) != function_library()
     with mutation.applied():
         assert mutation.lua or mutation.methods
+
+
+@pytest.mark.parametrize("name", SHARDED_PLANS)
+def test_rule_between_shards(name: str) -> None:
+    """Without the rule that it names, the plan has a finding."""
+    assert simulate("--plan", name, "--seeds", "1..10", "--mutation", name).failing
+    assert not simulate("--plan", name, "--seeds", "1..3").failing
 
 
 def test_ended_connections_count() -> None:

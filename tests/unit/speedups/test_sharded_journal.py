@@ -202,3 +202,15 @@ def test_the_limit_of_a_tenant_is_the_same_for_all_shards_together() -> None:
     node.router.publish(b"$tenant/acme/t", b"x", 1)
     found = {shard: parts_of(given)[TENANTS] for shard, given in node.take().given}
     assert found == {0: [b"$tenant/acme/", 1], 1: [b"$tenant/acme/", 1], 2: [b"$tenant/acme/", 700]}
+
+
+def test_all_shards_have_the_clock_of_the_turn() -> None:
+    """From the first moment on: else the clock of a cluster would seem to step."""
+    node = Node()
+    for shard in range(SHARDS):
+        node.journal.part(shard).set_time(1000 + shard)
+    node.turn.advance(2)
+    assert [node.journal.part(shard).time for shard in range(SHARDS)] == [1500, 1501, 1502]
+    fresh = ShardedJournal([node.header(0)], b"node")
+    Turn(fresh, lambda block: None)
+    assert fresh.part(0).time == 250  # the first tick
