@@ -60,7 +60,7 @@ def audit(config: Config, file: str | None = None) -> list[Finding]:
     found = [finding for check in CHECKS for finding in check(config)]
     if file is not None and is_readable(file):
         secrets = {
-            "the password of Redis": has_password(config.cluster.redis),
+            "the password of Redis": any(map(has_password, config.cluster.redis.split())),
             "the password of a link": any(link.password for link in config.links),
             "the password of a database": any(
                 listener.auth.sql_url and SqlUrl.parse(listener.auth.sql_url).password for listener in config.listeners
@@ -83,8 +83,8 @@ def is_readable(path: str) -> bool:
 
 
 def has_password(url: str) -> bool:
-    """Whether the URL of a Redis, if there is one, has a password."""
-    return bool(url) and bool(RedisUrl.parse(url).password)
+    """Whether the URL of a Redis has a password."""
+    return bool(RedisUrl.parse(url).password)
 
 
 def prefixed(name: str, key: str) -> str:

@@ -32,6 +32,9 @@ class OneShard(Protocol):
     def bury(self, node: bytes) -> None:
         """Declare a node dead."""
 
+    def look_for_orphans(self) -> None:
+        """A node is dead."""
+
 
 class Among:
     """The rules between shards.
@@ -81,6 +84,10 @@ class Among:
         """The links of all shards."""
         return [shard.link for shard in self._shards]
 
+    def link_of(self, name: bytes) -> NodeLink:
+        """The link of the shard of a client or a group."""
+        return self._shards[self.home_of(name)].link
+
     def home_of(self, name: bytes) -> int:
         """The shard of a node, a client or a group."""
         return shard_of(name, self.count)
@@ -123,6 +130,7 @@ class Among:
         for shard in self._shards:
             if shard is not where:
                 shard.bury(node)
+            shard.look_for_orphans()
 
     def most_sessions(self, shard: OneShard) -> int:
         """The sessions that a shard may have; 0 = any number."""

@@ -119,7 +119,11 @@ class ClusterFoundation(Foundation):
         return self._coordinator(
             parts,
             ClusterNodes(
-                [primary.link for primary in self._primaries], first.membership, shards[0].replica.members, rpc
+                [primary.link for primary in self._primaries],
+                [primary.store for primary in self._primaries],
+                first.membership,
+                shards[0].replica.members,
+                rpc,
             ),
         )
 

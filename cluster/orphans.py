@@ -1,7 +1,9 @@
-"""Orphans: the numbers of publications that dead nodes have given to a shard, until no node may repeat these.
+"""Orphans: traces of dead nodes, until nothing that these have begun can be repeated.
 
-A shard keeps a number until the node that gave the publication has it stored in all shards. If that node is dead,
-another one may repeat the publication, as long as its record is there: in the shard of its client.
+A shard keeps the number of a publication until the node that gave it has the publication stored in all shards. If that
+node is dead, another one may repeat the publication, as long as its record is there: in the shard of its client. And a
+dead node may have put messages of a shared subscription into queues of other shards, without the end of its
+assignments: these are in doubt until all other shards have been asked.
 """
 
 from collections.abc import Sequence
@@ -14,11 +16,12 @@ from .redis.link import Reply, ignore
 
 LOOK_SECONDS = 5.0
 AT_ONCE = 200
-AWAITED = b"q"  # the first byte of the number of a message that awaited PUBREL; of a will, the shard follows the first
+AWAITED = b"q"  # the first byte of the number of a message that awaits PUBREL
+OFFER = b"g"  # of a message of a group for a session; of a will, the shard follows the first byte
 
 
 class Orphans:
-    """Removes the orphans of one shard.
+    """Looks for what dead nodes have left in one shard.
 
     Args:
         link: of the shard.
@@ -30,11 +33,18 @@ class Orphans:
         self._links = links
         self._look_at = 0.0
 
+    def look_soon(self) -> None:
+        """A node has died."""
+        self._look_at = 0.0
+
     def tick(self, now: float) -> None:
-        """Look for orphans, if it is time."""
+        """Look, if it is time."""
         if now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             self._link.function(self._found, "orphans", AT_ONCE)
+            self._link.function(self._doubted, "in_doubt")
+
+    # ---- numbers ----
 
     def _found(self, reply: Reply) -> None:
         if not isinstance(reply, list):
@@ -48,10 +58,47 @@ class Orphans:
 
     def _settling(self, number: bytes) -> int:
         """The shard with the record of a publication."""
-        return shard_of(number[9:], len(self._links)) if number[:1] == AWAITED else number[1]
+        if number[:1] == AWAITED:
+            return shard_of(number[9:], len(self._links))
+        if number[:1] == OFFER:
+            return shard_of(number[11 + int.from_bytes(number[9:11], "little") :], len(self._links))
+        return number[1]
 
     def _judge(self, numbers: list[bytes], reply: Reply) -> None:
         if isinstance(reply, list) and self._link.connected:
             over = [number for number, needed in zip(numbers, reply, strict=True) if not needed]
             if over:
                 self._link.function(ignore, "forget", pack(over))
+
+    # ---- assignments ----
+
+    def _doubted(self, reply: Reply) -> None:
+        if not isinstance(reply, list) or not all(link.connected for link in self._links):
+            return
+        for node in reply:
+            Doubt(node, self._link, [link for link in self._links if link is not self._link])
+
+
+class Doubt:
+    """Asks which assignments of a dead node have ended, and ends them; the others go back.
+
+    Args:
+        node: that is dead.
+        link: of the shard of the assignments.
+        others: links of the other shards.
+    """
+
+    def __init__(self, node: bytes, link: NodeLink, others: Sequence[NodeLink]) -> None:
+        self._node = node
+        self._link = link
+        self._left = len(others)
+        self._offered: list[list[object]] = []
+        for other in others:
+            other.function(self._answered, "offered_by", node)
+
+    def _answered(self, reply: Reply) -> None:
+        if isinstance(reply, list) and reply[0] == b"ok":  # else the next look asks again
+            self._offered += reply[1]
+            self._left -= 1
+            if not self._left and self._link.connected:
+                self._link.function(ignore, "end_doubt", self._node, pack(self._offered))

@@ -155,7 +155,7 @@ class Shard:
             among.late.note,
         )
         self.sessions = RedisSessions(plane, link)
-        self.assignments = Assignments(plane, link, claims, journal.group_records, store, number)
+        self.assignments = Assignments(plane, link, claims, journal.group_records, store, among, number)
         damaged = DamagedKeys(claims, self.membership.become_fenced)
         store.listener = CommitReplies(plane, link, self.replica, self.assignments, damaged)
         self.groups = DeclaredGroups(plane, link, barrier, store.listener.changed)
@@ -180,7 +180,9 @@ class Shard:
         self._clock = ClusterClock(self.primary.journal)
         died = partial(self._among.died, self)
         self._orphans = Orphans(link, self._among.links)
-        self._dead_nodes = DeadNodes(link, self._wills, lambda: plane.config.mqtt.session_expiry, died)
+        self._dead_nodes = DeadNodes(
+            link, self._wills, lambda: plane.config.mqtt.session_expiry, died, several=self._among.count > 1
+        )
         self._reconnection = Reconnection(
             link,
             membership,
@@ -263,6 +265,7 @@ class Shard:
             b"given": assignments.receive_given,
             b"key_free": assignments.key_free,
             b"key_closed": assignments.key_closed,
+            b"key_elsewhere": assignments.key_elsewhere,
             b"ask": rpc.handle_ask,
             b"answer": rpc.handle_answer,
         }
@@ -318,14 +321,17 @@ class Shard:
             log.error("Redis does not answer", seconds=round(self.link.silent_for, 1))
             self.link.hang_up()
             return False
+        self.owner.send_requests()  # Redis refuses claims that are late, until the next heartbeat
         self._heartbeat.tick(now)
         self._dead_nodes.tick(now)
         if self.number == 0:
             self.delayed.tick(now)
             self.transactions.tick(now)
         self._count_sessions(now)
-        if self._among.count > 1 and self.is_first:
-            self._orphans.tick(now)
+        if self._among.count > 1:
+            self.primary.journal.flush_forgotten()
+            if self.is_first:
+                self._orphans.tick(now)
         self._tenant_queues.tick(now)
         self.replica.members.resume_held(now)
         return True
@@ -356,6 +362,10 @@ class Shard:
             self._dead_nodes.bury(node, b"")
         else:
             self._unburied.add(node)
+
+    def look_for_orphans(self) -> None:
+        """A node is dead: look for its traces at the next tick."""
+        self._orphans.look_soon()
 
     def _bury_missed(self) -> None:
         nodes, self._unburied = self._unburied, set()

@@ -28,12 +28,14 @@ cdef class AssignedKeys:
     cdef int forget_all(self) except -1
     cdef bint is_mine(self, uint64_t place) except -1
     cdef bint is_known(self, uint64_t place) except -1
+    cdef int64_t hash_of(self, uint64_t place) except -2
     cdef int renumber(self, uint64_t place, uint64_t number) except -1
     cdef int end_key(self, Key key, uint64_t place) except -1
     cdef int note(self, GroupSubscriber subscriber, uint64_t place, uint32_t hash, uint64_t failures) except -1
     cdef int not_arrived(self, uint64_t place) except -1
     cdef int leaves(self, GroupSubscriber subscriber) except -1
     cdef int hold(self, Key key) except -1
+    cdef int ask(self, Key key) except -1
     cdef int check(self) except -1
     cdef int free(self, uint32_t hash, uint64_t hold) except -1
     cdef int close(self, Key key) except -1

@@ -50,6 +50,11 @@ cdef class AssignedKeys:
         """Whether the message has a key."""
         return self.group.backlog.keys is not None and self.group.backlog.keys.of(place) is not None
 
+    cdef int64_t hash_of(self, uint64_t place) except -2:
+        """The hash of the message's key; -1: it has none."""
+        cdef Key key = None if self.group.backlog.keys is None else self.group.backlog.keys.of(place)
+        return -1 if key is None else key.hash
+
     cdef int renumber(self, uint64_t place, uint64_t number) except -1:
         """Redis has assigned a message again that is here: an assignment of its key has this number now."""
         cdef Key key = None if self.group.backlog.keys is None else self.group.backlog.keys.of(place)
@@ -110,8 +115,14 @@ cdef class AssignedKeys:
         self.held[key.hash] = key
         self.check_every = 1
         self.check_at = self.group.turn.clock + 1
-        self.records.check_key(self.group.client_id, key.hash, key.hold)
+        self.ask(key)
         self.records.to_tick.add(self.group.backing)
+        return 0
+
+    cdef int ask(self, Key key) except -1:
+        """Ask about a key that is held; later, if it is not known whether a session of another shard has a message."""
+        if not self.records.is_key_under_way(self.group.client_id, key.hash):
+            self.records.check_key(self.group.client_id, key.hash, key.hold)
         return 0
 
     cdef int check(self) except -1:
@@ -121,7 +132,7 @@ cdef class AssignedKeys:
             self.check_every = min(2 * self.check_every, <int64_t>SLOW_CHECK)
             self.check_at = self.group.turn.clock + self.check_every
             for key in self.held.values():
-                self.records.check_key(self.group.client_id, key.hash, key.hold)
+                self.ask(key)
         return 0
 
     cdef int free(self, uint32_t hash, uint64_t hold) except -1:

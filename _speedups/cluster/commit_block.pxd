@@ -41,12 +41,12 @@ cdef class Block:
     cdef readonly tuple entry          # of the message log: (id, block); None = no entry
     cdef list sessions                 # Sessions that get messages, in the order of the reply
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
-    cdef dict of_groups                # place of a message -> (group, place in it, the GroupSubscriber that counts it)
+    cdef dict of_groups                # as of the journal
     cdef Queued* messages
     cdef Py_ssize_t message_count
     cdef Items pushes                  # by session
 
-    cdef int not_given(self, uint64_t number) except -1
+    cdef object not_given(self, uint64_t number)
 
 
 cdef list ended_assignments(list moves, list done)

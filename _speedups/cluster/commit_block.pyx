@@ -60,19 +60,27 @@ cdef class Block:
                                    len(<bytes>self.texts[self.pushes.items[j].number]), of_group is not None)
                     if of_group is not None:
                         note_given(session, first + (j - i), of_group[0], of_group[1], of_group[2])
+                        if of_group[3] is not None:
+                            of_group[3].arrived()
                 else:
-                    self.not_given(self.pushes.items[j].number)
+                    hand_over = self.not_given(self.pushes.items[j].number)
+                    if hand_over is not None:
+                        hand_over.failed()
                 session.pending -= session.pending > 0
                 j += 1
             i = j
             go_on(session)
 
-    cdef int not_given(self, uint64_t number) except -1:
-        """A message of a group is not in the session's queue, or is counted again when the queue is read."""
+    cdef object not_given(self, uint64_t number):
+        """A message of a group is not in the session's queue, or is counted again when the queue is read.
+
+        Returns its HandOver, if there is one.
+        """
         of_group = self.of_groups.get(number) if self.of_groups else None
-        if of_group is not None:
-            forget_given(of_group[2], of_group[1])
-        return 0
+        if of_group is None:
+            return None
+        forget_given(of_group[2], of_group[1])
+        return of_group[3]
 
     def unnumbered(self):
         """Redis has the block, but its reply was lost: the caller must read the queues. Returns the sessions."""
@@ -83,7 +91,9 @@ cdef class Block:
             session.pending = 0
             first = i
             while i < self.pushes.count and self.pushes.items[i].session == self.pushes.items[first].session:
-                self.not_given(self.pushes.items[i].number)
+                hand_over = self.not_given(self.pushes.items[i].number)
+                if hand_over is not None:
+                    hand_over.ask()
                 i += 1
             go_on(session)
         return self.sessions

@@ -16,10 +16,11 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from .group_peers cimport GroupPeers
 from .group_room cimport AnnouncedRoom
+from .hand_over cimport HandOver
+from .journal cimport ClusterJournal
 from .assigned_keys cimport CLOSING, AssignedKeys
 from .message_codec cimport pack_failures, pack_key
 from .peer cimport Peer
-from ..session cimport journal as j
 from ..session.counters cimport SHARED_RETURNED
 from ..session.group cimport Group, give_back
 from ..session.group_distributor cimport GIVEN_TO_ONE
@@ -30,6 +31,7 @@ from ..session.group_subscriber cimport GroupSubscriber, put_entry, take_entry
 from ..session.group_queue cimport Held, Waiting
 from ..session.message cimport Message, Publication, message_hold, message_release
 from ..session.outgoing_queue cimport queue_entry
+from ..session.journal cimport DONE
 from ..session.session cimport Session
 from ..session.subscriber cimport SHARED, Subscriber
 
@@ -97,12 +99,15 @@ cdef class GroupAssignments(GroupBacking):
     cdef int hand_over(self, GroupSubscriber subscriber, uint64_t place, Message* message, uint8_t flags) except -1:
         """Record that a message goes into the queue of a session that another shard has.
 
-        Its assignment ends when it is there. The session keeps it: it does not come back to the group.
+        Its assignment ends when it is there.
         """
-        cdef ClusterJournal journal = self.group.turn.journal.at(subscriber.session.shard)
-        journal.queue_handed_over(subscriber.session, message, flags, subscriber.properties, self.group.client_id,
-                                  place, subscriber)
-        return self.journal.ending(<uint64_t>1 << journal.shard).group_records.end(self.group.client_id, place)
+        cdef Session session = subscriber.session
+        cdef ClusterJournal journal = self.group.turn.journal.at(session.shard)
+        cdef HandOver hand_over = HandOver(self.journal, self.group.client_id, place, session.client_id, session.shard,
+                                           self.keys.hash_of(place))
+        self.records.under_way[self.group.client_id, place] = hand_over.key
+        return journal.queue_handed_over(session, message, flags, subscriber.properties, self.heads_of(place),
+                                         subscriber, hand_over)
 
     cdef int take_back(self, uint64_t place, Message* message, bint record) except -1:
         if not record:
@@ -125,9 +130,10 @@ cdef class GroupAssignments(GroupBacking):
         subscriber.given -= 1
         if session.shard == self.journal.shard:
             self.records.refused(group.client_id, place, session.client_id, n, code)
-        else:
-            session.turn.journal.entry(j.DONE, session, session.session_id, n, 0)
+        else:                                     # first it is in the group, then it leaves the queue
             self.journal.put_back(group.client_id, place, message, self.heads_of(place))
+            (<ClusterJournal>session.turn.journal.at(session.shard)).ending(<uint64_t>1 << self.journal.shard).entry(
+                DONE, session, session.session_id, n, 0)
         if self.keys.is_mine(place):
             del self.keys.entrusted[place]
             self.places.add(place)                # Redis assigns it to this node again

@@ -19,6 +19,8 @@ cdef class GroupRecords:
     cdef dict checks                   # (group, key) -> number of the question whether it must still be held
     cdef readonly tuple limits         # of a group: messages, bytes, 1 = drop the oldest
     cdef readonly object epoch_of      # callable: returns the epoch of a connection's claim, 0 = it has none
+    cdef readonly dict under_way       # (group, place) of messages that go to queues of other shards -> hash of the key
+    cdef readonly list unsure          # HandOver: the reply was lost
     cdef readonly set to_tick          # GroupAssignments whose `tick` has something to do
 
     cdef object begin(self)
@@ -33,6 +35,7 @@ cdef class GroupRecords:
     cdef int end(self, bytes group, uint64_t place) except -1
     cdef int key_idle(self, bytes group, uint32_t key, uint64_t number) except -1
     cdef int key_closed(self, bytes group, uint32_t key, uint64_t number) except -1
+    cdef bint is_key_under_way(self, bytes group, uint32_t key) except -1
     cdef int check_key(self, bytes group, uint32_t key, uint64_t hold) except -1
     cdef int announce(self, bytes group, uint64_t room, uint64_t weight, uint64_t total,
                       uint64_t largest) except -1

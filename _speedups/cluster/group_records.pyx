@@ -30,6 +30,8 @@ cdef class GroupRecords:
         self.journal = journal
         self.limits = (1 << 30, 1 << 40, 0)
         self.to_tick = set()
+        self.under_way = {}
+        self.unsure = []
         self.begin()
 
     cdef object begin(self):
@@ -118,6 +120,14 @@ cdef class GroupRecords:
         """Ask whether the key need not be held any more for a session that is elsewhere."""
         self.checks[group, key] = hold
         return self.note()
+
+    cdef bint is_key_under_way(self, bytes group, uint32_t key) except -1:
+        """Whether a message with the key goes to a queue of another shard, and it is not known whether it is there."""
+        if self.under_way:
+            for (name, _), hash in self.under_way.items():
+                if name == group and hash == key:
+                    return True
+        return False
 
     # ---- room ----
 

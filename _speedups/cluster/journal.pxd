@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from ..base.buffers cimport Pool
 from .commit_block cimport Forward, Items, Queued
 from .group_records cimport GroupRecords
+from .hand_over cimport HandOver
 from ..session.journal cimport Journal
 from ..log.message_log cimport MessageLog
 from ..session.message cimport Message
@@ -18,6 +19,7 @@ cdef class Whole(Journal):
     cdef ClusterJournal receiving(self, uint8_t shard)
     cdef ClusterJournal ending(self, uint8_t shard, uint64_t depends)
     cdef uint64_t will_depends(self, uint8_t shard, uint64_t epoch) except? 0
+    cdef int forget_when_stored(self, uint8_t settling, uint8_t shard, bytes number) except -1
 
 
 cdef class ClusterJournal(Journal):
@@ -29,12 +31,12 @@ cdef class ClusterJournal(Journal):
     cdef dict numbered                 # number -> Numbered
     cdef dict numbers                  # place of a session -> number of the publication that it gets
     cdef list message_numbers          # of AWAITING, in turn
-    cdef list forgotten                # numbers that no node asks for any more
+    cdef readonly list forgotten       # numbers that no node asks for any more
     cdef Pool packing
     cdef list sessions                 # Sessions of this block, peers too
+    cdef dict places                   # of sessions; None: they know their places (`block_index`)
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
-    cdef dict of_groups                # place of a message -> (group, place in it, the GroupSubscriber that counts it)
-    cdef dict counted                  # likewise of a group of another shard: Redis does not know that it is of a group
+    cdef dict of_groups                # place of a message -> (group, place in it, GroupSubscriber that counts it, HandOver)
     cdef dict heads                    # place of a message -> heads of a message of a group
     cdef dict shares                   # group -> places of messages
     cdef readonly GroupRecords group_records  # the records of groups that are no messages
@@ -68,8 +70,8 @@ cdef class ClusterJournal(Journal):
     cdef int share(self, bytes group, Tenant tenant, Message* m, uint8_t qos, bytes head) except -1
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
                          uint64_t place, bytes heads, object subscriber) except -1
-    cdef int queue_handed_over(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
-                               uint64_t place, object subscriber) except -1
+    cdef int queue_handed_over(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes heads,
+                               object subscriber, HandOver hand_over) except -1
     cdef int put_back(self, bytes group, uint64_t place, Message* m, bytes heads) except -1
     cdef uint32_t index(self, Subscriber session) except? 0
     cdef uint64_t place(self, Message* m, uint8_t flags, bytes identifiers) except? 0

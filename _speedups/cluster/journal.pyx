@@ -93,6 +93,10 @@ cdef class Whole(Journal):
         """The shards to which a will has given, if it was the last publication that ends a record; else 0."""
         raise NotImplementedError
 
+    cdef int forget_when_stored(self, uint8_t settling, uint8_t shard, bytes number) except -1:
+        """No node asks a shard for a number any more when another has stored what is given in this turn."""
+        raise NotImplementedError
+
 
 cdef class ClusterJournal(Journal):
     """Records changes for Redis.
@@ -142,7 +146,6 @@ cdef class ClusterJournal(Journal):
         self.releases = []
         self.identifiers = {}
         self.of_groups = {}
-        self.counted = {}
         self.heads = {}
         self.shares = {}
         self.delayed_messages = []
@@ -181,7 +184,8 @@ cdef class ClusterJournal(Journal):
 
     def will_settled(self, uint64_t epoch):
         """Record that the will of the connection with this epoch is published in this block, or discarded."""
-        cdef ClusterJournal journal = self.ending(0 if self.whole is None else self.whole.will_depends(self.shard, epoch))
+        cdef uint64_t depends = 0 if self.whole is None else self.whole.will_depends(self.shard, epoch)
+        cdef ClusterJournal journal = self.ending(depends)
         journal.wills += [b"settled", epoch, 0]
         journal.note(RETAINED)
 
@@ -220,15 +224,23 @@ cdef class ClusterJournal(Journal):
         return 0 if self.whole is None else self.whole.noted(self, kind)
 
     cdef uint32_t index(self, Subscriber session) except? 0:
+        """The last place of the session."""
+        if self.places is not None:
+            found = self.places.get(session)
+            return self.add_index(session) if found is None else <uint32_t>found
         if session.block_index >= <uint32_t>len(self.sessions) or self.sessions[session.block_index] is not session:
             return self.add_index(session)
         return session.block_index
 
     cdef uint32_t add_index(self, Subscriber session) except? 0:
         """A place of its own for the session."""
-        session.block_index = <uint32_t>len(self.sessions)
+        cdef uint32_t place = <uint32_t>len(self.sessions)
+        if self.places is None:
+            session.block_index = place
+        else:
+            self.places[session] = place
         self.sessions.append(session)
-        return session.block_index
+        return place
 
     cdef object numbered_part(self):
         """What the publication with this number gives to the shard."""
@@ -379,18 +391,45 @@ cdef class ClusterJournal(Journal):
         """Record that an assigned message goes into the queue of a persistent session; `subscriber` counts it."""
         cdef uint64_t number
         number = self.new_place(m, flags, identifiers)
-        self.of_groups[number] = (group, place, subscriber)
+        self.of_groups[number] = (group, place, subscriber, None)
         self.heads[number] = heads
         add(&self.pushes, self.index(session), QUEUED, number)
         return self.group_records.given(group, place, session)
 
-    cdef int queue_handed_over(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
-                               uint64_t place, object subscriber) except -1:
-        """Record that a session gets a message of a group of another shard; `subscriber` counts it."""
+    cdef int queue_handed_over(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes heads,
+                               object subscriber, HandOver hand_over) except -1:
+        """Record that a session of this shard gets a message of a group of another one; `subscriber` counts it."""
         cdef uint64_t number = self.new_place(m, flags, identifiers)
-        self.counted[number] = (group, place, subscriber)
-        add(&self.pushes, self.index(session), QUEUED, number)
+        cdef bytes publication = self.number
+        self.of_groups[number] = (hand_over.group, hand_over.place, subscriber, hand_over)
+        self.heads[number] = heads
+        self.number = hand_over.number
+        self.numbered_part()
+        self.numbers[len(self.sessions)] = self.number
+        self.number = publication
+        add(&self.pushes, self.add_index(session), QUEUED, number)
+        session.block_index = <uint32_t>-1                        # what follows does not depend on the number
         return self.note(QUEUED)
+
+    def handed_over(self, HandOver hand_over not None):
+        """Record that a session of another shard has a message of a group of this one: its assignment ends."""
+        self.group_records.under_way.pop((hand_over.group, hand_over.place), None)
+        self.whole.forget_when_stored(self.shard, hand_over.shard, hand_over.number)
+        if hand_over.key >= 0:
+            self.group_records.move(b"moved", hand_over.group, hand_over.place, hand_over.client_id, 0, 0)
+        else:
+            self.group_records.end(hand_over.group, hand_over.place)
+
+    def not_handed_over(self, HandOver hand_over not None):
+        """Record that the session has ended: the message goes back. Its shard may have noted the number."""
+        self.group_records.under_way.pop((hand_over.group, hand_over.place), None)
+        self.whole.forget_when_stored(self.shard, hand_over.shard, hand_over.number)
+        self.group_records.back(hand_over.group, hand_over.place)
+
+    def flush_forgotten(self):
+        """Have the next block, if there are numbers to forget, although it may have nothing else."""
+        if self.forgotten:
+            self.note(RETAINED)
 
     cdef int put_back(self, bytes group, uint64_t place, Message* m, bytes heads) except -1:
         """Record that a message whose assignment has ended comes back."""
@@ -408,7 +447,8 @@ cdef class ClusterJournal(Journal):
         block.acks = pack_acks(&self.packing, &self.acks, self.sessions)
         block.settled = records.pack_settled()
         is_needed = (self.pushes.count or self.handshakes.count or self.forward_count or self.changes or self.wills
-                     or self.releases or self.shares or records.changes() or self.delayed_messages or self.numbered)
+                     or self.releases or self.shares or records.changes() or self.delayed_messages or self.numbered
+                     or self.forgotten)
         block.is_part = self.is_part
         block.moves, block.done = records.moves, records.done
         if block.settled and not block.acks:
@@ -453,7 +493,7 @@ cdef class ClusterJournal(Journal):
             finally:
                 buffer_free(&b, &self.packing)
         block.identifiers = self.identifiers
-        block.of_groups = {**self.of_groups, **self.counted} if self.counted else self.of_groups
+        block.of_groups = self.of_groups
         block.messages = self.messages
         block.message_count = self.message_count
         block.pushes = self.pushes

@@ -15,6 +15,7 @@ cdef enum:
     OF_SHARE = 1               # in its first byte: it is from a shared subscription
     AS_PUBLISHED = 2           # RETAIN is sent at level 5
     HAS_IDENTIFIERS = 4
+    FOREIGN_SHARE = 8          # with OF_SHARE: another shard has the shared subscription
     FAILED_KIND = 4            # of the failures before a message of a group
     FAILED_SIZE = 4
     KEY_KIND = 5               # of the key before a message of a group
@@ -35,7 +36,7 @@ cdef struct Heads:
 
 # The heads before the message in an entry of a queue, or of a group.
 cdef struct Opened:
-    uint8_t flags                  # of an entry that has more than a message: OF_SHARE, AS_PUBLISHED, HAS_IDENTIFIERS
+    uint8_t flags                  # of an entry that has more than a message: OF_SHARE, AS_PUBLISHED ...
     uint64_t place                 # in its group
     const uint8_t* group
     uint16_t group_length

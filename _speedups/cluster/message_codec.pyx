@@ -3,11 +3,11 @@
 The first half of each first byte is a kind. A message is one byte (QoS | RETAIN << 2 | 1 << 4), topic length u16,
 little-endian, topic name, payload. A message with properties or an expiry is one byte (QoS | RETAIN << 2 | HAS_DEADLINE
 | 2 << 4), topic length u16, properties length u32, [deadline u64 in milliseconds of the cluster's clock], topic name,
-properties, payload. In a queue there may be one byte (OF_SHARE | AS_PUBLISHED | HAS_IDENTIFIERS | 3 << 4), [place u64,
-length u16, group], [length u16, identifiers as properties] before it. A message of a group with an order has a key
-before it: one byte (ELSEWHERE | 5 << 4), hash u32, number of the assignment as a double. A message that was sent
-without success has failures before it: one byte (4 << 4), deliveries u16, reason code of the last u8. A message that
-awaits PUBREL, or a will, whose publication is under way has its progress before it: one byte (6 << 4), u32.
+properties, payload. In a queue there may be one byte (OF_SHARE | AS_PUBLISHED | HAS_IDENTIFIERS | FOREIGN_SHARE | 3 << 4),
+[place u64, length u16, group], [length u16, identifiers as properties] before it. A message of a group with an order
+has a key before it: one byte (ELSEWHERE | 5 << 4), hash u32, number of the assignment as a double. A message that was
+sent without success has failures before it: one byte (4 << 4), deliveries u16, reason code of the last u8. A message
+that awaits PUBREL, or a will, whose publication is under way has its progress before it: one byte (6 << 4), u32.
 """
 
 from libc.string cimport memcpy
@@ -175,11 +175,11 @@ def decode_entry(bytes data not None):
 
 
 def encode_entry(bytes message not None, bint as_published=False, bytes identifiers=b"", bytes group=b"",
-                 uint64_t place=0, int64_t key=-1, uint64_t failures=0):
-    """The inverse of `decode_entry`."""
+                 uint64_t place=0, int64_t key=-1, uint64_t failures=0, bint foreign=False):
+    """The inverse of `decode_entry`. `foreign`: another shard has the group."""
     cdef bytes head = b"" if key < 0 else pack_key(<uint32_t>key, 0)
     cdef uint8_t flags = (AS_PUBLISHED if as_published else 0) | (HAS_IDENTIFIERS if identifiers else 0) | (
-        OF_SHARE if group else 0)
+        OF_SHARE if group else 0) | (FOREIGN_SHARE if foreign else 0)
     if failures:
         head += pack_failures((failures >> 8, failures & 255))
     if identifiers:

@@ -13,7 +13,7 @@ from ..base.buffers cimport Buffer, Pool, buffer_free
 from ..base.msgpack cimport put, put_array, put_number, put_object, put_text, put_text_head
 from .commit_block cimport Forward, Item, Items, Queued
 from .message_codec cimport (
-    AS_PUBLISHED, ENTRY_KIND, HAS_IDENTIFIERS, OF_SHARE, stored_size, write_message,
+    AS_PUBLISHED, ENTRY_KIND, FOREIGN_SHARE, HAS_IDENTIFIERS, OF_SHARE, stored_size, write_message,
 )
 from ..codec.publish cimport (
     FLAG_RETAIN, FORWARD_5, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size, write_properties,
@@ -79,9 +79,10 @@ cdef list pack_messages(const Queued* messages, Py_ssize_t count, dict identifie
         length = <uint16_t>len(identifiers)
         head = 0
         share = b""
+        hand_over = None
         heads = heads_of.get(i, b"") if heads_of else b""
         if of_groups and i in of_groups:
-            group, place, _ = of_groups[i]
+            group, place, _, hand_over = of_groups[i]
             share = struct.pack("<QH", place, len(group)) + group
         if queued.flags & RETAIN_AS_PUBLISHED or length or share:
             head = 1 + len(share) + (2 + length if length else 0)
@@ -89,7 +90,8 @@ cdef list pack_messages(const Queued* messages, Py_ssize_t count, dict identifie
         p = <uint8_t*>PyBytes_AS_STRING(text)
         if head:
             p[0] = (ENTRY_KIND << 4 | (AS_PUBLISHED if queued.flags & RETAIN_AS_PUBLISHED else 0)
-                    | (HAS_IDENTIFIERS if length else 0) | (OF_SHARE if share else 0))
+                    | (HAS_IDENTIFIERS if length else 0) | (OF_SHARE if share else 0)
+                    | (FOREIGN_SHARE if hand_over is not None else 0))
             memcpy(p + 1, <const uint8_t*>share, len(share))
             if length:
                 memcpy(p + 1 + len(share), &length, 2)

@@ -4,8 +4,8 @@ A turn has a part for each shard that is concerned: a block there, atomic by its
 queues and groups, retained messages) comes first. What ends with a publication (a message that awaited PUBREL, a will,
 an assignment) comes in a second block, when all that the publication gives is stored: so if the node dies in between,
 another one publishes again. There is a second block for each set of shards that publications give to, so that a shard
-that is away holds up only what depends on it. A publication that must take effect once has a *number*: a shard that has given its messages already
-skips them (deploy/docs/CLUSTER.md, "Shards").
+that is away holds up only what depends on it. A publication that must take effect once has a *number*: a shard that has
+given its messages already skips them (deploy/docs/CLUSTER.md, "Shards").
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -14,6 +14,7 @@ from ..base.name_hash cimport shard_of as shard_of_name
 from ..base.buffers cimport buffer_free, buffer_size
 from .commit_block cimport Block
 from .journal cimport ClusterJournal, Whole
+from .message_codec cimport read_heads
 from ..log.message_log cimport MessageLog
 from ..session.journal cimport RELEASED, Journal
 from ..session.message cimport Message, Publication
@@ -21,6 +22,8 @@ from ..session.subscriber cimport Subscriber
 from ..session.turn cimport Outlet
 
 from cpython.bytes cimport PyBytes_Check
+
+from .message_codec import decode_message, encode_message
 
 import struct
 from random import getrandbits
@@ -64,6 +67,7 @@ cdef class ShardedJournal(Whole):
 
     cdef object begin(self):
         self.endings = {}
+        self.numbers = []
         self.cut = []
 
     def start(self):
@@ -123,10 +127,15 @@ cdef class ShardedJournal(Whole):
             ending = self.endings[shard, depends] = Ending()
             ending.shard, ending.depends, ending.numbers = shard, depends, {}
             ending.journal = journal = ClusterJournal(self.headers[shard], self.node, self, shard)
+            journal.places = {}      # a session knows its place in the block of what is given
             journal.group_records.limits = part.group_records.limits
             journal.group_records.epoch_of = part.group_records.epoch_of
         ending.journal.now, ending.journal.clock_offset = part.now, part.clock_offset
         return ending
+
+    cdef int forget_when_stored(self, uint8_t settling, uint8_t shard, bytes number) except -1:
+        self.numbers.append((settling, shard, number))
+        return 0
 
     cdef int cut_full(self, uint8_t shard) except -1:
         """The block of a shard has as many entries for queues as it may: the next one begins."""
@@ -223,6 +232,23 @@ cdef class ShardedJournal(Whole):
     cdef int delayed(self, Message* m, int64_t due, uint32_t seconds, bytes publisher) except -1:
         return self.receiving(0).delayed(m, due, seconds, publisher)
 
+    def send_back(self, int shard, uint64_t epoch, bytes group not None, uint64_t place, bytes message not None):
+        """Record that a message goes back to its group; it was in the queue of a session of another shard.
+
+        Args:
+            shard: of the session.
+            epoch: of the record there, which is to be settled in this turn.
+            group, place: of the message.
+            message: with its heads, as the shard of the session has it.
+        """
+        cdef ClusterJournal of_session = <ClusterJournal>self.parts[shard]
+        cdef uint8_t home = shard_of_name(group, len(group), self.shards)
+        cdef ClusterJournal part = <ClusterJournal>self.parts[home]
+        cdef bytes number = struct.pack("<cBQ", b"w", shard, epoch)
+        part.group_records.move(b"returned", group, place, number + translate(message, of_session, part), 0, 0)
+        self.ended_by, self.depends = (shard, epoch), <uint64_t>1 << home
+        self.ending_of(shard, self.depends).numbers[home, number] = None
+
     # ---- the block ----
 
     def take(self):
@@ -239,6 +265,7 @@ cdef class ShardedJournal(Whole):
             ending.size = ending.journal.weight + buffer_size(&ending.journal.records) + BLOCK_SIZE
             ending.journal.whole = Taken(self.shards)
         block.ending = [*self.endings.values()]
+        block.numbers = self.numbers
         block.weight = sum([size for _, size in block.sizes])
         buffer_free(&self.records, &self.pool)
         self.urgent = self.full = False
@@ -294,6 +321,17 @@ cdef class Ending:
 def size_of(block not None):
     """The bytes that a block counts until its shard has it."""
     return len(block) + BLOCK_SIZE
+
+
+cdef bytes translate(bytes stored, ClusterJournal origin, ClusterJournal target):
+    """A message with heads as another shard has it: each has a clock."""
+    cdef Py_ssize_t heads = read_heads(stored, len(stored)).size
+    topic, payload, qos, retain, properties, deadline = decode_message(stored[heads:])
+    if not deadline:
+        return stored
+    # `deadline` is the inverse of `clock_of`
+    return stored[:heads] + encode_message(topic, payload, qos, retain, properties,
+                                           target.deadline(origin.clock_of(deadline) + 1))
 
 
 cdef uint8_t shard_of_topic(const uint8_t* topic, Py_ssize_t n, int shards) except? 255:

@@ -1,8 +1,9 @@
 """The file of a backup: a tar archive of a few members, the last of which has the checksums of all others.
 
 `backup.json` is the first member: the kind of the state, its time and its version. `flockmq.db` is the store of a node,
-`log/*.log` its log of messages; `redis.rdb` is the state of a cluster. `flockmq.toml` is the configuration without
-secrets. `SHA256SUMS` is the last member, so an archive that was cut has none. `sha256sum -c` reads it, too.
+`log/*.log` its log of messages; `redis-1.rdb` and so on are the state of a cluster, a file of each Redis.
+`flockmq.toml` is the configuration without secrets. `SHA256SUMS` is the last member, so an archive that was cut has
+none. `sha256sum -c` reads it, too.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from typing import IO, NamedTuple
 from ..errors import FlockError
 
 HEAD, SUMS = "backup.json", "SHA256SUMS"
-STORE, SNAPSHOT, SETTINGS = "flockmq.db", "redis.rdb", "flockmq.toml"
+STORE, SNAPSHOT, SETTINGS = "flockmq.db", "redis-{}.rdb", "flockmq.toml"
 LOG = re.compile(r"log/(\d{20}\.log)", re.ASCII)
 NODE, CLUSTER = "node", "cluster"  # kinds
 FORM = 1  # of the archive
@@ -34,16 +35,23 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
+class Shard(NamedTuple):
+    """Where a shard of a cluster is in a backup."""
+
+    snapshot: str  # name of the member
+    prefix: str  # of its keys
+    db: int  # number of the database
+
+
 @dataclass(frozen=True)
 class Head:
     """The description of a backup."""
 
     kind: str  # NODE or CLUSTER
     version: str  # of FlockMQ
-    source: str  # the name of the node, or the address of Redis
+    source: str  # the name of the node, or the addresses of Redis
     made: str = field(default_factory=now)  # time of the copy
-    prefix: str = ""  # of the keys in Redis
-    db: int = 0  # number of the database in Redis
+    shards: tuple[Shard, ...] = ()  # of a cluster, in their order
     form: int = FORM
 
 
@@ -169,7 +177,8 @@ class Archive:
                 f"{self.path} has form {fields.get('form')}, this version reads form {FORM}",
                 f"use FlockMQ {fields.get('version')}, which made it",
             )
-        return Head(**fields)
+        shards = tuple(Shard(*shard) for shard in fields.pop("shards"))
+        return Head(**fields, shards=shards)
 
     def _damaged(self, reason: str) -> FlockError:
         return FlockError(f"{self.path} is damaged: {reason}", ANOTHER)

@@ -49,6 +49,14 @@ class RedisUse(NamedTuple):
     max_memory: int | None  # bytes; None: there is no limit, or the user may not ask for it
 
 
+class ShardState(NamedTuple):
+    """A shard of the cluster, as this node sees it."""
+
+    connected: bool
+    waiting: int  # blocks that its Redis has not confirmed
+    latency: float  # seconds until the last ones were confirmed, at most
+
+
 class Risk(NamedTuple):
     """A setting of the store that endangers acknowledged messages."""
 
@@ -151,6 +159,11 @@ class Nodes(ABC):
     def connected(self) -> bool:
         """Whether the cluster's Redis answers."""
 
+    @property
+    def shards(self) -> list[ShardState]:
+        """The shards of a cluster with several, in their order; else empty."""
+        return []
+
     @abstractmethod
     def is_responsible(self, name: str) -> bool:
         """Whether this node, of all nodes, does the work of this name; in a change of nodes none or two may do it."""
@@ -203,13 +216,7 @@ class SessionOwner(ABC):
 
 
 class Subscribing(ABC):
-    """The subscriptions that sessions have when all that was recorded has taken effect, and changes of them.
-
-    Attributes:
-        maximum_shared_qos: that persistent sessions get in shared subscriptions.
-    """
-
-    maximum_shared_qos = 2
+    """The subscriptions that sessions have when all that was recorded has taken effect, and changes of them."""
 
     @abstractmethod
     def weight_of(self, connection: Connection, session: Session) -> int:

@@ -19,7 +19,6 @@ from ..._speedups.protocol import close_reasons
 from ..._speedups.protocol.close_reasons import CloseReason
 from ..._speedups.session.counters import SUBSCRIBE_DENIED, SUBSCRIBES_REFUSED
 from ..._speedups.session.session import Session
-from ..._speedups.session.subscriber import SessionKind
 from ..._speedups.session.tenant import Tenant
 from .. import logs
 from ..coordination.coordinator import Subscribing
@@ -170,8 +169,6 @@ class SubscribeHandler:
         if connection.bridge and not share:
             options |= NO_LOCAL | RETAIN_AS_PUBLISHED
         qos = min(options & MAXIMUM_QOS, connection.maximum_qos)  # [5: MQTT-3.2.2-10]
-        if share and session.kind == SessionKind.SHARED:
-            qos = min(qos, self._subscribing.maximum_shared_qos)
         return Grant(options & ~MAXIMUM_QOS | qos, is_new)
 
     def _stream_refusal(self, session: Session, topic_filter: str, added: Added) -> Refusal | None:

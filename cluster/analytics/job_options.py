@@ -140,7 +140,8 @@ def _properties(text: str) -> str:
 
 def _url(text: str) -> str:
     try:
-        RedisUrl.parse(text)
+        for url in text.split() or [text]:  # the first has the logs
+            RedisUrl.parse(url)
     except ValueError as error:
         raise ValueError(f"{masked(text)!r}: expected {error}") from None
     return text

@@ -89,7 +89,7 @@ def names() -> list[str]:
 
 
 def _redis(text: str, _: float) -> RedisAddress:
-    return RedisAddress.parse(text)
+    return RedisAddress.parse_first(text)
 
 
 def _text(text: str, _: float) -> str:

@@ -1,19 +1,22 @@
-"""The backup of a cluster: a snapshot of its Redis; and the way back, into a Redis without state of a cluster.
+"""The backup of a cluster: a snapshot of each Redis; and the way back, into Redis without state of a cluster.
 
 A restore copies the keys from a Redis of this machine that has loaded the snapshot. The target is closed to nodes until
 it has all, as the target of a migration is. The nodes of the copied cluster are members in the snapshot: new nodes
-declare them dead after the lease, and publish the wills of their clients.
+declare them dead after the lease, and publish the wills of their clients. Snapshots of several Redis are not of one
+moment: what was under way between two of them may be repeated.
 """
 
 import secrets
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import redis
 
-from ...broker.backup.archive import CLUSTER, SETTINGS, SNAPSHOT, Archive, Head, Member, chunks
+from ...broker.backup.archive import CLUSTER, SETTINGS, SNAPSHOT, Archive, Head, Member, Shard, chunks
 from ...broker.config.schema import Config
 from ...broker.config.toml_text import to_toml
 from ...broker.errors import FlockError
@@ -22,6 +25,7 @@ from ..migration.migration import BACKUP, unfinished
 from ..migration.redis_place import RedisPlace
 from ..redis.clients import RedisAddress
 from ..redis.keys import Keys
+from ..redis.shard_addresses import check_place, places_of
 from .redis_snapshot import loaded, snapshot
 
 AT_ONCE = 200  # keys
@@ -29,48 +33,89 @@ BATCH_BYTES = 32 << 20
 LARGE = 64 << 20  # bytes of a key that is copied in parts: Redis accepts no argument above 512 MiB
 
 
-def pieces(address: RedisAddress, version: str, config: Config, folder: Path) -> Iterator[bytes]:
-    """The archive of a cluster, in pieces.
+def pieces(addresses: list[RedisAddress], version: str, config: Config, folder: Path) -> Iterator[bytes]:
+    """The archive of a cluster, in pieces. All Redis are copied at the same time.
 
     Args:
-        address: of its Redis, and the prefix of its keys.
+        addresses: of the shards, in their order.
         version: of FlockMQ.
         config: that the archive has.
-        folder: for the snapshot until it is in the archive.
+        folder: for the snapshots until they are in the archive.
 
     Raises:
-        FlockError: Redis gives no snapshot.
-        OSError: the snapshot can't be written.
+        FlockError: Redis gives no snapshot, or the cluster has other shards.
+        OSError: a snapshot can't be written.
     """
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".flockmq-", suffix=".rdb") as file:
-        for piece in snapshot(address):
-            file.write(piece)
-        file.flush()
-        head = Head(CLUSTER, version, str(address), prefix=address.keys.prefix.decode(), db=address.db)
+    _check(addresses)
+    servers = list(dict.fromkeys(map(_server_of, addresses)))
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".flockmq-") as directory:
+        files = [Path(directory) / SNAPSHOT.format(number) for number in range(1, len(servers) + 1)]
+        with ThreadPoolExecutor(len(servers)) as threads:
+            for _ in threads.map(_write_snapshot, servers, files):
+                pass
+        names = [files[servers.index(_server_of(address))].name for address in addresses]
+        shards = tuple(
+            Shard(name, address.keys.prefix.decode(), address.db)
+            for name, address in zip(names, addresses, strict=True)
+        )
+        source = " ".join(dict.fromkeys(map(str, addresses)))
         settings = Member(SETTINGS, to_toml(config, changed=True).encode())
-        yield from chunks(head, [settings, Member(SNAPSHOT, Path(file.name))])
+        members = [settings, *(Member(file.name, file) for file in files)]
+        yield from chunks(Head(CLUSTER, version, source, shards=shards), members)
+
+
+def _check(addresses: list[RedisAddress]) -> None:
+    """Raise FlockError: the cluster has other shards than these."""
+    for address, place in zip(addresses, places_of(addresses), strict=True):
+        try:
+            with address.client() as client:
+                check_place(client, place, str(address))
+        except redis.ResponseError:
+            continue  # its snapshot says what is wrong
+        except (redis.RedisError, OSError) as error:
+            raise FlockError(f"no snapshot of Redis at {address}: {error}") from error
+
+
+def _server_of(address: RedisAddress) -> RedisAddress:
+    """One address for all shards of a server. In a Redis Cluster the prefix decides which server it is."""
+    return address if address.kind == "cluster" else replace(address, prefix="")
+
+
+def _write_snapshot(server: RedisAddress, path: Path) -> None:
+    with path.open("wb") as file:
+        for piece in snapshot(server):
+            file.write(piece)
 
 
 def restore(archive: Archive, place: RedisPlace, *, with_log: bool) -> None:
     """Copy the state of a backup into Redis.
 
     Raises:
-        FlockError: the place has state, a node uses it, or it can't be written.
+        FlockError: the place has state or another number of shards, a node uses it, or it can't be written.
     """
+    shards = archive.head.shards
+    if len(shards) != len(place.addresses):
+        raise FlockError(
+            f"{archive.path} has {len(shards)} shards, and {place.name} is to have {len(place.addresses)}",
+            f"name {len(shards)} URLs, or one for all; then `flockmq migrate` moves the state to more or fewer",
+        )
     name = f"{BACKUP}{archive.path.absolute()}"
     with place.opened(create=True):
         if place.mark.stage == Stage.ARRIVING and place.mark.place != name:
             raise unfinished(place)
-        if place.mark.stage == Stage.OWN and place.has_state:
+        if place.has_state:
             raise FlockError(
                 f"{place.name}{place.options} has state already, which would be lost",
                 "choose another Redis or --prefix, or delete its keys",
             )
-        with loaded(archive) as source:
-            prefix = archive.head.prefix.encode()
-            mark = Mark(Stage.ARRIVING, secrets.token_hex(8), name)
-            place.fill(mark, lambda: copy(source, prefix, place.client, place.keys, with_log=with_log))
-            place.set_mark(Mark(Stage.OWN))
+
+        def copy_all() -> None:
+            for shard, target in zip(shards, place.shards, strict=True):
+                with loaded(archive, shard) as source:
+                    copy(source, shard.prefix.encode(), target.client, target.keys, with_log=with_log)
+
+        place.fill(Mark(Stage.ARRIVING, secrets.token_hex(8), name), copy_all)
+        place.set_mark(Mark(Stage.OWN))
 
 
 def copy(source: "redis.Redis", prefix: bytes, target: "redis.Redis", keys: Keys, *, with_log: bool) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import redis
 
-from ...broker.backup.archive import SNAPSHOT, Archive
+from ...broker.backup.archive import Archive, Shard
 from ...broker.errors import FlockError
 from ...broker.private_redis import SOCKET, server_path
 from ...broker.supervised_process import end_with_parent
@@ -106,8 +106,8 @@ def _content(file: BufferedReader, size: bytes) -> Iterator[bytes]:
 
 
 @contextmanager
-def loaded(archive: Archive) -> Iterator[redis.Redis]:
-    """A Redis of this machine that has loaded the snapshot of a backup; it has no password, and its owner alone.
+def loaded(archive: Archive, shard: Shard) -> Iterator[redis.Redis]:
+    """A Redis of this machine that has loaded the snapshot of a shard; it has no password, and its owner alone.
 
     Raises:
         FlockError: no server is installed, or it can't load the snapshot.
@@ -120,14 +120,14 @@ def loaded(archive: Archive) -> Iterator[redis.Redis]:
         )
     with tempfile.TemporaryDirectory(prefix="flockmq-") as name:
         folder = Path(name)
-        archive.extract(SNAPSHOT, folder / SNAPSHOT)
-        settings = {"port": "0", "unixsocket": SOCKET, "save": "", "appendonly": "no", "dbfilename": SNAPSHOT}
+        archive.extract(shard.snapshot, folder / shard.snapshot)
+        settings = {"port": "0", "unixsocket": SOCKET, "save": "", "appendonly": "no", "dbfilename": shard.snapshot}
         words = [word for setting, value in settings.items() for word in (f"--{setting}", value)]
         process = subprocess.Popen(
             [server, *words], cwd=folder, stdout=subprocess.PIPE, text=True, preexec_fn=end_with_parent()
         )
         try:
-            with redis.Redis(unix_socket_path=str(folder / SOCKET), db=archive.head.db, protocol=2) as client:
+            with redis.Redis(unix_socket_path=str(folder / SOCKET), db=shard.db, protocol=2) as client:
                 _wait(client, process, archive)
                 yield client
         finally:

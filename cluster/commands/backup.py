@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from ...broker.backup import node_backup
@@ -16,7 +17,7 @@ from ...broker.version import version
 from ..migration.endpoints import SQLITE, SqlitePlace, is_sqlite
 from ..migration.sqlite_state import RecordWriter
 from ..migration.state import Moved, State
-from .migrate import add_options, redis_address, settings
+from .migrate import add_options, redis_addresses, settings
 
 SILENCE = 600.0  # seconds until the first byte: the node copies its store before
 
@@ -24,6 +25,7 @@ EXAMPLES = f"""\
   flockmq backup flockmq.tar                               # of the node at {DEFAULT}
   flockmq backup flockmq.tar https://node-1:8080 --token-file token
   flockmq backup flockmq.tar redis://10.0.0.5:6379         # of a cluster
+  flockmq backup flockmq.tar 'redis://10.0.0.5 redis://10.0.0.6'   # of a cluster with two primaries
   flockmq backup flockmq.tar sqlite:flockmq.db             # of a node that is stopped
   flockmq backup flockmq.tar --verify                      # is it whole, and how much is in it?
   flockmq restore flockmq.tar sqlite:restored.db
@@ -41,11 +43,11 @@ def run(arguments: list[str]) -> int:
         "source",
         metavar="FROM",
         nargs="?",
-        help=f"URL of a node's HTTP port or of a cluster's Redis, or sqlite:PATH [{DEFAULT}]",
+        help=f"URL of a node's HTTP port, URLs of a cluster's Redis, or sqlite:PATH [{DEFAULT}]",
     )
     group = parser.add_argument_group("options")
     group.add_argument("--token-file", metavar="FILE", type=Path, help="file with a token of `flockmq token`, for HTTP")
-    add_options(group)
+    add_options(group, target=False)
     group.add_argument("--no-log", action="store_true", help="without the log of messages")
     group.add_argument("--verify", action="store_true", help="check a backup, and count what is in it")
     parser.add_general_help(group)
@@ -91,8 +93,8 @@ def of_cluster(args: Namespace, url: str, config: Config) -> Iterator[bytes]:
     """The archive of a cluster, in pieces. Raises FlockError."""
     from ..backup import cluster_backup
 
-    address = redis_address(url, config)
-    return cluster_backup.pieces(address, version(), config, args.file.absolute().parent)
+    addresses = redis_addresses(url, config, is_source=True)
+    return cluster_backup.pieces(addresses, version(), config, args.file.absolute().parent)
 
 
 def content(archive: Archive, config: Config) -> Moved:
@@ -104,10 +106,12 @@ def content(archive: Archive, config: Config) -> Moved:
                 return counted(place.read())
     from ..backup.redis_snapshot import loaded
     from ..migration.redis_state import RedisState
+    from ..migration.sharded_state import ShardedState
     from ..redis.keys import Keys
 
-    with loaded(archive) as client:
-        return counted(RedisState(client, Keys(archive.head.prefix), config))
+    with ExitStack() as stack:
+        clients = [(stack.enter_context(loaded(archive, shard)), shard) for shard in archive.head.shards]
+        return counted(ShardedState([RedisState(client, Keys(shard.prefix), config) for client, shard in clients]))
 
 
 def counted(state: State) -> Moved:

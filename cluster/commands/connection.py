@@ -14,6 +14,8 @@ from ..redis.keys import Keys
 if TYPE_CHECKING:
     import redis
 
+    from ..redis.clients import RedisAddress
+
 TIMEOUT = 5.0  # seconds for a connection, and for a reply
 
 
@@ -23,6 +25,7 @@ class Cluster(NamedTuple):
     client: "redis.Redis"  # replies are bytes
     config: ClusterConfig
     address: str  # for people: without passwords
+    redis: "RedisAddress"
     keys: Keys
     shards: int = 1
 
@@ -58,14 +61,16 @@ def connected(args: Namespace, *, shard: int = 0, of: bytes | None = None) -> It
         import redis
 
         from ..._speedups.cluster.sharded_journal import shard_of
-        from ..redis.shard_addresses import addresses_of
+        from ..redis.shard_addresses import check_place, places_of, stored_addresses
     except ModuleNotFoundError as error:
         raise UsageError(f"the library {error.name} is missing", "pip install 'flockmq[cluster]'") from error
-    addresses = addresses_of(settings)
-    address = addresses[shard if of is None else shard_of(of, len(addresses))]
+    addresses = stored_addresses(settings)
+    number = shard if of is None else shard_of(of, len(addresses))
+    address = addresses[number]
     try:
         with address.client(TIMEOUT) as client:
-            yield Cluster(client, settings, str(address), address.keys, len(addresses))
+            check_place(client, places_of(addresses)[number], str(address))
+            yield Cluster(client, settings, str(address), address, address.keys, len(addresses))
     except (redis.RedisError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise  # the reader of our output closed it; Redis is well

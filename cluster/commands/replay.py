@@ -92,9 +92,8 @@ def opened(args: Namespace) -> "Iterator[Logs | FileLogs]":
     with connected(args) as cluster:
         from ..analytics.log.connection import Connection
         from ..analytics.log.log import Logs
-        from ..redis.clients import RedisAddress
 
-        with Connection(RedisAddress.parse(cluster.config.redis, cluster.config.prefix), PATIENCE) as connection:
+        with Connection(cluster.redis, PATIENCE) as connection:
             yield Logs(connection)
 
 

@@ -1,5 +1,6 @@
 """`flockmq restore`: the state of a backup, in a new place."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from ...broker.backup import node_backup
@@ -23,7 +24,7 @@ def run(arguments: list[str]) -> int:
     """Run the command; returns the exit status."""
     parser = Parser("restore", "The state of a backup, in a new place.", "FILE TO [OPTION...]", EXAMPLES)
     parser.add_argument("file", metavar="FILE", type=Path, help="a backup of `flockmq backup`")
-    parser.add_argument("target", metavar="TO", help="sqlite:PATH for a node, the URL of Redis for a cluster")
+    parser.add_argument("target", metavar="TO", help="sqlite:PATH for a node, the URLs of Redis for a cluster")
     group = parser.add_argument_group("options")
     add_options(group)
     group.add_argument("--no-log", action="store_true", help="without the log of messages")
@@ -42,7 +43,8 @@ def run(arguments: list[str]) -> int:
         path = Path(args.target.removeprefix(SQLITE)).absolute()
         node_backup.restore(archive, path, with_log=not args.no_log)
     else:
-        place = redis_place(args.target, config)
+        shards = config.cluster.shards if args.shards else len(archive.head.shards)  # of one URL
+        place = redis_place(args.target, replace(config, cluster=replace(config.cluster, shards=shards)))
         from ..backup import cluster_backup
 
         cluster_backup.restore(archive, place, with_log=not args.no_log)

@@ -246,7 +246,7 @@ def _redis(file: Section) -> RedisAddress:
 
     def address(given: Any) -> RedisAddress:
         try:
-            return RedisAddress.parse(replaced(given), prefix)
+            return RedisAddress.parse_first(replaced(given), prefix)
         except ValueError as error:
             raise ValueError(f"expected {error}, not {masked(str(given))!r}") from None
 

@@ -21,6 +21,7 @@ class DeadNodes:
         wills: of this node.
         session_expiry: returns the seconds after which an absent client's session ends; 0 = never.
         died: called with a node that is dead, before anything else that follows from it.
+        several: whether there are several shards.
     """
 
     def __init__(
@@ -29,11 +30,14 @@ class DeadNodes:
         wills: Wills,
         session_expiry: Callable[[], float],
         died: Callable[[bytes], object] = lambda node: None,
+        *,
+        several: bool = False,
     ) -> None:
         self._link = link
         self._wills = wills
         self._session_expiry = session_expiry
         self._died = died
+        self._several = several
         self._due = self._expiry_due = 0.0
 
     def bury(self, node: bytes, count: bytes) -> None:
@@ -41,7 +45,7 @@ class DeadNodes:
 
         `count`: of its heartbeats, which must be the same still; empty: it is dead in another shard.
         """
-        self._link.function(partial(self._buried, node, is_new=bool(count)), "bury", node, count)
+        self._link.function(partial(self._buried, node, is_new=bool(count)), "bury", node, count, int(self._several))
 
     def _buried(self, node: bytes, reply: Reply, *, is_new: bool) -> None:
         if isinstance(reply, list) and reply[0] == b"ok":

@@ -1,5 +1,6 @@
 """Joining: the node reads the state of the cluster, catches up, and becomes a member."""
 
+import shlex
 from collections.abc import Awaitable, Callable
 
 from ..elsewhere import Elsewhere
@@ -9,7 +10,7 @@ from ..peers.node_link import NodeLink
 from ..redis.connector import Refused
 from ..redis.keys import ARRIVING, LAYOUT, MOVED
 from ..redis.link import LinkError, LinkLost
-from ..redis.shard_addresses import Place
+from ..redis.shard_addresses import Place, in_words
 from ..redis.store import RedisStore
 from ..replication.replica import Replica
 from ..replication.snapshot import pairs
@@ -77,7 +78,7 @@ class Joining:
         if reply[0] == b"layout":
             raise Refused(await self._why_not(reply[1]))
         if reply[0] == b"shards":
-            there, wanted = (_in_words(each) for each in (reply[1], self._place[1].encode()))
+            there, wanted = (in_words(each) for each in (reply[1], self._place[1].encode()))
             raise Refused(f"SHARDS it has {there}, and the configuration says {wanted}")
         _, replica.changes.last, clock, off = reply
         wills = await self._bury(former_id)
@@ -127,8 +128,9 @@ class Joining:
         if layout not in (ARRIVING, MOVED):
             return f"LAYOUT the cluster has layout {written.decode(errors='replace')}, and this version layout {LAYOUT}"
         place, options = await self._link.ask("HMGET", self._link.keys.migration, "place", "options")
+        elsewhere = shlex.quote((place or b"").decode())  # several URLs are one argument
         what = "MOVED its state was moved to" if layout == MOVED else "ARRIVING a move of state has not ended, from"
-        return f"{what} {(place or b'').decode()}{(options or b'').decode()}"
+        return f"{what} {elsewhere}{(options or b'').decode()}"
 
     async def _bury(self, former_id: bytes) -> list[tuple[int, bytes]]:
         """Declare nodes dead that have died on this machine, and this node before it was fenced, without their leases.
@@ -139,7 +141,7 @@ class Joining:
         wills: list[tuple[int, bytes]] = []
         for node, count, process in await self._others():
             if node == former_id or is_gone(process):
-                outcome, *found = await link.ask_function("bury", node, count)
+                outcome, *found = await link.ask_function("bury", node, count, int(bool(self._place.shards)))
                 wills += pairs(found[0]) if outcome == b"ok" else ()
         return wills
 
@@ -157,9 +159,3 @@ class Joining:
             (node, count, await link.ask("HGET", link.keys.node(node), "process") or b"")
             for node, count in counts.items()
         ]
-
-
-def _in_words(shards: bytes) -> str:
-    count, _, places = shards.decode(errors="replace").partition(":")
-    numbers = [str(int(each) + 1) for each in places.split() if each.isdigit()]
-    return f"shard {', '.join(numbers)} of {count}" if numbers else "a cluster of one shard"

@@ -127,7 +127,7 @@ class SqlitePlace(Place):
 
     @property
     def has_state(self) -> bool:
-        return not self.read().is_empty
+        return self.mark.stage == Stage.OWN and not self.read().is_empty
 
     def access(self) -> Access:
         found = {kind: list(access_table.all_of(self._database, kind).items()) for kind in Kind}

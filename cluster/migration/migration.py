@@ -12,6 +12,7 @@ killed between steps 2 and 3 left both places closed to nodes; repeated, it does
 
 import secrets
 from collections.abc import Callable
+from shlex import quote
 
 from ...broker.errors import FlockError
 from .endpoints import Mark, Place, Source, Stage
@@ -58,8 +59,8 @@ def go_on(source: Source, target: Place, found: bool) -> str:
     if not found or target.mark.id != source.mark.id:
         raise FlockError(
             f"the state of {source.name} was moved to {source.mark.place}{source.mark.options} before",
-            f"move it on from there, or `flockmq migrate --restore {source.name}{source.options}` makes the state of "
-            "that time valid again",
+            f"move it on from there, or `flockmq migrate --restore {quote(source.name)}{source.options}` makes the "
+            "state of that time valid again",
         )
     if target.mark.stage == Stage.MOVED:
         raise FlockError(
@@ -67,6 +68,7 @@ def go_on(source: Source, target: Place, found: bool) -> str:
             "move it on from there",
         )
     if target.mark.stage == Stage.ARRIVING:
+        source.set_mark(source.mark)  # of several shards, those that have none yet
         target.set_mark(target.mark._replace(stage=Stage.OWN))
         return f"moved from {source.name} to {target.name}{target.options}: an interrupted migration is complete"
     return f"{NOTHING}: {source.name} was moved to {target.name} before"
@@ -76,10 +78,10 @@ def check_target(source: Source, target: Place) -> None:
     """Raise FlockError if the target has state, or a part of another source's."""
     if target.mark.stage == Stage.ARRIVING and target.mark.place != source.name:
         raise unfinished(target)
-    if target.mark.stage == Stage.OWN and target.has_state:
+    if target.has_state:
         raise FlockError(
             f"{target.name}{target.options} has state already, which would be lost",
-            "choose another path or --prefix; or end that broker's data first: move its file away, or delete its keys",
+            "choose another place or --prefix; or end that broker's data first: move its file away, or delete its keys",
         )
 
 
@@ -92,8 +94,8 @@ def unfinished(place: Source) -> FlockError:
         )
     return FlockError(
         f"a migration from {place.mark.place} to {place.name} has not ended",
-        f"`flockmq migrate {place.mark.place} {place.name}{place.mark.options}` completes it; or move the file away, "
-        "or delete the keys: until it has ended, all state is still at its source",
+        f"`flockmq migrate {quote(place.mark.place)} {quote(place.name)}{place.mark.options}` completes it; or move "
+        "the file away, or delete the keys: until it has ended, all state is still at its source",
     )
 
 

@@ -1,43 +1,28 @@
-"""The state in Redis: from the keys of a cluster whose nodes have ended, and to them (deploy/docs/internals/KEYS.md).
+"""The state in Redis, from the keys of a cluster whose nodes have ended (deploy/docs/internals/KEYS.md).
 
 Nodes that were killed leave claims, assignments and wills of open connections. They are read as what they become when
 another node declares the owner dead: sessions without a connection whose messages may all have been sent, messages
 that wait again, wills that are due.
 """
 
-import json
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
 from ..._speedups.cluster.message_codec import (
     decode_entry,
     decode_message,
-    encode_entry,
-    encode_message,
     split_heads,
 )
-from ..._speedups.codec.topics import is_shared, split_tenant
+from ..._speedups.codec.topics import is_shared
 from ...broker.config.schema import Config
 from ...broker.core.session_expiry import NEVER
-from ...broker.core.transactions import split_topic
-from ...broker.core.will import Will
 from ..redis.keys import Keys
-from ..redis.packed_session import (
-    AWAITED,
-    GROUPED,
-    LISTED,
-    NO_MESSAGE,
-    PERSISTENT,
-    RARE_BIT,
-    PackedSession,
-    is_short,
-    size_of,
-)
-from ..sessions.wills import decode_will, encode_will
+from ..redis.packed_session import AWAITED, RARE, PackedSession
+from ..sessions.wills import decode_will, way_back_of
 from .state import (
-    Moved,
     Queued,
     Share,
     State,
@@ -52,16 +37,14 @@ from .state import (
 
 Client = Any  # a redis.Redis whose replies are bytes: its types also allow text
 AT_ONCE = 200  # sessions in one pipeline
-PIPELINE_BYTES = 4 << 20
 ENTRIES = 500  # of a queue or a hash in one reply
-STAGED_SECONDS = 3600  # in which a staged part is to be committed, from the migration on
-MINUTE = 60  # seconds of a set of sessions that have no interval, and of one that ends much later
-EXACT = 3600  # seconds: a longer interval ends with a minute
+SAME_CLOCK = 1000  # milliseconds: less is the time that reading two clocks takes, or as little
 DONE, RECEIVED = b"d", b"r"
+OFFER = b"g"  # the first byte of the number of a message of a group for a session of another shard
 
 
 class RedisState(State):
-    """The state of a cluster without nodes that live.
+    """The state of a cluster without nodes that live, or of one of its shards.
 
     Args:
         client: replies are bytes.
@@ -80,7 +63,13 @@ class RedisState(State):
         self._declared: dict[bytes, bytes] = self._client.hgetall(keys.declared_groups)
         self._groups: dict[bytes, None] = dict.fromkeys(self._declared)  # in the order in which they are found
         self._epochs: dict[bytes, bytes] = {}  # of wills that are the session's own -> client id
-        self._dead: list[bytes] = self._client.hkeys(keys.nodes)
+        self._dead: list[bytes] = [*self._client.hkeys(keys.nodes), *self._client.smembers(keys.in_doubt)]
+        self._shift = 0  # milliseconds: this clock is so much behind the clock of the deadlines that are read
+
+    def follow(self, other: "RedisState") -> None:
+        """Read deadlines by the clock of another shard."""
+        shift = other._offset - self._offset
+        self._shift = shift if abs(shift) >= SAME_CLOCK else 0
 
     @property
     def clock(self) -> int:
@@ -103,38 +92,49 @@ class RedisState(State):
             yield from self._some_sessions(some)
 
     def _some_sessions(self, found: list[bytes]) -> Iterator[StoredSession]:
+        """The sessions of these clients. A command costs more than its reply, so only keys that exist are read."""
         keys, pipe = self._keys, self._client.pipeline(transaction=False)
-        for client_id in found:
-            pipe.get(keys.session(client_id))
-            pipe.hget(keys.rare(client_id), "d")
-            pipe.llen(keys.queue(client_id))
-            pipe.hgetall(keys.states(client_id))
-            pipe.hgetall(keys.awaiting(client_id))
+        texts = self._client.mget([keys.session(client_id) for client_id in found])
+        decoded = [
+            (client_id, PackedSession.decode(text)) for client_id, text in zip(found, texts, strict=True) if text
+        ]
+        some = [(client_id, packed) for client_id, packed in decoded if packed.incarnation and packed.persistent]
+        for client_id, packed in some:
             pipe.hgetall(keys.subscriptions(client_id))
-        replies = pieces(pipe.execute(), 6)
-        for client_id, reply in zip(found, replies, strict=True):
-            text, delayed, length, states, awaiting, subscriptions = reply
-            packed = PackedSession.decode(text) if text else None
-            if packed is not None and packed.incarnation and packed.persistent:
-                session = self._session(client_id, packed, length, delayed)
-                if packed.listed:
-                    self._read_queue(session, states)
-                else:
-                    self._add_entries(session, packed.entries, states)
-                self._drop_done(session)
-                for packet_id, message in awaiting.items():
-                    session.awaiting[int(packet_id)] = message_of(split_heads(message)[2])
-                for name, stored in subscriptions.items():
-                    options, identifier = map(int, stored.split(b";"))
-                    session.subscriptions[name] = (options, identifier)
-                    if is_shared(name):
-                        self._groups[name] = None
-                yield session
+            if packed.flags & RARE:
+                pipe.hget(keys.rare(client_id), "d")
+            if packed.listed:
+                pipe.llen(keys.queue(client_id))
+            if packed.marks:
+                pipe.hgetall(keys.states(client_id))
+            if packed.flags & AWAITED:
+                pipe.hgetall(keys.awaiting(client_id))
+        replies = iter(pipe.execute())
+        for client_id, packed in some:
+            subscriptions = next(replies)
+            delayed = next(replies) if packed.flags & RARE else None
+            length = next(replies) if packed.listed else len(packed.entries)
+            states = next(replies) if packed.marks else {}
+            awaiting = next(replies) if packed.flags & AWAITED else {}
+            session = self._session(client_id, packed, length, delayed)
+            if packed.listed:
+                self._read_queue(session, states)
+            else:
+                self._add_entries(session, packed.entries, states)
+            self._drop_done(session)
+            for packet_id, message in awaiting.items():
+                session.awaiting[int(packet_id)] = self._message(split_heads(message)[2])
+            for name, stored in subscriptions.items():
+                options, identifier = map(int, stored.split(b";"))
+                session.subscriptions[name] = (options, identifier)
+                if is_shared(name):
+                    self._groups[name] = None
+            yield session
 
     def _session(self, client_id: bytes, packed: PackedSession, length: int, delayed: bytes | None) -> StoredSession:
         session = StoredSession(client_id, packed.incarnation, packed.level, packed.user)
         session.head = packed.head
-        session.tail = session.head + (length if packed.listed else len(packed.entries))
+        session.tail = session.head + length
         session.sent = packed.sent
         if packed.owner or packed.waits:  # its connection has not been released
             session.sent = max(session.sent, session.tail)
@@ -148,7 +148,7 @@ class RedisState(State):
         if session.interval is None and configured:
             seconds = configured
         if seconds is not None and seconds != NEVER and not packed.owner:
-            session.deadline = (packed.since + seconds) * 1000
+            session.deadline = (packed.since + seconds) * 1000 + self._shift
         return session
 
     def _read_queue(self, session: StoredSession, states: dict[bytes, bytes]) -> None:
@@ -165,7 +165,7 @@ class RedisState(State):
         for n, value in enumerate(entries, session.head + start):
             state = states.get(b"%d" % n)
             if state != DONE:
-                session.queue[n] = queued_of(value, state == RECEIVED)
+                session.queue[n] = self._queued(value, state == RECEIVED)
 
     def _drop_done(self, session: StoredSession) -> None:
         while session.head < session.tail and session.head not in session.queue:
@@ -174,40 +174,77 @@ class RedisState(State):
     # ---- groups ----
 
     def groups(self) -> Iterator[StoredGroup]:
-        keys, client = self._keys, self._client
-        assignments: dict[bytes, list[bytes]] = {}
+        return map(self.group, self.group_names)
+
+    @property
+    def group_names(self) -> list[bytes]:
+        """The groups that are declared here, or have a persistent session of this shard as a subscriber."""
+        return list(self._groups)
+
+    @cached_property
+    def _assignments(self) -> dict[bytes, list[bytes]]:
+        """The nodes that have messages of a group."""
+        found: dict[bytes, list[bytes]] = {}
         for node in self._dead:
-            for name in client.smembers(keys.assigned_groups(node)):
-                assignments.setdefault(name, []).append(node)
-        for name in self._groups:
-            group = StoredGroup(name, self._declared.get(name, b""), int(client.hget(keys.group(name), "n") or 0))
-            found = {int(place): value for place, value in client.hscan_iter(keys.group_messages(name), count=ENTRIES)}
-            for node in assignments.get(name, ()):
-                for place, value in client.hscan_iter(keys.assignments(node, name), count=ENTRIES):
+            for name in self._client.smembers(self._keys.assigned_groups(node)):
+                found.setdefault(name, []).append(node)
+        return found
+
+    def on_their_way_back(self) -> dict[bytes, list[Waiting]]:
+        """Messages that go back to groups of other shards, by group."""
+        found: dict[bytes, list[Waiting]] = {}
+        for key in (self._keys.delayed_wills, *map(self._keys.wills, self._dead)):
+            for _, stored in self._client.hscan_iter(key, count=ENTRIES):
+                if (way_back := way_back_of(stored)) is not None:
+                    group, place, value = way_back
+                    found.setdefault(group, []).append(self._waiting(group, place, value))
+        return found
+
+    def handed_over(self) -> set[tuple[bytes, int]]:
+        """Group and place of messages that have come to queues of this shard, perhaps without the end of their
+        assignment."""
+        found = set()
+        for number, _ in self._client.hscan_iter(self._keys.once, count=ENTRIES):
+            if number[:1] == OFFER:
+                size = int.from_bytes(number[9:11], "little")
+                found.add((number[11 + size :], int.from_bytes(number[1:9], "little")))
+        return found
+
+    def group(self, name: bytes, without: Collection[tuple[bytes, int]] = ()) -> StoredGroup:
+        """A group of this shard. `without`: group and place of messages that other shards have in queues."""
+        keys, client = self._keys, self._client
+        group = StoredGroup(name, self._declared.get(name, b""), int(client.hget(keys.group(name), "n") or 0))
+        found = {int(place): value for place, value in client.hscan_iter(keys.group_messages(name), count=ENTRIES)}
+        for node in self._assignments.get(name, ()):
+            for place, value in client.hscan_iter(keys.assignments(node, name), count=ENTRIES):
+                if (name, int(place)) not in without:
                     found[int(place)] = value
-            first = group.last - client.llen(keys.group_list(name)) + 1
-            start = 0
-            while values := client.lrange(keys.group_list(name), start, start + ENTRIES - 1):
-                found.update((place, value) for place, value in enumerate(values, first + start) if value)
-                start += len(values)
-            group.waiting = [waiting_of(name, place, found[place]) for place in sorted(found)]
-            yield group
+        first = group.last - client.llen(keys.group_list(name)) + 1
+        start = 0
+        while values := client.lrange(keys.group_list(name), start, start + ENTRIES - 1):
+            found.update((place, value) for place, value in enumerate(values, first + start) if value)
+            start += len(values)
+        group.waiting = [self._waiting(name, place, found[place]) for place in sorted(found)]
+        return group
 
     # ---- the rest ----
 
     def retained(self) -> Iterator[StoredMessage]:
         for _, message in self._client.hscan_iter(self._keys.retained, count=ENTRIES):
-            yield message_of(message)._replace(retain=True)
+            yield self._message(message)._replace(retain=True)
 
     def wills(self) -> Iterator[StoredWill]:
         client, keys = self._client, self._keys
-        due = {epoch: max(int(score), 1) for epoch, score in client.zscan_iter(keys.delayed, count=ENTRIES)}
+        due = {
+            epoch: max(int(score) + self._shift, 1) for epoch, score in client.zscan_iter(keys.delayed, count=ENTRIES)
+        }
         for epoch, stored in client.hscan_iter(keys.delayed_wills, count=ENTRIES):
-            if epoch in due:
+            if epoch in due and way_back_of(stored) is None:
                 yield self._will(epoch, stored, due[epoch])
         for node in self._dead:
             for epoch, stored in client.hscan_iter(keys.wills(node), count=ENTRIES):
-                yield self._will(epoch, stored, None)
+                if way_back_of(stored) is None:
+                    yield self._will(epoch, stored, None)
 
     def delayed(self) -> Iterator[StoredDelayed]:
         client, keys, start = self._client, self._keys, 0
@@ -219,7 +256,7 @@ class RedisState(State):
                     publisher, kept = decode_will(value)
                     topic, payload, qos, retain, properties, *_ = kept
                     message = StoredMessage(topic, payload, qos, retain, properties)
-                    yield StoredDelayed(publisher, message, int(due) if math.isfinite(due) else None)
+                    yield StoredDelayed(publisher, message, int(due) + self._shift if math.isfinite(due) else None)
 
     def committed(self) -> dict[str, int]:
         beginning = self._keys.committed
@@ -233,279 +270,24 @@ class RedisState(State):
         client_id, will = decode_will(stored)
         return StoredWill(client_id, will, due, self._epochs.get(epoch) == client_id)
 
+    # ---- values ----
 
-class KeyWriter:
-    """Writes a state to the keys of a cluster.
+    def _message(self, value: bytes) -> StoredMessage:
+        topic, payload, qos, retain, properties, deadline = decode_message(value)
+        return StoredMessage(topic, payload, qos, retain, properties, deadline and deadline + self._shift)
 
-    Args:
-        client, keys, config: as for RedisState.
-        state: to be written.
-    """
+    def _queued(self, value: bytes, received: bool) -> Queued:
+        """An entry of a queue."""
+        message, as_published, identifiers, group, place, key, failures = decode_entry(value)
+        share = Share(group, place, key, failures) if group else None
+        if received:
+            return Queued(None, share=share)
+        return Queued(self._message(message), as_published, identifiers, share)
 
-    def __init__(self, client: Client, keys: Keys, config: Config, state: State) -> None:
-        self._client = client
-        self._pipe: Any = client.pipeline(transaction=False)
-        self._size = 0  # bytes of messages in the pipeline, about
-        self._keys = keys
-        self._config = config
-        self._state = state
-        self._declared = state.declarations()
-        self._intervals: dict[bytes, int | None] = {}  # of the sessions
-        self._bindings: dict[bytes, dict[int, tuple[int, bytes]]] = {}  # group -> key -> place, client id
-        self._epoch = 0
-        self.moved = Moved()
-
-    def write(self) -> None:
-        """Write all."""
-        steps = (
-            self._write_sessions,
-            self._write_groups,
-            self._write_retained,
-            self._write_wills,
-            self._write_delayed,
-        )
-        for step in steps:
-            for _ in step():
-                if len(self._pipe) >= 10 * AT_ONCE or self._size >= PIPELINE_BYTES:
-                    self._execute()
-        self._pipe.set(self._keys.epoch, self._epoch)
-        clock = {"t": self._state.clock, "w": redis_milliseconds(self._client)}
-        self._pipe.hset(self._keys.clock, mapping=clock)
-        self._execute()
-
-    def _execute(self) -> None:
-        self._pipe.execute()
-        self._size = 0
-
-    # ---- sessions ----
-
-    def _write_sessions(self) -> Iterator[None]:
-        for session in self._state.sessions():
-            self._epoch = max(self._epoch, session.number)
-            self._intervals[session.client_id] = session.interval
-            self._write_session(session)
-            for name, (options, identifier) in session.subscriptions.items():
-                self._join(session.client_id, name)
-                self._pipe.hset(self._keys.subscriptions(session.client_id), name, b"%d;%d" % (options, identifier))
-            for packet_id, message in session.awaiting.items():
-                self._pipe.hset(self._keys.awaiting(session.client_id), str(packet_id), encode_message(*message))
-            self.moved.sessions += 1
-            self.moved.subscriptions += len(session.subscriptions)
-            self.moved.queued += len(session.queue)
-            yield
-
-    def _write_session(self, session: StoredSession) -> None:
-        keys, client_id = self._keys, session.client_id
-        entries, states = entries_of(session)
-        shares = [entry.share for entry in session.queue.values() if entry.share is not None]
-        listed = not is_short(entries)
-        packed = PackedSession(
-            session.number,
-            session.number,
-            head=session.head,
-            marks=len(states),
-            done=[*states.values()].count(DONE),
-            flags=PERSISTENT
-            | (GROUPED if shares else 0)
-            | (AWAITED if session.awaiting else 0)
-            | (LISTED if listed else 0),
-            sent=session.sent,
-            since=self._begin_expiry(session),
-            level=session.level,
-            user=session.user,
-            interval=b"" if session.interval is None else b"%d" % session.interval,
-            entries=[] if listed else entries,
-            listed_bytes=size_of(entries),
-        )
-        self._pipe.set(keys.session(client_id), packed.encode())
-        self._pipe.sadd(keys.sessions, client_id)
-        self._count_bytes(client_id, packed.queued_bytes)
-        if listed:
-            self._write_list(client_id, entries)
-        if states:
-            self._pipe.hset(keys.states(client_id), mapping=states)
-        if shares:
-            due = self._state.clock + round(self._config.shared.redispatch * 1000)
-            self._pipe.zadd(keys.grace, {client_id: due})
-        for share in shares:
-            bound = self._bindings.setdefault(share.group, {})
-            if share.key >= 0 and bound.get(share.key, (0, b""))[0] <= share.place:
-                bound[share.key] = (share.place, client_id)
-
-    def _count_bytes(self, name: bytes, size: int) -> None:
-        """Add the bytes of a queue to the sum of its tenant, if its name has one."""
-        if prefix := split_tenant(name)[0]:
-            self._pipe.hincrby(self._keys.queued_tenants, prefix, size)
-
-    def _begin_expiry(self, session: StoredSession) -> int:
-        """Put the session where it waits for its end; returns the second since which it is offline."""
-        client_id, interval, now = session.client_id, session.interval, self._state.clock // 1000
-        if interval is None:
-            since = now
-            if session.deadline and self._config.mqtt.session_expiry:
-                since = max(0, since - max(0, round(self._config.mqtt.session_expiry + now - session.deadline / 1000)))
-            second = since - since % MINUTE
-            index, key = self._keys.offline, self._keys.offline_since(second)
-        elif interval != NEVER:
-            since = max(0, session.deadline // 1000 - interval) if session.deadline else now
-            second = since + interval + 1
-            if interval >= EXACT:
-                second += -second % MINUTE
-            index, key = self._keys.ending, self._keys.ending_at(second)
-        else:
-            return now
-        self._pipe.sadd(key, client_id)
-        self._pipe.zadd(index, {b"%d" % second: second * 1000})
-        return since
-
-    def _write_list(self, client_id: bytes, entries: list[bytes]) -> None:
-        for some in pieces(entries, ENTRIES):
-            self._pipe.rpush(self._keys.queue(client_id), *some)
-            self._size += sum(map(len, some))
-            if self._size >= PIPELINE_BYTES:
-                self._execute()
-
-    # ---- groups ----
-
-    def _join(self, client_id: bytes, name: bytes) -> None:
-        if is_shared(name):
-            self._pipe.sadd(self._keys.group_subscribers(name), b"c:" + client_id)
-
-    def _write_groups(self) -> Iterator[None]:
-        keys, pipe = self._keys, self._pipe
-        pipe.hset(keys.shared, "redispatch", round(self._config.shared.redispatch * 1000))
-        for group in self._state.groups():
-            settings = json.loads(group.declaration) if group.declaration else {}
-            size = 0
-            for share, message in group.waiting:
-                value = encode_entry(encode_message(*message), key=share.key, failures=share.failures)
-                size += len(value)
-                self._size += len(value)
-                pipe.hset(keys.group_messages(group.name), str(share.place), value)
-                pipe.zadd(keys.group_places(group.name), {str(share.place): share.place})
-                if settings.get("last_value"):
-                    pipe.hset(keys.group_topics(group.name), message.topic, f"{share.place} {share.place}")
-                yield
-            self._count_bytes(group.name.split(b"/", 2)[2], size)
-            pipe.hset(keys.group(group.name), mapping={"n": group.last, "b": size, **options_of(settings)})
-            if group.declaration:
-                pipe.hset(keys.declared_groups, group.name, group.declaration)
-                pipe.sadd(keys.group_subscribers(group.name), b"d:")
-            for key, (_, client_id) in self._bindings.get(group.name, {}).items():
-                pipe.hset(keys.group_keys(group.name), key.to_bytes(4, "little"), b"0 0  " + client_id)
-            self.moved.groups += 1
-            self.moved.waiting += len(group.waiting)
-            yield
-
-    # ---- the rest ----
-
-    def _write_retained(self) -> Iterator[None]:
-        for message in self._state.retained():
-            self._pipe.hset(self._keys.retained, message.topic, encode_message(*message))
-            self._size += len(message.payload)
-            self.moved.retained += 1
-            yield
-
-    def _write_wills(self) -> Iterator[None]:
-        """No node has the wills: each is due at some time, or at once, for the first node that looks."""
-        for stored in self._state.wills():
-            self._epoch += 1
-            due, will = stored.due, stored.will
-            interval = self._intervals.get(stored.client_id, 0)
-            if due is None and will.delay and stored.is_current and interval != 0:
-                due = self._state.clock + 1000 * (will.delay if interval is None else min(will.delay, interval))
-            self._pipe.hset(self._keys.delayed_wills, str(self._epoch), encode_will(stored.client_id, will))
-            self._pipe.zadd(self._keys.delayed, {str(self._epoch): due or 0})
-            is_known = stored.is_current and stored.client_id in self._intervals
-            if is_known and due is not None:  # the client may come back before
-                self._pipe.hset(self._keys.rare(stored.client_id), "d", self._epoch)
-                self._pipe.setbit(self._keys.session(stored.client_id), RARE_BIT, 1)
-            self.moved.wills += 1
-            yield
-
-    def _write_delayed(self) -> Iterator[None]:
-        keys, size = self._keys, 0
-        for stored in self._state.delayed():
-            self._epoch += 1
-            topic, payload, qos, retain, properties, _ = stored.message
-            value = encode_will(stored.publisher, Will(topic, payload, qos, retain, properties))
-            size += len(value)
-            self._size += len(value)
-            self._pipe.hset(keys.later_messages, f"{self._epoch:016}", value)
-            self._pipe.zadd(keys.later, {f"{self._epoch:016}": math.inf if stored.due is None else stored.due})
-            self._pipe.hset(keys.later_state, mapping={"b": size, "t": "0"})  # all are counted by tenant
-            if prefix := split_tenant(topic)[0]:
-                self._pipe.hincrby(keys.later_tenants, prefix, 1)
-            if stored.due is None:
-                transaction, name, _ = split_topic(topic)
-                part = f"{transaction.key}/{transaction.number}/{name}"
-                self._pipe.rpush(keys.staged_part(part), f"{self._epoch:016}")
-                self._pipe.sadd(keys.staged_parts_of(transaction.key), f"{transaction.number}/{name}")
-                self._pipe.zadd(keys.staged_parts, {part: self._state.clock + STAGED_SECONDS * 1000})
-            self.moved.delayed += stored.due is not None
-            yield
-        for key, number in self._state.committed().items():
-            user, _, name = key.rpartition("/")
-            self._pipe.hset(keys.committed + user.encode(), name, f"{number} {self._state.clock}")
-
-
-# ---- values ----
-
-
-def message_of(value: bytes) -> StoredMessage:
-    """A message in Redis."""
-    topic, payload, qos, retain, properties, deadline = decode_message(value)
-    return StoredMessage(topic, payload, qos, retain, properties, deadline)
-
-
-def queued_of(value: bytes, received: bool) -> Queued:
-    """An entry of a queue in Redis."""
-    message, as_published, identifiers, group, place, key, failures = decode_entry(value)
-    share = Share(group, place, key, failures) if group else None
-    if received:
-        return Queued(None, share=share)
-    return Queued(message_of(message), as_published, identifiers, share)
-
-
-def entries_of(session: StoredSession) -> tuple[list[bytes], dict[str, bytes]]:
-    """The queue of a session without gaps, and its states by number."""
-    entries, states = [], {}
-    for number in range(session.head, session.tail):
-        entry = session.queue.get(number)
-        if entry is None:
-            states[str(number)] = DONE
-        elif entry.message is None:
-            states[str(number)] = RECEIVED
-        entries.append(value_of(entry))
-    return entries, states
-
-
-def value_of(entry: Queued | None) -> bytes:
-    """The inverse of `queued_of`; None: the entry is done."""
-    if entry is None:
-        return NO_MESSAGE
-    if entry.message is None and entry.share is None:
-        return NO_MESSAGE
-    message = NO_MESSAGE if entry.message is None else encode_message(*entry.message)
-    share = entry.share or Share(b"", 0)
-    return encode_entry(message, entry.as_published, entry.identifiers, *share)
-
-
-def waiting_of(group: bytes, place: int, value: bytes) -> Waiting:
-    """A message that waits in a group, or is assigned to a node."""
-    message, _, _, _, _, key, failures = decode_entry(value)
-    return Waiting(Share(group, place, key, failures), message_of(message))
-
-
-def options_of(settings: dict[str, Any]) -> dict[str, str]:
-    """The settings of a declared group as fields of its hash: as `declare` in groups.lua writes them."""
-
-    def text(value: Any) -> str:
-        if isinstance(value, bool):
-            return "1" if value else "0"
-        return f"{value:.14g}" if isinstance(value, int | float) else str(value)
-
-    return {f"o:{name}": text(value) for name, value in settings.items()}
+    def _waiting(self, group: bytes, place: int, value: bytes) -> Waiting:
+        """A message that waits in a group, or is assigned to a node."""
+        message, _, _, _, _, key, failures = decode_entry(value)
+        return Waiting(Share(group, place, key, failures), self._message(message))
 
 
 def redis_milliseconds(client: Client) -> int:

@@ -5,11 +5,15 @@ from functools import partial
 from typing import Any
 
 from ..._speedups.net.reactor import Reactor
+from ...broker.errors import NotNow
 from ..redis.calls import CALLS
 from ..redis.connector import NEVER, Connector
 from ..redis.keys import Keys
 from ..redis.link import Link, Reply
 from ..state import Membership, State
+
+WAIT_MILLISECONDS = 1000  # for replicas
+WAITS = 10  # times
 
 
 class NodeLink:
@@ -161,6 +165,14 @@ class NodeLink:
         """Call a function and wait until `first` has its reply, before anything that arrives later. Raises as `ask`."""
         self._before_call()
         return await self.connection.ask(*self._command(name, arguments), first=first)
+
+    async def copied(self, replicas: int) -> None:
+        """Wait until so many replicas have all changes of this connection. Raises as `ask`, and NotNow: they do not."""
+        for _ in range(WAITS if replicas else 0):
+            if await self.ask("WAIT", replicas, WAIT_MILLISECONDS) >= replicas:
+                return
+        if replicas:
+            raise NotNow("the change is made, but too few replicas of Redis have it")
 
     def publish(self, channel: bytes, message: bytes) -> None:
         """Send a message to other nodes."""

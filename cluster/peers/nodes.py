@@ -6,10 +6,11 @@ from functools import partial
 from hashlib import blake2b
 from math import inf
 
-from ...broker.coordination.coordinator import LogReader, Nodes, RedisUse
+from ...broker.coordination.coordinator import LogReader, Nodes, RedisUse, ShardState
 from ...broker.core.calls import SECONDS, Arguments, RpcReply
 from ..redis.link import LinkError, away_is_not_now, info_fields, is_forbidden
 from ..redis.log_readers import log_reader
+from ..redis.store import RedisStore
 from ..state import Membership
 from .members import Members
 from .node_link import NodeLink
@@ -21,6 +22,7 @@ class ClusterNodes(Nodes):
 
     Args:
         links: of this node, of all shards.
+        stores: likewise.
         membership: of this node in the first shard.
         members: the other nodes.
         rpc: of this node.
@@ -28,8 +30,16 @@ class ClusterNodes(Nodes):
 
     is_alone = False
 
-    def __init__(self, links: Sequence[NodeLink], membership: Membership, members: Members, rpc: Rpc) -> None:
+    def __init__(
+        self,
+        links: Sequence[NodeLink],
+        stores: Sequence[RedisStore],
+        membership: Membership,
+        members: Members,
+        rpc: Rpc,
+    ) -> None:
         self._links = links
+        self._stores = stores
         self._link = links[0]
         self._membership = membership
         self._members = members
@@ -46,6 +56,15 @@ class ClusterNodes(Nodes):
     @property
     def connected(self) -> bool:
         return all(link.connected for link in self._links)
+
+    @property
+    def shards(self) -> list[ShardState]:
+        if len(self._links) == 1:
+            return []
+        return [
+            ShardState(link.connected, store.waiting, store.latency)
+            for link, store in zip(self._links, self._stores, strict=True)
+        ]
 
     def is_responsible(self, name: str) -> bool:
         """Whether this node has the highest weight for the name of all live ones."""

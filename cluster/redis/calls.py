@@ -143,7 +143,7 @@ BLOCK = Fields(
         "shares": Turns({"group": TEXT, "messages": ListOf(NUMBER)}),
         "moves": Turns(
             {
-                "step": OneOf(("given", "back", "put", "failed", "dead", "refused")),
+                "step": OneOf(("given", "back", "put", "failed", "dead", "refused", "moved", "returned")),
                 "group": TEXT,
                 "place": NUMBER,
                 "text": TEXT,
@@ -223,6 +223,7 @@ NOTIFICATIONS: Mapping[str, Mapping[str, Kind]] = {
     "assigned": {"assignments": ASSIGNMENTS, "totals": TOTALS},
     "given": {"given": GIVEN},
     "key_free": {"group": TEXT, "key": TEXT, "hold": NUMBER},
+    "key_elsewhere": {"group": TEXT, "key": TEXT, "hold": NUMBER, "client_id": TEXT},
     "key_closed": {"group": TEXT, "key": TEXT, "last_assignment": NUMBER},
     "taken": {"client_id": TEXT, "epoch": NUMBER},
     "released": {"client_id": TEXT, "epoch": NUMBER},
@@ -341,8 +342,8 @@ CALLS: Mapping[str, Call] = {
     ),
     "bury": Call(
         "Declares a node dead if it has sent no heartbeat since these, or in any case: then they are empty. The caller "
-        "publishes the wills of the reply.",
-        {"dead": TEXT, "heartbeats": OPTIONAL},
+        "publishes the wills of the reply. `in_doubt`: the node keeps its assignments until `end_doubt`.",
+        {"dead": TEXT, "heartbeats": OPTIONAL, "in_doubt": FLAG},
         Outcomes({"ok": {"wills": WILLS}, "lives": {}}),
         flags=(FREES,),
     ),
@@ -614,6 +615,47 @@ CALLS: Mapping[str, Call] = {
     "forget": Call(
         "No node will give these publications any more.",
         {"numbers": Packed(ListOf(TEXT))},
+        Outcomes(DONE),
+        of_node=False,
+        flags=(FREES,),
+    ),
+    # ---- messages of groups for sessions of other shards ----
+    "has_key": Call(
+        "Whether a session has messages of this key of a group in its queue, or some are on their way back.",
+        {"client_id": TEXT, "group": TEXT, "key": TEXT},
+        FLAG,
+        of_node=False,
+        flags=(READS, FREES),
+    ),
+    "offered": Call(
+        "Whether messages of groups have been put into queues under these numbers.",
+        {"numbers": Packed(ListOf(TEXT))},
+        ListOf(FLAG),
+        of_node=False,
+        flags=(READS, FREES),
+    ),
+    "offered_by": Call(
+        "Messages of groups that a dead node has put into queues. It may not have ended their assignments.",
+        {"dead": TEXT},
+        Outcomes(
+            {"ok": {"messages": ListOf(Fields({"group": TEXT, "place": NUMBER, "client_id": TEXT}))}, "lives": {}}
+        ),
+        of_node=False,
+        flags=(READS, FREES),
+    ),
+    "in_doubt": Call(
+        "Dead nodes that keep their assignments, because some may have ended.",
+        {},
+        ListOf(TEXT),
+        of_node=False,
+        flags=(READS, FREES),
+    ),
+    "end_doubt": Call(
+        "The assignments of a dead node end: sessions of other shards have these messages, and the others go back.",
+        {
+            "dead": TEXT,
+            "offered": Packed(ListOf(Fields({"group": TEXT, "place": NUMBER, "client_id": TEXT}))),
+        },
         Outcomes(DONE),
         of_node=False,
         flags=(FREES,),

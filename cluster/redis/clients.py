@@ -48,6 +48,12 @@ class RedisAddress(RedisUrl):
         """The URL's fields, and the prefix of the keys. Raises ValueError as `RedisUrl.parse`."""
         return replace(super().parse(url), prefix=prefix)
 
+    @classmethod
+    def parse_first(cls, urls: str, prefix: str = PREFIX) -> Self:
+        """As `parse`, of the first of several URLs with spaces between them: it has the logs and their jobs."""
+        addresses = [cls.parse(url, prefix) for url in urls.split() or [urls]]
+        return addresses[0]
+
     def __str__(self) -> str:
         return super().__str__()
 

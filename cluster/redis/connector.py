@@ -38,6 +38,7 @@ MODULES = (
     "expiry",
     "session_ends",
     "backlog",
+    "returns",
     "subscribers",
     "rotation",
     "assignments",

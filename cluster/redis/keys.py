@@ -12,7 +12,7 @@ SLOTS = 16384  # of a Redis Cluster
 # the log of messages and its jobs are not listed: they outlive the state.
 STATE_NAMES = (
     b"clock epoch starts change changes nodes applied dead retained sessions off ends delayed groups shared grace "
-    b"later transactions shards once once:orphans".split()
+    b"later transactions shards once once:orphans in_doubt returning".split()
 )
 ACCESS_NAMES = b"users users:names roles roles:names".split()
 STATE_KINDS = tuple(
@@ -51,6 +51,8 @@ class Keys:
         self.delayed = self.prefix + b"delayed"
         self.delayed_wills = self.prefix + b"delayed:wills"
         self.later = self.prefix + b"later"
+        self.once = self.prefix + b"once"
+        self.in_doubt = self.prefix + b"in_doubt"
         self.later_messages = self.prefix + b"later:messages"
         self.later_state = self.prefix + b"later:state"
         self.later_tenants = self.prefix + b"later:tenants"

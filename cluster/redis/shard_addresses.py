@@ -3,7 +3,10 @@
 from dataclasses import replace
 from typing import NamedTuple
 
+import redis
+
 from ...broker.config.schema import ClusterConfig
+from ...broker.errors import FlockError
 from .clients import RedisAddress
 from .keys import SLOTS, Keys
 
@@ -55,6 +58,58 @@ def places_of(addresses: list[RedisAddress]) -> list[Place]:
     return found
 
 
+def stored_addresses(config: ClusterConfig) -> list[RedisAddress]:
+    """As `addresses_of`, for a cluster that exists: one URL is of all the shards that are there.
+
+    Raises:
+        ValueError: a URL is none.
+        FlockError: Redis can't be reached.
+    """
+    addresses = addresses_of(config)
+    if len(config.redis.split()) > 1:
+        return addresses
+    first = addresses[0]
+    try:
+        with first.client() as client:
+            count = as_bytes(client.get(first.keys.prefix + b"shards")).partition(b":")[0]
+    except (redis.RedisError, OSError) as error:
+        raise FlockError(f"can't use Redis at {first}: {error}") from error
+    shards = int(count) if count.isdigit() else 1
+    return addresses_of(replace(config, shards=min(max(1, shards), MOST_SHARDS)))
+
+
+def check_place(client: redis.Redis, place: Place, name: str) -> bool:
+    """Whether the server has noted its shards, and so has a cluster with several.
+
+    Args:
+        client: of the server.
+        place: the shards that it has by the command line.
+        name: of the server.
+
+    Raises:
+        FlockError: it has others.
+    """
+    found = as_bytes(client.get(place.base.encode() + b"shards"))
+    if found and found != place.shards.encode():
+        raise FlockError(
+            f"Redis at {name} has {in_words(found)}, and the command line names {in_words(place.shards.encode())}",
+            "name all URLs of the cluster in their order, as cluster.redis has them",
+        )
+    return bool(found)
+
+
+def as_bytes(value: object) -> bytes:
+    """The reply of a client whose replies are bytes; empty: there is no value."""
+    return value if isinstance(value, bytes) else b""
+
+
+def in_words(shards: bytes) -> str:
+    """The shards of a place for people."""
+    count, _, places = shards.decode(errors="replace").partition(":")
+    numbers = [str(int(each) + 1) for each in places.split() if each.isdigit()]
+    return f"shard {', '.join(numbers)} of {count}" if numbers else "a cluster of one shard"
+
+
 def _numbered(prefix: str, name: str) -> str:
     return f"{prefix.rstrip(':')}:{name}:"
 
@@ -68,7 +123,7 @@ def _in_slots(prefix: str, shards: int) -> list[str]:
             number += 1
             name = f"{prefix.rstrip(':')}.{number}:"
             at = (Keys(name, in_slot=True).slot - base) % SLOTS
-            if i * size <= at < (i + 1) * size:
+            if i * size <= at < i * size + size / 16:  # so primaries with as many slots each have a shard each
                 found.append(name)
                 break
     return found

@@ -19,6 +19,7 @@ from ..._speedups.cluster.commit_block import Block
 from ..._speedups.log.message_log import MessageLog
 from ..._speedups.session.session import Session
 from ...broker import logs
+from ...broker.core.loop_monitor import Maximum
 from ...broker.storage.store import LogStore
 from .keys import Keys
 from .link import GONE, LOST_DATA, Link, LinkLost, Reply, ReplyError, ignore
@@ -42,6 +43,7 @@ class Unconfirmed:
     replicated: bool = True
     unacked: set[int] = field(default_factory=set)  # acknowledgements that Redis may not have, by number of their text
     riding: int | None = None  # the number of those that are in the commit as it was sent last
+    since: float = field(default_factory=time.monotonic)
 
     @property
     def done(self) -> bool:
@@ -129,6 +131,7 @@ class RedisStore(LogStore):
         self.seq = 0  # of the newest block
         self.confirmed_seq = 0  # of the newest block that Redis has had; its replicas may lack it
         self.acks_executed = 0  # calls with acknowledgements to which Redis has replied
+        self._latency = Maximum()
 
     # ---- the interface of stores ----
 
@@ -176,6 +179,17 @@ class RedisStore(LogStore):
     @property
     def size(self) -> int:
         return sum(len(waiting.block or b"") for waiting in self._waiting)
+
+    @property
+    def waiting(self) -> int:
+        """The blocks that Redis has not confirmed."""
+        return len(self._waiting)
+
+    @property
+    def latency(self) -> float:
+        """The longest that Redis took to confirm a block, of the last 15 seconds; or takes, if that is longer."""
+        now = time.monotonic() - self._waiting[0].since if self._waiting else 0.0
+        return max(now, self._latency.read())
 
     def forget_before(self, position: int) -> None:
         """Redis drops finished blocks itself."""
@@ -401,6 +415,8 @@ class RedisStore(LogStore):
             self._probing = False
             self._resend(after=1)
         count = 0
+        if self._waiting and self._waiting[0].done:
+            self._latency.add(time.monotonic() - self._waiting[0].since)
         while self._waiting and self._waiting[0].done:
             done = self._waiting.popleft()
             count += done.block is not None

@@ -9,9 +9,6 @@ from ...broker.errors import NotNow
 from ..peers.node_link import NodeLink
 from ..redis.link import GONE, LinkLost, Reply, ReplyError, away_is_not_now
 
-WAIT_MILLISECONDS = 1000  # for replicas
-WAITS = 10  # times
-
 
 class RedisAccess(AccessStore):
     """Reads and changes documents in Redis.
@@ -81,20 +78,12 @@ class RedisAccess(AccessStore):
             outcome, *made = await self._link.ask_function("change_access", kind, pack(listed))
             if outcome == b"gone":
                 raise NotNow(GONE)
-            await self._copied()
+            await self._link.copied(self._replicas)
         return [bool(each) for each in made[0]]
 
     def _check(self) -> None:
         if not self._link.connected:
             raise NotNow("Redis is away")
-
-    async def _copied(self) -> None:
-        """Wait until the replicas that are configured have the change."""
-        for _ in range(WAITS if self._replicas else 0):
-            if await self._link.ask("WAIT", self._replicas, WAIT_MILLISECONDS) >= self._replicas:
-                return
-        if self._replicas:
-            raise NotNow("the change is made, but too few replicas of Redis have it")
 
 
 def _text(name: bytes) -> str:

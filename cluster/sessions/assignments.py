@@ -1,15 +1,19 @@
 """Assignments: the messages of shared subscriptions that Redis gives to this node, or to sessions of its clients."""
 
 import time
+from functools import partial
 from typing import Any
 
+from ..._speedups.base.msgpack import pack
 from ..._speedups.cluster.group_assignments import GroupAssignments, given
 from ..._speedups.cluster.group_records import GroupRecords
+from ..._speedups.cluster.hand_over import HandOver
 from ..._speedups.cluster.redis_deliveries import arrive, assigned, renumber
 from ..._speedups.session.group import Group
 from ..._speedups.session.subscriber import SessionKind
 from ...broker.config.schema import Config
 from ...broker.core.data_plane import DataPlane
+from ..among import Among
 from ..peers.node_link import NodeLink
 from ..redis.link import LinkLost, Reply, ReplyError, ignore
 from ..redis.store import RedisStore
@@ -27,14 +31,23 @@ class Assignments:
         claims: of this node.
         records: the records of groups in the blocks of this node.
         store: of this node.
+        among: the rules between shards.
         shard: whose groups they are.
     """
 
     def __init__(
-        self, plane: DataPlane, link: NodeLink, claims: Claims, records: GroupRecords, store: RedisStore, shard: int = 0
+        self,
+        plane: DataPlane,
+        link: NodeLink,
+        claims: Claims,
+        records: GroupRecords,
+        store: RedisStore,
+        among: Among,
+        shard: int,
     ) -> None:
         self._sessions = plane.sessions
         self._claims = claims
+        self._among = among
         self._filters = plane.router.filters
         self._filters.set_group_backing(GroupAssignments)
         self._link = link
@@ -94,6 +107,35 @@ class Assignments:
         if (group := self._filters.groups.get(name)) is not None:
             _assignments_of(group).key_closed(int.from_bytes(key, "little"), number)
 
+    def key_elsewhere(self, name: bytes, key: bytes, hold: int, client_id: bytes) -> None:
+        """A session of another shard has got a message with this key."""
+        self._among.link_of(client_id).function(
+            partial(self._key_sought, name, key, hold), "has_key", client_id, name, key
+        )
+
+    def _key_sought(self, name: bytes, key: bytes, hold: int, reply: Reply) -> None:
+        # A message that has gone back is assigned to this node before the PING is answered.
+        if reply == 0 and self._link.connected:
+            self._link.call(partial(self._key_done, name, key, hold), "PING")
+
+    def _key_done(self, name: bytes, key: bytes, hold: int, reply: Reply) -> None:
+        if reply == b"PONG":
+            self.key_free(name, key, hold)
+
+    def _ask_unsure(self) -> None:
+        """Ask whether sessions of other shards have messages, for which no reply came."""
+        unsure, self._records.unsure[:] = [*self._records.unsure], ()
+        for each in unsure:
+            self._among.links[each.shard].function(partial(self._offered, each), "offered", pack([each.number]))
+
+    def _offered(self, each: HandOver, reply: Reply) -> None:
+        if not isinstance(reply, list):
+            each.ask()
+        elif reply[0]:
+            each.arrived()
+        else:
+            each.failed()
+
     def suspend(self) -> None:
         """The link is lost: messages that follow may lack others before them."""
         for assignments in self._of_groups():
@@ -125,7 +167,7 @@ class Assignments:
             return
         items, totals = reply
         groups = self._filters.groups
-        ended = {*self._records.ended, *self._store.ended_assignments()}
+        ended = {*self._records.ended, *self._store.ended_assignments(), *self._records.under_way}
         assignments = zip(items[::3], items[1::3], items[2::3], strict=True)
         for name, place, message in sorted(assignments, key=lambda assignment: assignment[:2]):
             if (name, place) in ended:
@@ -140,6 +182,8 @@ class Assignments:
 
     def tick(self) -> None:
         """A quarter of a second has passed."""
+        if self._records.unsure:
+            self._ask_unsure()
         if self._ask_again_at and time.monotonic() > self._ask_again_at:
             self._ask_again_at = 0.0
             self._ask()

@@ -6,7 +6,7 @@ from ...broker.coordination.coordinator import DelayedWills
 from ...broker.core.will import Will
 from ..peers.node_link import NodeLink
 from ..redis.link import LinkError, LinkLost
-from .wills import decode_will
+from .wills import decode_will, way_back_of
 
 STEP = 1000  # entries read at a time: other clients of Redis must not wait
 
@@ -37,7 +37,7 @@ class RedisWills(DelayedWills):
         return [
             (*decode_will(will), max(0, -((now - due[epoch]) // 1000)))
             for epoch, will in stored.items()
-            if epoch in due  # else it was published since
+            if epoch in due and way_back_of(will) is None  # else it was published since, or is no will
         ]
 
     async def cancel(self, client_id: bytes) -> bool:

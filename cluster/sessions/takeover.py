@@ -123,9 +123,9 @@ class TakeOver(SessionOwner):
             author = self._plane.will_rights.author_of(claim.connection.identity)
             message = encode_will(claim.client_id, will.will_of(packet, author))
         if claim.client_id in self._requests or len(self._requests) >= CLAIMS_AT_ONCE:
-            self._send_requests()
+            self.send_requests()
         if not self._requests:
-            asyncio.get_running_loop().call_soon(self._send_requests)
+            asyncio.get_running_loop().call_soon(self.send_requests)
         fields = (
             claim.client_id,
             int(claim.interval != 0),
@@ -138,7 +138,8 @@ class TakeOver(SessionOwner):
         )
         self._requests[claim.client_id] = (fields, then)
 
-    def _send_requests(self) -> None:
+    def send_requests(self) -> None:
+        """Send the claims of this turn, if there are any."""
         requests, self._requests = self._requests, {}
         if requests:
             claims = pack([fields for fields, _ in requests.values()])

@@ -59,6 +59,7 @@ class RedisTransactions(Transactions):
                 config.limits.max_delayed_bytes,
                 of_tenant.get("max_delayed_messages", 0),
             )
+            await self._link.copied(config.cluster.replicas)
         return OUTCOMES[outcome]
 
     async def commit(self, transaction: Transaction, parts: Mapping[str, int]) -> Outcome:
@@ -67,6 +68,7 @@ class RedisTransactions(Transactions):
             (outcome,) = await self._link.ask_function(
                 "commit_transaction", transaction.key, transaction.number, pack(listed)
             )
+            await self._link.copied(self._plane.config.cluster.replicas)
         return OUTCOMES[outcome]
 
     async def parts(self, limit: int) -> Sequence[StagedPart]:

@@ -6,6 +6,7 @@ from functools import partial
 
 from ..._speedups.cluster.journal import ClusterJournal
 from ..._speedups.cluster.message_codec import decode_message, encode_message
+from ..._speedups.cluster.sharded_journal import ShardedJournal
 from ..._speedups.session.counters import DELAYED_PUBLISHED
 from ...broker.auth.stored_user import Away
 from ...broker.core import will
@@ -17,6 +18,7 @@ from .claim import Claims
 
 HEAD = struct.Struct("<IIHH")  # progress, delay in seconds, bytes of the client id and of the author; both follow
 LONGEST = 65_535
+WAY_BACK = b"\0"  # with this begins the author of a message that goes back to its group: returns.lua
 SHARD_BITS = 56  # epochs are below 2^53
 
 
@@ -44,6 +46,16 @@ def open_will(stored: bytes) -> tuple[bytes, will.Will, int]:
     )
     topic, payload, qos, retain, properties, _ = decode_message(message)
     return client_id, will.Will(topic, payload, qos, retain, properties, delay, author), progress
+
+
+def way_back_of(stored: bytes) -> tuple[bytes, int, bytes] | None:
+    """The group, the place and the message with its heads, if a message in the form of a will is on its way back."""
+    _, _, client_size, author_size = HEAD.unpack_from(stored)
+    author = stored[HEAD.size + client_size :][:author_size]
+    if not author.startswith(WAY_BACK):
+        return None
+    place = author[1:9]
+    return author[9:], int.from_bytes(place, "little"), stored[HEAD.size + client_size + author_size :]
 
 
 class Wills:
@@ -77,7 +89,13 @@ class Wills:
         self._plane.turn.after_commit(partial(self._settling.discard, epoch), shards)
 
     def publish(self, epoch: int, stored: bytes) -> None:
-        """Publish the will of a client without a connection; Redis has handed it to this node."""
+        """Publish the will of a client without a connection; Redis has handed it to this node.
+
+        It may be a message that goes back to a shared subscription of another shard.
+        """
+        if (way_back := way_back_of(stored)) is not None:
+            self._send_back(epoch, *way_back)
+            return
         client_id, found, progress = open_will(stored)
         if progress:  # some have it
             will.publish(self._plane.router, client_id, found, self.number_of(epoch), progress)
@@ -87,6 +105,12 @@ class Wills:
             return
         else:
             will.publish_later(self._plane.router, self._plane.will_rights, client_id, found, self.number_of(epoch))
+        self._end(epoch)
+
+    def _send_back(self, epoch: int, group: bytes, place: int, message: bytes) -> None:
+        journal = self._plane.turn.journal
+        assert isinstance(journal, ShardedJournal)
+        journal.send_back(self._journal.shard, epoch, group, place, message)
         self._end(epoch)
 
     async def _publish_after(self, answer: Awaitable[object], epoch: int, client_id: bytes, found: will.Will) -> None:

@@ -55,13 +55,9 @@ class ShardedOwner(SessionOwner):
 class ShardedSubscribing(Subscribing):
     """Passes subscriptions on to the shard of their session.
 
-    A message of a group of another shard is handed over in two steps, so it may be sent twice when a node dies.
-
     Args:
         shards: of the node.
     """
-
-    maximum_shared_qos = 1
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards

@@ -107,6 +107,9 @@ class ShardedStore(LogStore):
             self._given[shard].turns.append(self._turns)
         for shard, given in block.given:
             self._pass_on(shard, given, self._given[shard], [(shard, size_of(given))])
+        assert self._turn is not None
+        for settling, where, number in block.numbers:
+            self._turn.after_commit(partial(self._journal.forget, where, number), 1 << settling)
         self._advance()
 
     def _pass_on(

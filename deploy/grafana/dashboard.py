@@ -264,6 +264,18 @@ STORE = (
         stacked=True,
     ),
     Panel(
+        "Latency by shard",
+        "s",
+        "Of a cluster with several primaries: the longest commit of the last 15 s of any node, by primary.",
+        (Query("max by (shard) (flockmq_shard_latency_seconds)", "{{shard}}"),),
+    ),
+    Panel(
+        "Blocks by shard",
+        "short",
+        "Of a cluster with several primaries: blocks of all nodes that a primary has not confirmed yet.",
+        (Query("sum by (shard) (flockmq_shard_waiting)", "{{shard}}"),),
+    ),
+    Panel(
         "Commits",
         "ops",
         "Blocks given to the store, and how often a publisher had to wait for it.",

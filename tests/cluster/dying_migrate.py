@@ -12,15 +12,15 @@ from typing import Any
 from flockmq.broker.cli import main
 from flockmq.broker.storage import sqlite_file
 from flockmq.cluster.migration.endpoints import SqlitePlace
-from flockmq.cluster.migration.redis_place import RedisPlace
-from flockmq.cluster.migration.redis_state import KeyWriter
+from flockmq.cluster.migration.key_writer import KeyWriter, StateWriter
+from flockmq.cluster.migration.redis_place import RedisShard
 
 STEPS: list[tuple[Any, str]] = [
     (SqlitePlace, "set_mark"),
     (SqlitePlace, "write"),
-    (RedisPlace, "set_mark"),
-    (RedisPlace, "write"),
-    (RedisPlace, "_clear"),
+    (RedisShard, "set_mark"),
+    (StateWriter, "write"),
+    (RedisShard, "clear"),
     (KeyWriter, "_execute"),
     (sqlite_file, "insert"),
 ]

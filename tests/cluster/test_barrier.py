@@ -84,7 +84,7 @@ def test_no_change_waits_for_a_node_that_has_ended(nodes: Told, end: str) -> Non
     nodes.report(b"n2", 9, 9)
     nodes.report(b"n3", 8, 12)
     assert nodes.messages() == []
-    nodes.call(end, *([b"n1", b"n3", 1] if end == "bury" else [b"n3"]))
+    nodes.call(end, *([b"n1", b"n3", 1, 0] if end == "bury" else [b"n3"]))
     assert nodes.messages() == [[b"all_applied", 9]]
     assert not nodes.redis.exists("mq:applied:wanted", "mq:applied:goal")
 
@@ -126,7 +126,7 @@ class Members:
             call_function(self.redis, "applied", name, self.change, 0)
 
     def bury(self, name: bytes) -> None:
-        call_function(self.redis, "bury", self.node, name, 1)
+        call_function(self.redis, "bury", self.node, name, 1, 0)
 
 
 @pytest.fixture

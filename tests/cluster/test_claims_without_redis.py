@@ -40,7 +40,7 @@ def test_a_connection_of_the_same_node_is_earlier(caller: Caller) -> None:
 def test_a_dead_node_has_no_connection(caller: Caller) -> None:
     caller.call("beat", b"n1", 100, [])
     caller.claimed(b"n2", b"c1", *CLEAN)
-    caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"))
+    caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"), 0)
     assert len(claimed(caller, b"n1")) > 1
 
 

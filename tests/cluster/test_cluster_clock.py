@@ -83,7 +83,7 @@ class Off:
         self.caller.call("beat", node, elapsed, [])
 
     def bury(self, node: bytes) -> None:
-        self.caller.call("bury", b"n3", node, self.redis.hget("mq:nodes", node))
+        self.caller.call("bury", b"n3", node, self.redis.hget("mq:nodes", node), 0)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_it_adds_up_when_the_first_to_join_dies(off: Off) -> None:
     off.set_back(HOUR)
     off.join(b"n4")
     for node in (b"n1", b"n2", b"n3"):
-        off.caller.call("bury", b"n4", node, off.redis.hget("mq:nodes", node))
+        off.caller.call("bury", b"n4", node, off.redis.hget("mq:nodes", node), 0)
     assert off.passed == 7200
 
 
@@ -174,7 +174,7 @@ def test_it_is_bounded_and_never_negative(off: Off, left: bool) -> None:
         off.join(new)
         if not left:
             for node in nodes:
-                off.caller.call("bury", new, node, off.redis.hget("mq:nodes", node))
+                off.caller.call("bury", new, node, off.redis.hget("mq:nodes", node), 0)
         assert off.passed == seconds
 
 

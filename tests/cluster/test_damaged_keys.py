@@ -183,7 +183,7 @@ def test_a_dead_node_with_damaged_keys_is_buried(caller: Caller) -> None:
     damage(caller, b"mq:s:b")
     for key in ("mq:routes:n2", "mq:gn:n2"):
         caller.redis.set(key, "damaged")
-    (wills,) = caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"))
+    (wills,) = caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"), 0)
     assert {*wills[1::2]} == {will, other}
     assert epoch in wills[::2]
     assert not caller.redis.hexists("mq:nodes", "n2")

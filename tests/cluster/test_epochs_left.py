@@ -30,7 +30,7 @@ def test_it_ends_with_the_last_release(caller: Caller) -> None:
 
 def test_it_ends_with_the_node(caller: Caller) -> None:
     left(caller)
-    caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"))
+    caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"), 0)
     assert caller.call("tidy", 100) == 1
     assert not caller.redis.exists("mq:s:c1")
 

@@ -87,7 +87,7 @@ def test_a_queue_that_an_earlier_connection_may_have_read(caller: Caller, end: s
     if end == "released":
         assert caller.send(1, node=b"n2", releases=[[b"a", first, 2]])
     else:
-        caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"))
+        caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"), 0)
         assert caller.commit(pushes=pushes, most=2, drop_oldest=True)[1] == 3
         caller.call("tidy", 100)
     session = stored_session(caller.redis, "a")

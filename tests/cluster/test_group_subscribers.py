@@ -172,7 +172,7 @@ def test_an_announcement_of_an_earlier_connection_has_no_effect(nodes: Nodes) ->
 
 def test_a_member_of_a_dead_node_gets_nothing(nodes: Nodes) -> None:
     nodes.announce(b"a", 10)
-    nodes.call("bury", b"n1", b"n2", nodes.redis.hget("mq:nodes", "n2"))
+    nodes.call("bury", b"n1", b"n2", nodes.redis.hget("mq:nodes", "n2"), 0)
     nodes.share(message(b"x"))
     assert (nodes.queue(b"a"), nodes.waiting) == ([], 1)
 
@@ -343,7 +343,7 @@ def test_messages_of_a_dead_nodes_member_go_to_others_after_a_while(nodes: Nodes
     nodes.announce(b"c", 1, epoch=epoch)
     nodes.share(message(b"x"))
     assert len(nodes.queue(b"c")) == 1
-    nodes.call("bury", b"n1", b"n2", nodes.redis.hget("mq:nodes", "n2"))
+    nodes.call("bury", b"n1", b"n2", nodes.redis.hget("mq:nodes", "n2"), 0)
     nodes.call("tidy", 10)
     assert stored_session(nodes.redis, b"c").owner == b""
     assert nodes.redis.zscore("mq:grace", "c") is not None

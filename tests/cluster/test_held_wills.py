@@ -98,7 +98,7 @@ def test_a_burial_after_the_claim_of_a_client_that_is_not_admitted(caller: Calle
     second = claimed(caller, b"n1")
     if not waits:
         caller.commit(wills=[b"settled", second, 0], releases=[[b"c1", second]])
-    assert caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2")) == [[]]
+    assert caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"), 0) == [[]]
     caller.call("tidy", 100)
     if waits:
         assert waiting(caller) == []
@@ -112,7 +112,7 @@ def test_the_node_of_a_client_that_may_have_been_admitted_dies(caller: Caller) -
     first = claimed(caller, b"n1")
     ended(caller, first)
     second = claimed(caller, b"n2")
-    assert caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2")) == [[]]
+    assert caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"), 0) == [[]]
     caller.call("tidy", 100)
     assert waiting(caller) == [second]
     assert caller.redis.hkeys("mq:delayed:wills") == [b"%d" % second]
@@ -122,7 +122,7 @@ def test_a_session_that_ends_before_its_dead_node_is_tidied(caller: Caller) -> N
     first = claimed(caller, b"n2")
     second = claimed(caller, b"n1")
     caller.commit(wills=[b"settled", second, 0], releases=[[b"c1", second]])
-    caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"))
+    caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"), 0)
     assert waiting(caller) == []
     caller.call("purge", b"c1")
     assert caller.redis.zrange("mq:delayed", 0, -1, withscores=True) == [(b"%d" % first, 0)]
@@ -136,7 +136,7 @@ def test_only_the_will_of_the_last_connection_is_held(caller: Caller) -> None:
     second = claimed(caller, b"n3")
     third = claimed(caller, b"n1")
     for node in ("n3", "n2"):
-        assert caller.call("bury", b"n1", node, caller.redis.hget("mq:nodes", node)) == [[]]
+        assert caller.call("bury", b"n1", node, caller.redis.hget("mq:nodes", node), 0) == [[]]
     assert caller.redis.hkeys("mq:delayed:wills") == [b"%d" % second]
     assert held_by_load(caller) == second
     for _ in range(3):

@@ -464,7 +464,7 @@ def test_a_source_in_use_is_refused(
 
 
 def test_a_node_that_starts_meanwhile_is_noticed(old: Path, redis_server: RedisProcess) -> None:
-    place = RedisPlace(RedisAddress.parse(redis_server.url), load({}), print)
+    place = RedisPlace([RedisAddress.parse(redis_server.url)], load({}), print)
     with redis_server.client() as client, place.opened(create=False):
         client.set("mq:layout", 1)
         with pytest.raises(FlockError, match="has changed"):
@@ -592,8 +592,6 @@ def test_a_unix_socket_and_a_prefix(old: Path, start_redis: StartRedis, migrate:
     ("arguments", "said"),
     [
         (["sqlite:a.db"], "place to move to is missing"),
-        (["sqlite:a.db", "sqlite:b.db"], "the other Redis"),
-        (["redis://h", "redis://i"], "the other Redis"),
         (["sqlite:a.db", "redis:/:secret@h"], "names no place"),
         (["--restore", "sqlite:a.db", "sqlite:b.db"], "one place"),
     ],

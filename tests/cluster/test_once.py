@@ -88,7 +88,7 @@ def test_numbers_of_a_node_that_leaves_go_with_it(caller: Caller) -> None:
 
 def test_numbers_of_a_dead_node_stay_as_orphans(caller: Caller) -> None:
     give(caller, b"q1", b"a", node=b"n2")
-    assert caller.call("bury", b"n1", b"n2", b"") == [[]]
+    assert caller.call("bury", b"n1", b"n2", b"", 0) == [[]]
     assert caller.call("orphans", 10) == [b"q1"]
     assert give(caller, b"q1", b"a")[KNOWN] == [b"q1"]
     caller.call("forget", pack([b"q1"]))
@@ -97,9 +97,9 @@ def test_numbers_of_a_dead_node_stay_as_orphans(caller: Caller) -> None:
 
 def test_a_node_is_dead_in_any_case_if_it_is_dead_elsewhere(caller: Caller) -> None:
     """Its heartbeats do not count then (X1); a second call has no effect."""
-    assert caller.call("bury", b"n1", b"n2", b"999") == [b"lives"]
-    assert caller.call("bury", b"n1", b"n2", b"") == [[]]
-    assert caller.call("bury", b"n1", b"n2", b"") == [b"lives"]
+    assert caller.call("bury", b"n1", b"n2", b"999", 0) == [b"lives"]
+    assert caller.call("bury", b"n1", b"n2", b"", 0) == [[]]
+    assert caller.call("bury", b"n1", b"n2", b"", 0) == [b"lives"]
 
 
 @pytest.mark.parametrize("released", [False, True])

@@ -37,7 +37,7 @@ def test_it_ends_with_a_connection_that_has_just_closed(caller: Caller, interval
 def test_it_ends_with_a_node_that_dies(caller: Caller) -> None:
     """The node did not receive the request: the session and its queue stayed."""
     purged(caller)
-    caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"))
+    caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"), 0)
     assert caller.call("tidy", 100) == 1
     assert remains(caller) == []
 

@@ -211,7 +211,7 @@ def test_what_must_not_be_restored(queue: Queue, why: str) -> None:
     if why == "released":
         caller.send(1, b"n2", releases=[[b"a", queue.epoch, 0]])
     elif why == "dead":
-        caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"))
+        caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"), 0)
     elif why == "another session":
         more = {"incarnation": caller.incarnation(b"a") + 1}
     elif why == "nothing lost":

@@ -133,7 +133,7 @@ class Cluster:
         """A node dies or leaves, and joins again."""
         node, other = self.rng.sample(NODES, 2)
         if self.rng.random() < 0.5:
-            self.call("bury", other, node, self.redis.hget("mq:nodes", node))
+            self.call("bury", other, node, self.redis.hget("mq:nodes", node), 0)
         else:
             self.call("leave", node)
         self.call("tidy", 100)

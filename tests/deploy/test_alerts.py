@@ -89,6 +89,17 @@ def all_of(name: str, values: str | None) -> dict[str, str | None]:
     return {of(node, name): values for node in NODES}
 
 
+def shard(number: int, figure: str, values: str, nodes: tuple[str, ...] = NODES) -> dict[str, str | None]:
+    """A series of a shard, which these nodes have so, and others as the first value."""
+    healthy = values.partition("x")[0] + "x120"
+    return {
+        f'flockmq_shard_{figure}{{job="flockmq", instance="{node}", shard="{number}"}}': values
+        if node in nodes
+        else healthy
+        for node in NODES
+    }
+
+
 # 10 minutes of health, then what is wrong until the end (sample 40 is at 10 minutes, sample 120 is looked at).
 SCENARIOS = (
     Scenario("all is well", {}, set()),
@@ -156,6 +167,9 @@ SCENARIOS = (
     Scenario("descriptors run out", one("process_open_fds", "60000x120"), {"FlockMQDescriptorsRunningOut"}),
     Scenario("a node lets nobody in", one("flockmq_accept_pauses_total", "3x117 4x3"), {"FlockMQAcceptPauses"}),
     Scenario("Redis is away", all_of("flockmq_redis_connected", "1x40 0x80"), {"FlockMQRedisAway"}),
+    Scenario("a shard is away", shard(2, "connected", "1x40 0x80"), {"FlockMQShardAway"}),
+    Scenario("a node does not reach a shard", shard(2, "connected", "1x40 0x80", NODES[:1]), set()),
+    Scenario("a shard is slow", shard(0, "latency_seconds", "0.002x40 0.8x80"), {"FlockMQShardSlow"}),
     Scenario("the disk is slow", one("flockmq_store_latency_seconds", "0.002x40 0.8x80"), {"FlockMQStoreSlow"}),
     Scenario("publishers wait", one("flockmq_read_pauses_total", "7x40 8+1x80"), {"FlockMQPublishersHeldBack"}),
     Scenario("the log lacks messages", one("flockmq_not_logged_total", "5x40 6+100x80"), {"FlockMQNotLogging"}),

@@ -21,6 +21,7 @@ PROFILES = {
     "analytics": {"analytics"},
     "load": {"locust", "load-worker"},
     "redis-cluster": {"redis-cluster"},
+    "shards": {"redis-1", "redis-2"},
 }
 DOCUMENT = yaml.safe_load(FILE.read_text())
 SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]

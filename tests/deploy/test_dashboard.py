@@ -20,7 +20,13 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from flockmq._speedups.codec.packets import Publish
-from flockmq.broker.admin.exporters.prometheus import LINK_FIGURES, LISTENER_FIGURES, TOPIC_FIGURES, listener_name
+from flockmq.broker.admin.exporters.prometheus import (
+    LINK_FIGURES,
+    LISTENER_FIGURES,
+    SHARD_FIGURES,
+    TOPIC_FIGURES,
+    listener_name,
+)
 from flockmq.broker.metrics import METRICS
 from tests.deploy.prometheus_process import PrometheusProcess
 from tests.deploy.test_alerts import alerts
@@ -35,6 +41,7 @@ NAME = re.compile(r"\b(?:flockmq|process|haproxy)_\w+\b")
 OURS = {f"flockmq_{m.name}{'_total' if m.kind == 'counter' else ''}" for m in METRICS} | {"flockmq_info"}
 OURS |= {listener_name(name, kind) for name, kind, _ in LISTENER_FIGURES} | {name for name, *_ in LINK_FIGURES}
 OURS |= {f"flockmq_topic_{name}_total" for name, *_ in TOPIC_FIGURES}
+OURS |= {f"flockmq_shard_{name}" for name, *_ in SHARD_FIGURES}
 HAPROXY = """\
 defaults
     mode tcp
@@ -160,7 +167,8 @@ def seen(tmp_path: Path) -> Iterator[tuple[ClusterProcess, PrometheusProcess]]:
     cluster = ClusterProcess(tmp_path, nodes=(), orderly=False)
     links = json.dumps({"back": {"url": f"mqtt://127.0.0.1:{ports['mqtt']}", "topics": ["never out 0"]}})
     for name in "abc":
-        cluster.add(name, **{"http.listen": f"127.0.0.1:{ports[name]}", "links": links, "metrics.topics": "#"})
+        more = {"links": links, "metrics.topics": "#", "cluster.shards": 2}
+        cluster.add(name, **{"http.listen": f"127.0.0.1:{ports[name]}", **more})
     (tmp_path / "prometheus").mkdir()
     closing = [cluster.close]
     try:
@@ -212,7 +220,7 @@ def test_prometheus_has_what_dashboard_and_alerts_ask_for(seen: tuple[ClusterPro
     assert all(rule["health"] == "ok" for rule in prometheus.rules()), prometheus.rules()
     assert active(prometheus) <= {"FlockMQLoopLag"}  # other tests keep the cores busy
     cluster.redis.kill()
-    until(lambda: "FlockMQRedisAway" in active(prometheus))
+    until(lambda: {"FlockMQRedisAway", "FlockMQShardAway"} <= active(prometheus))
     cluster["c"].signal(signal.SIGKILL)
     until(lambda: "FlockMQNodeDown" in active(prometheus))
     cluster.kill()  # SIGTERM would wait for Redis

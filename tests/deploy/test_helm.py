@@ -20,7 +20,9 @@ import pytest
 import yaml
 
 from flockmq.broker.auth.password_file import read_users
+from flockmq.broker.config.load import load as load_config
 from flockmq.cluster.life import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
+from flockmq.cluster.redis.shard_addresses import addresses_of
 from tests.conftest import StartBalanced, StartBroker
 from tests.deploy.helm.chart import (
     CHART,
@@ -327,6 +329,18 @@ def test_generated_secrets_are_long_and_agree() -> None:
     assert len(redis["password"]) == 48
     assert len(base64.b64decode(first["Secret", "flockmq-user"]["data"]["password"])) == 24
     assert first != second
+
+
+def test_several_primaries_have_an_address_each() -> None:
+    """In the order of their pods; one primary has the address that it has had."""
+    objects = render(values_of("shards"))
+    redis = {key: base64.b64decode(text).decode() for key, text in objects["Secret", "flockmq-redis"]["data"].items()}
+    config = load_config({"cluster.redis": redis["url"]}, env={})
+    found = [(address.hosts[0], address.password) for address in addresses_of(config.cluster)]
+    assert found == [((f"flockmq-redis-{number}.flockmq-redis", 6379), redis["password"]) for number in range(3)]
+    spec = objects["StatefulSet", "flockmq-redis"]["spec"]
+    assert (spec["replicas"], spec["serviceName"]) == (3, "flockmq-redis")
+    assert render({})["StatefulSet", "flockmq-redis"]["spec"]["replicas"] == 1
 
 
 def planned(api: KubernetesApi) -> Objects:

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flockmq._speedups.cluster.sharded_journal import shard_of
 from flockmq._speedups.codec.decode import Decoder
 from flockmq._speedups.codec.encode import encode
 from flockmq._speedups.codec.packets import Connack, Connect, Packet, Suback, Subscribe, Unsuback, Unsubscribe
@@ -188,6 +189,15 @@ class ClusterProcess:
     def prefix(self) -> str:
         """Of the keys, with the default settings."""
         return "{mq}:" if "+cluster:" in self.redis_url else "mq:"
+
+    @property
+    def prefixes(self) -> list[str]:
+        """Of the keys of each shard; all shards have the same Redis."""
+        return [self.prefix, *(f"mq:p{shard}:" for shard in range(1, self.shards))]
+
+    def prefix_of(self, name: str) -> str:
+        """Of the keys of a client, a group or a node."""
+        return self.prefixes[shard_of(name.encode(), self.shards)]
 
     # ---- life ----
 

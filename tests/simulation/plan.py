@@ -475,9 +475,5 @@ def _steps_of_clocks(rng: Random) -> list[Step]:
 
 
 def with_shards(plan: Plan, shards: int) -> Plan:
-    """The plan with several shards: groups have no order, and their members QoS 1; queues and tenants no limits."""
-    clients = tuple(
-        replace(client, qos=min(client.qos, 1)) if client.role in ("worker", "helper") else client
-        for client in plan.clients
-    )
-    return replace(plan, shards=shards, clients=clients, is_ordered=False, limits=NO_LIMITS, tenant="", most_pushes=0)
+    """The plan with several shards: queues and tenants have no limits."""
+    return replace(plan, shards=shards, limits=NO_LIMITS, tenant="", most_pushes=0)

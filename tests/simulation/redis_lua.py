@@ -15,7 +15,7 @@ from typing import Any
 import lupa.lua51
 import msgpack
 
-from tests.simulation.redis_types import Keyspace, RedisError, Reply, Status
+from tests.simulation.redis_types import Keyspace, RedisError, Reply, Status, UnknownCommand
 
 FIELD = re.compile(r"[<>]|I4|I|B|H|d|c0")
 FIELDS = {"I4": "I", "I": "I", "B": "B", "H": "H", "d": "d"}
@@ -107,6 +107,9 @@ class Library:
         try:
             texts = [each if type(each) is bytes else _argument(each) for each in arguments]
             reply = self._keyspace.execute(name, texts)
+        except UnknownCommand as error:  # functions may go on after an error
+            self.failure = str(error)
+            raise
         except RedisError as error:
             return self._table_from({b"err": str(error).encode()})
         except Exception:

@@ -47,8 +47,10 @@ class Commands:
 
     def make_hash(self) -> list[bytes]:
         """Of hashes."""
-        kind = self._rng.choice([b"HGETALL", b"HKEYS", b"HLEN", b"HGET", b"HEXISTS", b"HSTRLEN", b"HMGET", b"HDEL"])
-        if kind in (b"HGETALL", b"HKEYS", b"HLEN"):
+        kind = self._rng.choice(
+            [b"HGETALL", b"HKEYS", b"HVALS", b"HLEN", b"HGET", b"HEXISTS", b"HSTRLEN", b"HMGET", b"HDEL"]
+        )
+        if kind in (b"HGETALL", b"HKEYS", b"HVALS", b"HLEN"):
             return [kind, self._key()]
         return [kind, self._key(), *(self._words() if kind in (b"HMGET", b"HDEL") else [self._word()])]
 
@@ -81,8 +83,9 @@ class Commands:
 
     def make_set(self) -> list[bytes]:
         """Of sets."""
-        kind = self._rng.choice([b"SADD", b"SADD", b"SREM", b"SMEMBERS", b"SCARD", b"SISMEMBER", b"SUNION"])
-        if kind == b"SUNION":
+        kinds = b"SADD SADD SREM SMEMBERS SCARD SISMEMBER SUNION SUNIONSTORE".split()
+        kind = self._rng.choice(kinds)
+        if kind.startswith(b"SUNION"):
             return [kind, self._key(), self._key()]
         if kind in (b"SMEMBERS", b"SCARD"):
             return [kind, self._key()]

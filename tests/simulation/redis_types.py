@@ -20,6 +20,10 @@ class RedisError(Exception):
     """A command is refused; the text is Redis' own."""
 
 
+class UnknownCommand(RedisError):
+    """The model has no such command."""
+
+
 class Status(bytes):
     """A simple string, as OK."""
 
@@ -123,7 +127,7 @@ class Keyspace:
         if command is None:
             command = self.commands.get(name.upper())
             if command is None:
-                raise RedisError(f"ERR unknown command '{name.decode()}'")
+                raise UnknownCommand(f"ERR unknown command '{name.decode()}'")
         if self.expires:
             self._expire()
         try:
@@ -238,6 +242,9 @@ class Keyspace:
 
     def do_hgetall(self, key: bytes) -> Reply:
         return [part for item in (self._find(key, Hash) or {}).items() for part in item]
+
+    def do_hvals(self, key: bytes) -> Reply:
+        return list((self._find(key, Hash) or {}).values())
 
     def do_hkeys(self, key: bytes) -> Reply:
         return list(self._find(key, Hash) or ())
@@ -400,6 +407,11 @@ class Keyspace:
             del value[member]
         self._drop_if_empty(key, value)
         return found if count else found[0]
+
+    def do_sunionstore(self, destination: bytes, *keys: bytes) -> Reply:
+        found = self.do_sunion(*keys)
+        self.do_del(destination)
+        return self.do_sadd(destination, *found) if found else 0
 
     def do_sunion(self, *keys: bytes) -> Reply:
         return list(dict.fromkeys(member for key in keys for member in self._find(key, Set) or ()))

@@ -214,7 +214,7 @@ class Calls:
 
     def bury(self, node: bytes) -> list[Any]:
         """A node is declared dead, perhaps with the right count of heartbeats."""
-        return [node, self._rng.choice(self._nodes), self._rng.randrange(1, 4)]
+        return [node, self._rng.choice(self._nodes), self._rng.randrange(1, 4), 0]
 
     def sessions(self, node: bytes) -> list[Any]:
         """All subscriptions are read."""

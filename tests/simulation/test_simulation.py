@@ -102,6 +102,16 @@ def test_a_node_that_gives_a_key_up_twice_and_gets_it_again_keeps_the_order() ->
     judged(simulate("--seeds", "810302..810302", "--pushes", "early"))
 
 
+def test_late_claims_are_sent_before_the_first_heartbeat() -> None:
+    """With this seed the heartbeat was first, and a client that had gone took its session from its next connection."""
+    judged(simulate("--seeds", "920207..920207", "--shards", "2"))
+
+
+def test_an_acknowledged_chunk_of_a_transaction_is_at_a_replica() -> None:
+    """With this seed Redis lost one, and the transaction was refused."""
+    judged(simulate("--seeds", "960003..960003", "--shards", "3"))
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_seeds_for_long() -> None:

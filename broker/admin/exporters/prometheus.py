@@ -11,6 +11,7 @@ from ...._speedups.net.listener import Listener
 from ...._speedups.session.tenant import Tenant
 from ...._speedups.session.topic_meter import TopicMeter
 from ...broker import Broker
+from ...coordination.coordinator import ShardState
 from ...metrics import METRICS, TENANT_FIGURES
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
@@ -28,6 +29,11 @@ LINK_FIGURES = (
     ("flockmq_link_refused_total", "counter", "Messages of QoS 1 and 2 that their receiver refused."),
     ("flockmq_link_ended_total", "counter", "Messages that ended at a link, by the reason."),
     ("flockmq_link_wanted", "gauge", "Topic filters that the receiver of a direction asks for, with wanted_only."),
+)
+SHARD_FIGURES = (
+    ("connected", "gauge", "1 while the Redis of a shard answers this node."),
+    ("waiting", "gauge", "Blocks of this node that the Redis of a shard has not confirmed yet."),
+    ("latency_seconds", "gauge", "The longest that it took to confirm a block, of the last 15 seconds."),
 )
 TOPIC_FIGURES = (
     ("messages_received", "received", "Messages of a topic filter that this node has accepted."),
@@ -56,6 +62,7 @@ def page(broker: Broker, version: str, node: str, links: list[dict[str, Any]]) -
         suffix = "_total" if metric.kind == "counter" else ""
         lines += _row(f"flockmq_{metric.name}{suffix}", metric.kind, metric.help, metric.read(broker, figures), label)
     lines += _listeners(list(broker.data_plane.reactor.listeners.values()), label)
+    lines += _shards(broker.coordinator.nodes.shards, label)
     lines += _tenants(list(islice(broker.data_plane.turn.tenants, MAX_TENANTS)), label)
     lines += _schemas(broker.schemas.mismatches, label)
     lines += _topics(broker.topic_meters.items(), label)
@@ -76,6 +83,14 @@ def _listeners(listeners: list[Listener], label: str) -> Iterator[str]:
         full = listener_name(name, kind)
         yield from (f"# HELP {full} {text}", f"# TYPE {full} {kind}")
         yield from (f'{full}{{listener="{each.name}",{label}}} {getattr(each, name)}' for each in listeners)
+
+
+def _shards(shards: list[ShardState], label: str) -> Iterator[str]:
+    """The figures of each shard, if there are several."""
+    for (name, kind, text), values in zip(SHARD_FIGURES, zip(*shards, strict=True), strict=False):
+        full = f"flockmq_shard_{name}"
+        yield from (f"# HELP {full} {text}", f"# TYPE {full} {kind}")
+        yield from (f'{full}{{shard="{number}",{label}}} {float(value):g}' for number, value in enumerate(values))
 
 
 def _tenants(tenants: list[Tenant], label: str) -> Iterator[str]:

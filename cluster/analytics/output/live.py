@@ -45,7 +45,7 @@ class Live:
     """Publishes results; `set` and `flush` are called by one thread."""
 
     def __init__(self, url: str, prefix: str, most: int) -> None:
-        address = RedisAddress.parse(url, prefix)
+        address = RedisAddress.parse_first(url, prefix)
         self._client = address.client()
         self._keys = address.keys
         self._most = most

@@ -114,7 +114,8 @@ local function supersede(prefix, group, place, message)
   return more
 end
 
--- An entry of a queue that is from a group: the group, its place in it, and the message with its heads; or nil.
+-- An entry of a queue that is from a group: the group, its place in it, the message with its heads, and whether another
+-- shard has the group; or nil.
 local function part_of_group(value)
   local first = value:byte(1)
   if not first or math.floor(first / 16) ~= 3 or first % 2 == 0 then
@@ -126,19 +127,20 @@ local function part_of_group(value)
   if math.floor(first / 4) % 2 == 1 then
     rest = rest + 2 + struct.unpack('<H', value, rest)
   end
-  return group, high * 4294967296 + low, value:sub(rest)
+  return group, high * 4294967296 + low, value:sub(rest), math.floor(first / 8) % 2 == 1
 end
 
--- Call `visit` for the entries of a session's queue that are from groups and not done: number, group, place, message.
+-- Call `visit` for the entries of a session's queue that are from groups and not done: number, group, place, message,
+-- whether another shard has the group.
 local function each_of_groups(session, visit)
   local head = session.head
   local number, states = head, queues.states_of(session)
   while true do
     local values = slice(session, number - head, number - head + AT_ONCE - 1)
     for i = 1, #values do
-      local group, place, message = part_of_group(values[i])
+      local group, place, message, elsewhere = part_of_group(values[i])
       if group and (session.marks == 0 or redis.call('HGET', states, number) ~= 'd') then
-        visit(number, group, place, message)
+        visit(number, group, place, message, elsewhere)
       end
       number = number + 1
     end

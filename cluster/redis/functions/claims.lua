@@ -14,6 +14,9 @@ local starts = redis_restarts.starts
 local earlier, end_session = session_ends.earlier, session_ends.end_session
 local forget, held = session_ends.forget, session_ends.held
 local give_back = groups.give_back
+local must_wait = returns.must_wait
+
+local WAIT = 250              -- milliseconds until a message on its way back is looked at once more
 
 local FLAP_SECONDS = 10       -- take-overs of a session within this time of each other count as a fight
 
@@ -242,9 +245,14 @@ register('due', {'allow-oom'}, function(prefix, node, most)
   local due = rests and {} or redis.call('ZRANGEBYSCORE', prefix .. 'delayed', '-inf', time, 'LIMIT', 0, most)
   for _, epoch in ipairs(due) do
     local will = redis.call('HGET', prefix .. 'delayed:wills', epoch)
-    redis.call('ZREM', prefix .. 'delayed', epoch)
-    redis.call('HDEL', prefix .. 'delayed:wills', epoch)
-    if will then
+    local waits = will and must_wait(prefix, will)
+    if waits then
+      redis.call('ZADD', prefix .. 'delayed', string.format('%.0f', tonumber(time) + WAIT), epoch)
+    else
+      redis.call('ZREM', prefix .. 'delayed', epoch)
+      redis.call('HDEL', prefix .. 'delayed:wills', epoch)
+    end
+    if will and not waits then
       local cid = wills.client_of(will)
       attempt(prefix, CLIENT, cid, function()
         local session = session_of(prefix, cid)

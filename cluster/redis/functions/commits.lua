@@ -55,6 +55,7 @@ local function settle_will(prefix, node, step, epoch, progress)
   if step == 'settled' then
     redis.call('HDEL', key, id)
     redis.call('SREM', prefix .. 'later:held', id)
+    redis.pcall('HDEL', prefix .. 'returning', id)
   elseif step == 'dropped' then
     redis.pcall('HDEL', prefix .. 'delayed:wills', id)
   else

@@ -12,10 +12,12 @@ local body_of, each_of_groups, is_group = backlog.body_of, backlog.each_of_group
 local assignments_of, put_back = backlog.assignments_of, backlog.put_back
 local forget_subscriber, is_subscriber = subscribers.forget_subscriber, subscribers.is_subscriber
 local new_outbox, send_outbox = subscribers.new_outbox, subscribers.send_outbox
-local binding_of, unbind = rotation.binding_of, rotation.unbind
+local binding_of, unbind, FOREIGN = rotation.binding_of, rotation.unbind, rotation.FOREIGN
 local dispatch, dispatch_all = assignments.dispatch, assignments.dispatch_all
+local end_assignments = assignments.end_assignments
 local return_assignment = assignments.return_assignment
-local failed, finish_entries = transfers.failed, transfers.finish_entries
+local failed, finish_entries, note_session = transfers.failed, transfers.finish_entries, transfers.note_session
+local send_back = returns.send_back
 
 -- A group that is declared has the subscriber `d:`, so that it exists without others. Its settings are in the hash
 -- `groups`, and one by one in the group's own hash, as `o:` and the name.
@@ -137,14 +139,23 @@ local function return_assignments(prefix, node, group, outbox)
   dispatch(prefix, group, outbox)
 end
 
--- A node has ended: what it had goes to others.
-local function end_node_assignments(prefix, node)
+-- A node has ended: what it had goes to others. If it is `in_doubt`, it has died, and may have put messages into queues
+-- of other shards: these messages are its own, and their keys, until `end_doubt`.
+local function end_node_assignments(prefix, node, in_doubt)
   local outbox = new_outbox()
+  in_doubt = in_doubt and redis.call('EXISTS', prefix .. 'gl:' .. node) == 1
   for _, group in ipairs(redis.call('SUNION', prefix .. 'gn:' .. node, prefix .. 'gl:' .. node)) do
-    attempt(prefix, GROUP, group, unbind_all, prefix, node, group)
+    if not (in_doubt and redis.call('SISMEMBER', prefix .. 'gl:' .. node, group) == 1) then
+      attempt(prefix, GROUP, group, unbind_all, prefix, node, group)
+    end
   end
   for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gn:' .. node)) do
     attempt(prefix, GROUP, group, leave_group, prefix, group, 'n:' .. node, node)
+  end
+  if in_doubt then
+    redis.call('SADD', prefix .. 'in_doubt', node)
+    redis.call('DEL', prefix .. 'gn:' .. node)
+    return
   end
   for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gl:' .. node)) do
     attempt(prefix, GROUP, group, return_assignments, prefix, node, group, outbox)
@@ -165,11 +176,16 @@ local function give_back(session, sent, outbox)
     unsent = math.huge                           -- its connection, or one that still ends, may have got everything
   end
   local news, rotations, done, stay = outbox or new_outbox(), {}, {}, false
-  each_of_groups(session, function(number, group, place, message)
+  each_of_groups(session, function(number, group, place, message, elsewhere)
     if redis.call('HGET', queues.states_of(session), number) then
       return                                     -- its client has it
-    elseif (number >= unsent or (sent and body_of(message):byte(1) % 4 == 1)) and attempt(prefix, GROUP, group,
-        backlog.take_back, prefix, group, place, number >= unsent and message or failed(message, 0), rotations,
+    end
+    local goes = number >= unsent or (sent and body_of(message):byte(1) % 4 == 1)
+    message = number >= unsent and message or failed(message, 0)
+    if goes and elsewhere then
+      send_back(prefix, session.cid, group, place, message)
+      done[#done + 1] = number
+    elseif goes and attempt(prefix, GROUP, group, backlog.take_back, prefix, group, place, message, rotations,
         news) then
       done[#done + 1] = number
     else
@@ -196,6 +212,21 @@ local function begin_grace(session, outbox)
     redis.call('ZADD', prefix .. 'grace', string.format('%.0f', time), session.cid)
   end
 end
+
+register('end_doubt', {'allow-oom'}, function(prefix, dead, offered)
+  if redis.call('SREM', prefix .. 'in_doubt', dead) == 0 then
+    return {'ok'}
+  end
+  for _, each_offered in ipairs(cmsgpack.unpack(offered)) do
+    local group, place, cid = unpack(each_offered)
+    attempt(prefix, GROUP, group, function()
+      note_session(prefix, dead, group, place, FOREIGN .. cid)
+      end_assignments(prefix, dead, group, {place})
+    end)
+  end
+  end_node_assignments(prefix, dead)
+  return {'ok'}
+end)
 
 register('declare_group', {}, function(prefix, node, group, settings)
   if not live(prefix, node) then

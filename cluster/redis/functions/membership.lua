@@ -149,11 +149,11 @@ register('queued', {'allow-oom'}, function(prefix, node, reported)
   return {'ok', elsewhere}
 end)
 
--- A node ends, and with it what is damaged of it.
-local function remove(prefix, node, is_dead)
+-- A node ends, and with it what is damaged of it. `in_doubt`: as for `end_node_assignments`.
+local function remove(prefix, node, is_dead, in_doubt)
   redis.call('HDEL', prefix .. 'nodes', node)
   attempt(prefix, barrier.KEYS, '', barrier.remove, prefix, node)
-  attempt(prefix, NODE, node, end_node_assignments, prefix, node)
+  attempt(prefix, NODE, node, end_node_assignments, prefix, node, in_doubt)
   attempt(prefix, NODE, node, report_queued, prefix, node, {})
   attempt(prefix, NODE, node, once.node_ends, prefix, node, is_dead)
   redis.call('DEL', prefix .. 'node:' .. node, prefix .. 'routes:' .. node, prefix .. 'wills:' .. node)
@@ -167,7 +167,7 @@ local function remove(prefix, node, is_dead)
   return change(prefix, '', cmsgpack.pack({{'left', node}, mark()}))
 end
 
-register('bury', {'allow-oom'}, function(prefix, node, dead, heartbeats)
+register('bury', {'allow-oom'}, function(prefix, node, dead, heartbeats, in_doubt)
   local count = redis.call('HGET', prefix .. 'nodes', dead)
   if not live(prefix, node) or not count or (heartbeats ~= '' and count ~= heartbeats) then
     return {'lives'}
@@ -215,7 +215,7 @@ register('bury', {'allow-oom'}, function(prefix, node, dead, heartbeats)
   if gives_back then
     publish(prefix .. 'all', cmsgpack.pack({'later', 0}))
   end
-  remove(prefix, dead, true)
+  remove(prefix, dead, true, in_doubt == '1')
   attempt(prefix, NODE, dead, downtime.lose, prefix, dead, true)
   return {'ok', result}
 end)

@@ -2,6 +2,12 @@
 -- publication gives to it knows the number until no node will give it again.
 
 local register, in_parts = library.register, library.in_parts
+local FLAGS, session_of, set_flag = packed_sessions.FLAGS, packed_sessions.of, packed_sessions.set_flag
+
+local AWAITED = 'q'           -- the first byte of the number of a message that awaits PUBREL
+local OFFER = 'g'             -- ... of a message of a group of another shard, for one session
+
+local once = {is_offer_needed = nil}             -- set by returns.lua
 
 -- Add messages for groups to others; each group is there once.
 local function add_shares(shares, more)
@@ -22,13 +28,25 @@ local function add_shares(shares, more)
   end
 end
 
+-- A session gets a message of a group of another shard. Returns false if it has ended.
+local function note_grouped(prefix, push)
+  local session = session_of(prefix, push[1])
+  if not session or session.incarnation ~= push[2] then
+    return false
+  end
+  set_flag(session, FLAGS.GROUPED, true)
+  return true
+end
+
 -- Note the numbers of a block, and leave out all that an earlier block has given. `numbered`: number and {places of
 -- pushes, shares, delayed messages, places of records} in turn. Returns the numbers that were known.
-local function give(prefix, node, numbered, pushes, shares, later, records)
+function once.give(prefix, node, numbered, pushes, shares, later, records)
   local known, fresh, skipped = {}, {}, {}
   for i = 1, #numbered, 2 do
     local number, part = numbered[i], numbered[i + 1]
-    if redis.call('HSETNX', prefix .. 'once', number, node) == 0 then
+    if number:sub(1, 1) == OFFER and not note_grouped(prefix, pushes[part[1][1]]) then
+      pushes[part[1][1]][2] = -1                 -- the number stands for an entry of a queue: there is none
+    elseif redis.call('HSETNX', prefix .. 'once', number, node) == 0 then
       known[#known + 1] = number
       for _, place in ipairs(part[1]) do
         pushes[place][2] = -1                    -- no session has this incarnation
@@ -56,25 +74,28 @@ local function give(prefix, node, numbered, pushes, shares, later, records)
 end
 
 -- No node will give these any more. `owner`: the node that has given them, or 'orphans'.
-local function forget(prefix, owner, numbers)
+function once.forget(prefix, owner, numbers)
   in_parts('HDEL', prefix .. 'once', numbers)
   in_parts('SREM', prefix .. 'once:' .. owner, numbers)
 end
 
 -- A node has ended. If it was declared dead, others may give its publications again.
-local function node_ends(prefix, node, is_dead)
+function once.node_ends(prefix, node, is_dead)
   local key = prefix .. 'once:' .. node
   if is_dead then
     redis.call('SUNIONSTORE', prefix .. 'once:orphans', prefix .. 'once:orphans', key)
     redis.call('DEL', key)
   else
-    forget(prefix, node, redis.call('SMEMBERS', key))
+    once.forget(prefix, node, redis.call('SMEMBERS', key))
   end
 end
 
 -- Whether the record that ends with a publication is still in this shard, so that a node may repeat the publication.
 local function is_needed(prefix, number)
-  if number:byte() == 113 then                     -- q: a message that awaits PUBREL
+  local kind = number:sub(1, 1)
+  if kind == OFFER then
+    return once.is_offer_needed(prefix, number)
+  elseif kind == AWAITED then
     local head = string.char(wills.NUMBERED) .. number:sub(2, 9)
     for _, message in ipairs(redis.call('HVALS', prefix .. 'in:' .. number:sub(10))) do
       if message:sub(1, 9) == head then
@@ -110,8 +131,9 @@ register('needed', {'no-writes'}, function(prefix, numbers)
 end)
 
 register('forget', {'allow-oom'}, function(prefix, numbers)
-  forget(prefix, 'orphans', cmsgpack.unpack(numbers))
+  once.forget(prefix, 'orphans', cmsgpack.unpack(numbers))
   return {'ok'}
 end)
 
-return {forget = forget, give = give, node_ends = node_ends}
+once.OFFER = OFFER
+return once

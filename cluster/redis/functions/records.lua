@@ -41,7 +41,9 @@ local function apply_record(prefix, node, record, retained, comes_back)
     end
   elseif kind == 'joined' or kind == 'parted' then
     local owner = record[4] ~= '' and record[4] or nil
-    attempt(prefix, GROUP, name, kind == 'joined' and join_group or leave_group, prefix, name, record[3], owner)
+    if kind == 'joined' or not (owner and comes_back) then
+      attempt(prefix, GROUP, name, kind == 'joined' and join_group or leave_group, prefix, name, record[3], owner)
+    end
     return false
   elseif kind == 'expired' then
     -- Each node drops its own copy; the value in Redis may be newer than theirs.
@@ -76,7 +78,7 @@ local function apply(prefix, node, block, list)
   local job = {prefix = prefix, node = node, list = list, kept = {}, slim = {}, has_values = false, retained = {},
     routed = {}}
   for i = 1, #list do
-    if list[i][1] == 'route' then
+    if list[i][1] == 'route' or list[i][1] == 'joined' and list[i][4] == node then
       job.routed[list[i][2]] = i
     end
   end

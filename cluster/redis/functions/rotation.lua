@@ -151,7 +151,10 @@ end
 -- Order by key. While messages of a key are with a node, or it has given some to a session that has not finished them,
 -- the key is bound to that node: all that follow are assigned to it, whether it has room or not, and it keeps their
 -- order. The binding is a field of `gk:<group>`: numbers of its first and its last assignment, 1 = the node gives the
--- key up, node or nothing, client id of the persistent session that has got the last message, if any.
+-- key up, node or nothing, client id of the persistent session that has got the last message, if any; FOREIGN stands
+-- before it if another shard has the session.
+local FOREIGN = '\255'        -- no client id has this byte
+
 local function binding_of(prefix, group, key)
   local first, number, closing, node, cid = (redis.call('HGET', prefix .. 'gk:' .. group, key) or ''):match(
     '^(%d+) (%d+) ([01]) (%S*) (.*)$')
@@ -186,6 +189,9 @@ local function node_of_key(prefix, rotation, key, message)
   if node and (bound.closing or is_loaded(prefix, rotation, node)) then
     return nil
   end
+  if bound and not node and redis.call('SISMEMBER', prefix .. 'in_doubt', bound.node) == 1 then
+    return nil                                   -- it has earlier messages of the key, perhaps
+  end
   if not node then
     node = next_node(rotation, message)
     if not node then
@@ -193,7 +199,7 @@ local function node_of_key(prefix, rotation, key, message)
     end
     rotation.known = rotation.known or {}
     local cid = bound and bound.cid or ''
-    if cid ~= '' and has_key(prefix, cid, rotation.group, key, rotation.known) then
+    if cid ~= '' and (cid:sub(1, 1) == FOREIGN or has_key(prefix, cid, rotation.group, key, rotation.known)) then
       elsewhere = 1
     else
       cid = ''
@@ -354,6 +360,6 @@ local function end_rotation(prefix, rotation, outbox)
 end
 
 return {
-  QUEUED = QUEUED, bind = bind, binding_of = binding_of, end_rotation = end_rotation, assign = assign,
+  FOREIGN = FOREIGN, QUEUED = QUEUED, bind = bind, binding_of = binding_of, end_rotation = end_rotation, assign = assign,
   assign_all = assign_all, assign_keyed = assign_keyed, rotation_of = rotation_of, unbind = unbind,
 }

@@ -9,9 +9,11 @@ local body_of, has_key = backlog.body_of, backlog.has_key
 local key_of, assignments_of = backlog.key_of, backlog.assignments_of
 local part_of_group, put_back, split_key = backlog.part_of_group, backlog.put_back, backlog.split_key
 local announce_subscriber = subscribers.announce_subscriber
-local bind, binding_of, unbind = rotation.bind, rotation.binding_of, rotation.unbind
+local bind, binding_of, unbind, FOREIGN = rotation.bind, rotation.binding_of, rotation.unbind, rotation.FOREIGN
 local end_assignments = assignments.end_assignments
 local return_assignment = assignments.return_assignment
+
+local RETURN = 10             -- bytes of the number of a message that comes back from another shard
 
 -- The message, with one more failure. `code`: reason code of its receiver, 0 = it was not acknowledged.
 local function failed(message, code)
@@ -91,12 +93,24 @@ local function check_keys(prefix, node, checks)
   each(#checks / 3, function(i)
     local group, key = checks[3 * i - 2], checks[3 * i - 1]
     local bound = binding_of(prefix, group, key)
-    if not (bound and bound.node == node and bound.cid ~= '' and has_key(prefix, bound.cid, group, key, known)) then
+    local cid = bound and bound.node == node and bound.cid or ''
+    if cid:sub(1, 1) == FOREIGN then
+      notify(prefix, node, 'key_elsewhere', group, key, checks[3 * i], cid:sub(2))
+    elseif cid == '' or not has_key(prefix, cid, group, key, known) then
       notify(prefix, node, 'key_free', group, key, checks[3 * i])
     end
   end, function(i, reason)
     note_damage(prefix, GROUP, checks[3 * i - 2], reason)
   end)
+end
+
+-- A message comes back from another shard. `text`: its number, and the message.
+local function take_returned(prefix, node, group, place, text, rotations, outbox)
+  local number = text:sub(1, RETURN)
+  if redis.call('HSETNX', prefix .. 'once', number, node) == 1 then
+    redis.call('SADD', prefix .. 'once:' .. node, number)
+    backlog.take_back(prefix, group, place, text:sub(RETURN + 1), rotations, outbox)
+  end
 end
 
 -- A session has got the message of an assignment.
@@ -115,7 +129,8 @@ end
 -- 'back': the node has no use for it; 'put', heads, place in `messages`: the message waits again;
 -- 'failed', failures: it was sent without success, and the node keeps it; 'dead': this block has its dead letter;
 -- 'refused', client id, queue number, reason code: a client refuses it; with code 0 its client may not read it any
--- more, which is no failure.
+-- more, which is no failure;
+-- 'moved', client id: a session of another shard has got the message; 'returned', number and message: it comes back.
 -- `closed`: group, key, number of the last assignment that the node has got, in turn: see `close_keys`. `outbox`: what
 -- nodes have to be sent. Returns the groups to dispatch.
 local function move(prefix, node, messages, list, closed, outbox)
@@ -147,6 +162,11 @@ local function move(prefix, node, messages, list, closed, outbox)
       waiting[group] = true
       if step == 'back' then
         return_assignment(prefix, node, group, place)
+      elseif step == 'moved' then
+        note_session(prefix, node, group, place, FOREIGN .. cid)
+        append(finished, group, place)
+      elseif step == 'returned' then
+        take_returned(prefix, node, group, place, cid, rotations, outbox)
       elseif step == 'dead' then
         append(finished, group, place)
       elseif step == 'failed' then
@@ -232,4 +252,7 @@ local function settle(prefix, node, list, outbox)
   return waiting
 end
 
-return {check_keys = check_keys, failed = failed, finish_entries = finish_entries, move = move, settle = settle}
+return {
+  check_keys = check_keys, failed = failed, finish_entries = finish_entries, move = move, note_session = note_session,
+  settle = settle,
+}

@@ -8,8 +8,9 @@ local NUMBERED = 0x70         -- first byte of the number before an awaited mess
 -- bytes of the client id u16; bytes of the author u16; client id; author; message.
 local wills = {HEAD = 12}
 
-function wills.pack(cid, message)
-  return struct.pack('<I4I4HH', 0, 0, #cid, 0) .. cid .. message
+function wills.pack(cid, message, author)
+  author = author or ''
+  return struct.pack('<I4I4HH', 0, 0, #cid, #author) .. cid .. author .. message
 end
 
 -- The delay, and the bytes of the client id and of the author. A damaged will may be shorter.
@@ -23,6 +24,11 @@ end
 function wills.client_of(will)
   local _, client = head_of(will)
   return will:sub(wills.HEAD + 1, wills.HEAD + client)
+end
+
+function wills.author_of(will)
+  local _, client, author = head_of(will)
+  return will:sub(wills.HEAD + client + 1, wills.HEAD + client + author)
 end
 
 -- The Will Delay Interval in seconds.

@@ -32,7 +32,7 @@ def test_a_tick_visits_only_groups_that_have_put_messages_aside() -> None:
     filters = SimpleNamespace(set_group_backing=lambda kind: None, groups=NotWalked())
     plane: Any = SimpleNamespace(router=SimpleNamespace(filters=filters), sessions=None)
     nothing: Any = None
-    assignments = Assignments(plane, nothing, nothing, records, nothing)
+    assignments = Assignments(plane, nothing, nothing, records, nothing, nothing, 0)
     short, long = HasAside(1), HasAside(3)
     records.to_tick.update([short, long])
     assignments.tick()
@@ -58,7 +58,7 @@ def test_the_number_of_leases_is_noted_although_all_have_arrived_or_end(monkeypa
     link: Any = SimpleNamespace(function=lambda then, name: asked.append(then))
     store: Any = SimpleNamespace(ended_assignments=lambda: iter([(group, 3)]))
     nothing: Any = None
-    assignments = Assignments(plane, link, nothing, ClusterJournal(lambda ahead: b"").group_records, store)
+    assignments = Assignments(plane, link, nothing, ClusterJournal(lambda ahead: b"").group_records, store, nothing, 0)
     assignments.recover()
     asked[0]([[group, 3, b"ends", group, 4, b"is here"], [group, 20]])
     assert totals == [20]

@@ -120,6 +120,27 @@ def test_what_has_no_number_is_apart_from_what_has_one() -> None:
     }
 
 
+def test_messages_keep_their_order_between_publications_with_numbers() -> None:
+    """Both blocks of a shard have the sessions: the place of one in the second block is not its place in the first."""
+    node, shard = Node(), 0
+    names = [name for name in NAMES if shard_of(name, SHARDS) == shard]
+    sent = []
+    for number, settling in enumerate((None, shard, None, 1, None, shard, None, shard, None, 2, None)):
+        payload = b"%d" % number
+        will = 0 if settling is None else settling << 56 | number
+        node.sessions.append(node.session(b"more %d" % number, 100 + number))
+        node.router.filters.subscribe(node.sessions[-1], b"t", 2)  # the places in both blocks differ
+        node.router.publish(b"t", payload, 1, publisher=b"p", will=will)
+        if settling != shard:
+            sent.append(payload)
+    given = dict(node.take().given)[shard]
+    found: dict[bytes, list[bytes]] = {}
+    for name, _, *messages in parts_of(given)[PUSHES]:
+        payloads = (decode_message(given.texts[message - FIRST_MESSAGE])[1] for message in messages)
+        found.setdefault(name, []).extend(payloads)
+    assert {name: found[name] for name in names} == dict.fromkeys(names, sent)
+
+
 def test_a_retained_message_is_in_the_shard_of_its_topic_name() -> None:
     node = Node()
     for number in range(20):

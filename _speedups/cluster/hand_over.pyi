@@ -1,0 +1,9 @@
+class HandOver:
+    group: bytes
+    place: int
+    client_id: bytes
+    shard: int
+    number: bytes
+    def arrived(self) -> None: ...
+    def failed(self) -> None: ...
+    def ask(self) -> None: ...

@@ -1,0 +1,42 @@
+"""A message of a shared subscription goes to the queue of a session that another shard of the cluster has.
+
+The message is assigned to this node until it is in the queue: the shard of the session gets it under a number, and the
+assignment ends when that shard has replied. If this node dies in between, the number shows whether the session has the
+message (deploy/docs/CLUSTER.md, "Groups over shards").
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from ..session.journal cimport Journal
+
+import struct
+
+
+cdef class HandOver:
+    """A message under way.
+
+    Args:
+        journal: ClusterJournal of the shard of the group.
+        group, place: of the message.
+        client_id: of the session.
+        shard: of the session.
+        key: hash of the message's key; -1: it has none.
+    """
+
+    def __init__(self, Journal journal not None, bytes group not None, uint64_t place, bytes client_id not None,
+                 uint8_t shard, int64_t key):
+        self.journal, self.group, self.place = journal, group, place
+        self.client_id, self.shard, self.key = client_id, shard, key
+        self.number = struct.pack("<cQH", b"g", place, len(client_id)) + client_id + group
+
+    def arrived(self):
+        """The session has the message: its assignment ends."""
+        self.journal.handed_over(self)
+
+    def failed(self):
+        """The session has ended: the message goes back to its group."""
+        self.journal.not_handed_over(self)
+
+    def ask(self):
+        """The reply was lost: whether the session has the message is to be asked."""
+        self.journal.group_records.unsure.append(self)
