@@ -12,7 +12,7 @@ from flockmq._speedups.cluster.sharded_journal import shard_of
 from flockmq._speedups.codec.packets import Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.cluster.test_shards import SHARDS, publish, take, urls
 from tests.conftest import StartCluster
-from tests.harness.broker_process import SETTLERS, BrokerProcess, until
+from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.cluster_process import ClusterProcess, GivenRedis
 from tests.harness.redis_process import KEEPS, RedisProcess
 from tests.harness.socket_client import SocketClient
@@ -43,11 +43,8 @@ def three(tmp_path: Path) -> Iterator[list[RedisProcess]]:
 
 @pytest.fixture
 def cluster(three: list[RedisProcess], start_cluster: StartCluster) -> ClusterProcess:
-    """Three nodes. Clients don't settle: that would wait for subscriptions at all nodes."""
-    made = start_cluster({"cluster.lease": LEASE}, redis=GivenRedis(three[0], urls(three)))
-    for node in made.nodes:
-        SETTLERS.pop(node.port, None)
-    return made
+    """Three nodes."""
+    return start_cluster({"cluster.lease": LEASE}, redis=GivenRedis(three[0], urls(three)))
 
 
 def homes(server: RedisProcess) -> dict[str, int]:
