@@ -115,15 +115,19 @@ def _numbered(prefix: str, name: str) -> str:
 
 
 def _in_slots(prefix: str, shards: int) -> list[str]:
-    """The prefixes of all shards but the first: their slots are spread evenly over all slots."""
+    """The prefixes of all shards but the first.
+
+    Primaries have equal ranges of slots. So each shard is in the middle of another one of as many equal ranges as there
+    are shards: with as many primaries as shards, each primary has one.
+    """
     found: list[str] = []
-    base, number, size = Keys(prefix, in_slot=True).slot, 0, SLOTS / shards
+    first, number = Keys(prefix, in_slot=True).slot * shards // SLOTS, 0
     for i in range(1, shards):
         while True:
             number += 1
             name = f"{prefix.rstrip(':')}.{number}:"
-            at = (Keys(name, in_slot=True).slot - base) % SLOTS
-            if i * size <= at < i * size + size / 16:  # so primaries with as many slots each have a shard each
+            at = Keys(name, in_slot=True).slot * shards / SLOTS - (first + i) % shards
+            if 0.25 <= at < 0.75:
                 found.append(name)
                 break
     return found
