@@ -40,7 +40,8 @@ FILTERS: dict[str, tuple[str, ...]] = {
     "guest": ("t/#",),
     alone.ROLE: ("by/{}",),
 }
-DUE = (b"mq:later", b"mq:delayed", b"mq:ends", b"mq:once:orphans")  # keys with all that is still to come
+DUE = (b"mq:later", b"mq:delayed", b"mq:ends")  # keys with all that is still to come
+ORPHANS = b"mq:once:orphans"  # a loss may bring back records that nobody ends, and need them
 FENCED = "fenced: "  # the beginning of a line in the log
 REJOINS = ("declared", STARTED_TWICE)  # parts of reasons for which a node rejoins although Redis has lost nothing
 REJOINED = "the node is ready again"  # the end of a line in the log
@@ -308,6 +309,7 @@ class SimulatedCluster:
         return (
             bool(self.late)
             or any(key in keys for keys in self.keys_of_shards for key in DUE)
+            or any(ORPHANS in keys for keys in self.keys_of_shards if not self._losses)
             or any(map(self._sockets_of, gone))
         )
 

@@ -4,7 +4,7 @@ import pytest
 
 from flockmq.cluster.redis.packed_session import LISTED, PackedSession
 from flockmq.loadtest.prove.history import Connecting, Delivered, History, Published, Subscribed, Taken
-from tests.simulation.checker import disordered, disordered_in_group, miscounted_for
+from tests.simulation.checker import disordered, disordered_in_group, miscounted_for, stale
 from tests.simulation.redis_types import Hash
 
 
@@ -71,3 +71,10 @@ def test_bytes_of_the_queues_of_a_tenant() -> None:
     del sums[tenant]
     assert miscounted_for(tenant, keys)
     assert not miscounted_for(tenant, {b"mq:queued:tenants": sums})
+
+
+@pytest.mark.parametrize(("got", "wanted"), [(b"old", 1), (b"new", 0)])
+def test_what_is_retained_reaches_clients_that_have_subscribed(got: bytes, wanted: int) -> None:
+    history = History([Connecting("visitor", True), Subscribed("visitor", "kept/#", 1)])
+    history.add(Delivered("visitor", "kept/0", got, 1, 1, False, True, True))
+    assert len(stale(history, {"visitor"}, {"kept/0": b"new", "kept/1": b""})) == wanted
