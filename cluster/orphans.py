@@ -61,7 +61,7 @@ class Orphans:
         if number[:1] == AWAITED:
             return shard_of(number[9:], len(self._links))
         if number[:1] == OFFER:
-            return shard_of(number[11 + int.from_bytes(number[9:11], "little") :], len(self._links))
+            return shard_of(number[15 + int.from_bytes(number[13:15], "little") :], len(self._links))
         return number[1]
 
     def _judge(self, numbers: list[bytes], reply: Reply) -> None:

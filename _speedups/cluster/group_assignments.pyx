@@ -29,7 +29,7 @@ from ..session.group_backlog cimport Backlog
 from ..session.group_keys cimport Key, key_of
 from ..session.group_subscriber cimport GroupSubscriber, put_entry, take_entry
 from ..session.group_queue cimport Held, Waiting
-from ..session.message cimport Message, Publication, message_hold, message_release
+from ..session.message cimport Message, Publication, message_hold, message_release, message_size
 from ..session.outgoing_queue cimport queue_entry
 from ..session.journal cimport DONE
 from ..session.session cimport Session
@@ -104,7 +104,7 @@ cdef class GroupAssignments(GroupBacking):
         cdef Session session = subscriber.session
         cdef ClusterJournal journal = self.group.turn.journal.at(session.shard)
         cdef HandOver hand_over = HandOver(self.journal, self.group.client_id, place, session.client_id, session.shard,
-                                           self.keys.hash_of(place))
+                                           self.keys.hash_of(place), message.data[:message_size(message)])
         self.records.under_way[self.group.client_id, place] = hand_over.key
         return journal.queue_handed_over(session, message, flags, subscriber.properties, self.heads_of(place),
                                          subscriber, hand_over)

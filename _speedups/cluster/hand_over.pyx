@@ -10,6 +10,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from ..session.journal cimport Journal
 
 import struct
+from hashlib import sha1
 
 
 cdef class HandOver:
@@ -21,13 +22,15 @@ cdef class HandOver:
         client_id: of the session.
         shard: of the session.
         key: hash of the message's key; -1: it has none.
+        content: topic name, properties and payload.
     """
 
     def __init__(self, Journal journal not None, bytes group not None, uint64_t place, bytes client_id not None,
-                 uint8_t shard, int64_t key):
+                 uint8_t shard, int64_t key, bytes content not None):
         self.journal, self.group, self.place = journal, group, place
         self.client_id, self.shard, self.key = client_id, shard, key
-        self.number = struct.pack("<cQH", b"g", place, len(client_id)) + client_id + group
+        self.number = (struct.pack("<cQ4sH", b"g", place, sha1(content).digest(), len(client_id))
+                       + client_id + group)
 
     def arrived(self):
         """The session has the message: its assignment ends."""

@@ -5,6 +5,7 @@ another node declares the owner dead: sessions without a connection whose messag
 that wait again, wills that are due.
 """
 
+import hashlib
 import math
 from collections.abc import Collection, Iterator
 from functools import cached_property
@@ -200,24 +201,24 @@ class RedisState(State):
                     found.setdefault(group, []).append(self._waiting(group, place, value))
         return found
 
-    def handed_over(self) -> set[tuple[bytes, int]]:
-        """Group and place of messages that have come to queues of this shard, perhaps without the end of their
+    def handed_over(self) -> set[tuple[bytes, int, bytes]]:
+        """Group, place and digest of messages that have come to queues of this shard, perhaps without the end of their
         assignment."""
         found = set()
         for number, _ in self._client.hscan_iter(self._keys.once, count=ENTRIES):
             if number[:1] == OFFER:
-                size = int.from_bytes(number[9:11], "little")
-                found.add((number[11 + size :], int.from_bytes(number[1:9], "little")))
+                size = int.from_bytes(number[13:15], "little")
+                found.add((number[15 + size :], int.from_bytes(number[1:9], "little"), number[9:13]))
         return found
 
-    def group(self, name: bytes, without: Collection[tuple[bytes, int]] = ()) -> StoredGroup:
-        """A group of this shard. `without`: group and place of messages that other shards have in queues."""
+    def group(self, name: bytes, without: Collection[tuple[bytes, int, bytes]] = ()) -> StoredGroup:
+        """A group of this shard. `without`: as `handed_over` of other shards returns it."""
         keys, client = self._keys, self._client
         group = StoredGroup(name, self._declared.get(name, b""), int(client.hget(keys.group(name), "n") or 0))
         found = {int(place): value for place, value in client.hscan_iter(keys.group_messages(name), count=ENTRIES)}
         for node in self._assignments.get(name, ()):
             for place, value in client.hscan_iter(keys.assignments(node, name), count=ENTRIES):
-                if (name, int(place)) not in without:
+                if (name, int(place), digest_of(value) if without else b"") not in without:
                     found[int(place)] = value
         first = group.last - client.llen(keys.group_list(name)) + 1
         start = 0
@@ -288,6 +289,12 @@ class RedisState(State):
         """A message that waits in a group, or is assigned to a node."""
         message, _, _, _, _, key, failures = decode_entry(value)
         return Waiting(Share(group, place, key, failures), self._message(message))
+
+
+def digest_of(value: bytes) -> bytes:
+    """Of a message in a group, as returns.lua has it."""
+    topic, payload, _, _, properties, _ = decode_message(decode_entry(value)[0])
+    return hashlib.sha1(topic + properties + payload, usedforsecurity=False).digest()[:4]
 
 
 def redis_milliseconds(client: Client) -> int:

@@ -213,6 +213,9 @@ SETTLED = Fields(
     }
 )
 
+# Messages of groups in queues of other shards. `digest`: of topic name, properties and payload.
+OFFERED = ListOf(Fields({"group": TEXT, "place": NUMBER, "client_id": TEXT, "digest": TEXT}))
+
 # Messages to nodes, by their kinds; batches of packets aside.
 NOTIFICATIONS: Mapping[str, Mapping[str, Kind]] = {
     "changes": {"number": NUMBER, "origin": TEXT, "records": Packed(ListOf(Outcomes(CHANGES)))},
@@ -637,9 +640,7 @@ CALLS: Mapping[str, Call] = {
     "offered_by": Call(
         "Messages of groups that a dead node has put into queues. It may not have ended their assignments.",
         {"dead": TEXT},
-        Outcomes(
-            {"ok": {"messages": ListOf(Fields({"group": TEXT, "place": NUMBER, "client_id": TEXT}))}, "lives": {}}
-        ),
+        Outcomes({"ok": {"messages": OFFERED}, "lives": {}}),
         of_node=False,
         flags=(READS, FREES),
     ),
@@ -654,7 +655,7 @@ CALLS: Mapping[str, Call] = {
         "The assignments of a dead node end: sessions of other shards have these messages, and the others go back.",
         {
             "dead": TEXT,
-            "offered": Packed(ListOf(Fields({"group": TEXT, "place": NUMBER, "client_id": TEXT}))),
+            "offered": Packed(OFFERED),
         },
         Outcomes(DONE),
         of_node=False,

@@ -1,5 +1,6 @@
 """Functions of Redis for messages that go to sessions of other shards than their group, and back: CLUSTER.md."""
 
+import hashlib
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -22,8 +23,11 @@ def nodes(redis_server: RedisProcess) -> Iterator[Nodes]:
     made.close()
 
 
-def number_of(place: int, client_id: bytes = b"a") -> bytes:
-    return struct.pack("<cQH", b"g", place, len(client_id)) + client_id + GROUP
+DIGEST = hashlib.sha1(b"tx", usedforsecurity=False).digest()[:4]
+
+
+def number_of(place: int, client_id: bytes = b"a", digest: bytes = DIGEST) -> bytes:
+    return struct.pack("<cQ4sH", b"g", place, digest, len(client_id)) + client_id + GROUP
 
 
 def offer(nodes: Nodes, incarnation: int, place: int = 7, *, key: int = -1, qos: int = 1) -> None:
@@ -132,16 +136,16 @@ def in_doubt(nodes: Nodes) -> dict[int, int]:
 def test_assignments_of_a_dead_node_are_in_doubt(nodes: Nodes) -> None:
     assert in_doubt(nodes) == {1: 1, 2: 2, 3: 3}
     assert nodes.call("in_doubt") == [b"n2"]
-    assert nodes.call("needed", [number_of(1), number_of(4)]) == [1, 0]
+    assert nodes.call("needed", [number_of(1), number_of(4), number_of(1, digest=b"else")]) == [1, 0, 0]
     nodes.room(b"n1", 10)
     nodes.share(KEY)
     assert nodes.assignments(b"n1") == {}, "the key waits"
-    nodes.call("end_doubt", b"n2", [[GROUP, 1, b"a"]])
+    nodes.call("end_doubt", b"n2", [[GROUP, 1, b"a", DIGEST], [GROUP, 2, b"a", b"else"]])
     assert nodes.call("in_doubt") == []
     assert nodes.assignments(b"n2") == {}
     assert sorted(nodes.assignments(b"n1")) == [2, 3, 4]
     assert [value.split(b" ")[4] for value in nodes.redis.hvals(b"mq:gk:" + GROUP)] == [b"\xffa"]
-    nodes.call("end_doubt", b"n2", [[GROUP, 2, b"a"]])
+    nodes.call("end_doubt", b"n2", [[GROUP, 2, b"a", DIGEST]])
     assert sorted(nodes.assignments(b"n1")) == [2, 3, 4], "a second call has no effect"
 
 
@@ -150,7 +154,7 @@ def test_the_numbers_of_a_node_are_listed_when_it_is_dead(nodes: Nodes) -> None:
     offer(nodes, incarnation)
     assert nodes.call("offered_by", b"n2") == [b"lives"]
     nodes.call("bury", b"n1", b"n2", b"", 1)
-    assert nodes.call("offered_by", b"n2") == [[[GROUP, 7, b"a"]]]
+    assert nodes.call("offered_by", b"n2") == [[[GROUP, 7, b"a", DIGEST]]]
 
 
 def test_a_node_that_holds_a_key_learns_which_session_has_it(nodes: Nodes) -> None:

@@ -17,7 +17,7 @@ local dispatch, dispatch_all = assignments.dispatch, assignments.dispatch_all
 local end_assignments = assignments.end_assignments
 local return_assignment = assignments.return_assignment
 local failed, finish_entries, note_session = transfers.failed, transfers.finish_entries, transfers.note_session
-local send_back = returns.send_back
+local digest_of, send_back = returns.digest_of, returns.send_back
 
 -- A group that is declared has the subscriber `d:`, so that it exists without others. Its settings are in the hash
 -- `groups`, and one by one in the group's own hash, as `o:` and the name.
@@ -218,10 +218,13 @@ register('end_doubt', {'allow-oom'}, function(prefix, dead, offered)
     return {'ok'}
   end
   for _, each_offered in ipairs(cmsgpack.unpack(offered)) do
-    local group, place, cid = unpack(each_offered)
+    local group, place, cid, digest = unpack(each_offered)
     attempt(prefix, GROUP, group, function()
-      note_session(prefix, dead, group, place, FOREIGN .. cid)
-      end_assignments(prefix, dead, group, {place})
+      local message = redis.call('HGET', assignments_of(prefix, dead, group), place)
+      if message and digest_of(message) == digest then
+        note_session(prefix, dead, group, place, FOREIGN .. cid)
+        end_assignments(prefix, dead, group, {place})
+      end
     end)
   end
   end_node_assignments(prefix, dead)

@@ -4,6 +4,7 @@
 local register = library.register
 local OFFER = once.OFFER
 local assignments_of, has_key, key_of = backlog.assignments_of, backlog.has_key, backlog.key_of
+local body_of = backlog.body_of
 
 local AUTHOR = '\0'           -- the author of such a will begins with this; place u64 and group follow
 local PLACE = '<I4I4'
@@ -12,15 +13,24 @@ local function pack_place(place)
   return struct.pack(PLACE, place % 4294967296, math.floor(place / 4294967296))
 end
 
--- The number of the message of a group that comes to the queue of a session of another shard.
-local function offer_of(cid, group, place)
-  return OFFER .. pack_place(place) .. struct.pack('<H', #cid) .. cid .. group
+-- A few bytes that depend on topic name, properties and payload: a Redis that has lost data uses places once more.
+local function digest_of(message)
+  local body = body_of(message)
+  local content = body:sub((wills.topic_place(body, 1)))
+  return (redis.sha1hex(content):sub(1, 8):gsub('..', function(digits)
+    return string.char(tonumber(digits, 16))
+  end))
 end
 
--- The client id, group and place of such a number.
+-- The number of the message of a group that comes to the queue of a session of another shard.
+local function offer_of(cid, group, place, message)
+  return OFFER .. pack_place(place) .. digest_of(message) .. struct.pack('<H', #cid) .. cid .. group
+end
+
+-- The client id, group, place and digest of such a number.
 local function open_offer(number)
-  local low, high, size = struct.unpack('<I4I4H', number, 2)
-  return number:sub(12, 11 + size), number:sub(12 + size), high * 4294967296 + low
+  local low, high, digest, size = struct.unpack('<I4I4c4H', number, 2)
+  return number:sub(16, 15 + size), number:sub(16 + size), high * 4294967296 + low, digest
 end
 
 -- A message leaves the queue of a session for its group.
@@ -41,15 +51,17 @@ local function must_wait(prefix, will)
     return false
   end
   local low, high = struct.unpack(PLACE, author, 2)
-  local number = offer_of(wills.client_of(will), author:sub(10), high * 4294967296 + low)
+  local message = will:sub(wills.message_of(will))
+  local number = offer_of(wills.client_of(will), author:sub(10), high * 4294967296 + low, message)
   return redis.call('HEXISTS', prefix .. 'once', number) == 1
 end
 
 -- Whether a node has the assignment of a message that comes to a queue of another shard.
 local function is_needed(prefix, number)
-  local _, group, place = open_offer(number)
+  local _, group, place, digest = open_offer(number)
   local function has(node)
-    return redis.call('HEXISTS', assignments_of(prefix, node, group), place) == 1
+    local message = redis.call('HGET', assignments_of(prefix, node, group), place)
+    return message and digest_of(message) == digest
   end
   for _, key in ipairs({'nodes', 'in_doubt'}) do
     for _, node in ipairs(redis.call(key == 'nodes' and 'HKEYS' or 'SMEMBERS', prefix .. key)) do
@@ -89,8 +101,8 @@ register('offered_by', {'no-writes', 'allow-oom'}, function(prefix, dead)
   local found = {}
   for _, number in ipairs(redis.call('SMEMBERS', prefix .. 'once:orphans')) do
     if number:sub(1, 1) == OFFER and redis.call('HGET', prefix .. 'once', number) == dead then
-      local cid, group, place = open_offer(number)
-      found[#found + 1] = {group, place, cid}
+      local cid, group, place, digest = open_offer(number)
+      found[#found + 1] = {group, place, cid, digest}
     end
   end
   return {'ok', found}
@@ -101,4 +113,4 @@ register('in_doubt', {'no-writes', 'allow-oom'}, function(prefix)
 end)
 
 once.is_offer_needed = is_needed
-return {must_wait = must_wait, send_back = send_back}
+return {digest_of = digest_of, must_wait = must_wait, send_back = send_back}
