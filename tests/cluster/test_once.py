@@ -116,8 +116,8 @@ def test_a_message_that_awaits_pubrel_is_needed(caller: Caller, released: bool) 
 def test_a_will_is_needed_until_it_is_settled(caller: Caller) -> None:
     numbers = pack([b"w\x00" + (5).to_bytes(8, "little")])
     assert caller.call("needed", numbers) == [0]
-    for key in ("mq:wills:n2", "mq:delayed:wills", "mq:later:messages"):
-        caller.redis.hset(key, "5", b"will")
+    for key, field in (("mq:wills:n2", "5"), ("mq:delayed:wills", "5"), ("mq:later:messages", f"{5:016}")):
+        caller.redis.hset(key, field, b"will")
         assert caller.call("needed", numbers) == [1]
         caller.redis.delete(key)
     assert unpack(numbers)

@@ -112,6 +112,11 @@ def test_an_acknowledged_chunk_of_a_transaction_is_at_a_replica() -> None:
     judged(simulate("--seeds", "960003..960003", "--shards", "3"))
 
 
+def test_a_delayed_message_that_waits_for_another_node_is_needed() -> None:
+    """With this seed its number was forgotten when its node had died, and a shard gave it twice."""
+    judged(simulate("--seeds", "962774..962774", "--shards", "3"))
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_seeds_for_long() -> None:

@@ -104,11 +104,11 @@ local function is_needed(prefix, number)
     end
     return false
   end
-  local epoch = string.format('%.0f', (struct.unpack('<I8', number, 3)))
-  for _, key in ipairs({'delayed:wills', 'later:messages'}) do
-    if redis.call('HEXISTS', prefix .. key, epoch) == 1 then
-      return true
-    end
+  local will = struct.unpack('<I8', number, 3)
+  local epoch = string.format('%.0f', will)
+  if redis.call('HEXISTS', prefix .. 'delayed:wills', epoch) == 1
+      or redis.call('HEXISTS', prefix .. 'later:messages', string.format('%016.0f', will)) == 1 then
+    return true
   end
   for _, node in ipairs(redis.call('HKEYS', prefix .. 'nodes')) do
     if redis.call('HEXISTS', prefix .. 'wills:' .. node, epoch) == 1 then
