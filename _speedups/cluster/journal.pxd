@@ -19,7 +19,7 @@ cdef class Whole(Journal):
     cdef ClusterJournal receiving(self, uint8_t shard)
     cdef ClusterJournal ending(self, uint8_t shard, uint64_t depends)
     cdef uint64_t will_depends(self, uint8_t shard, uint64_t epoch) except? 0
-    cdef int forget_when_stored(self, uint8_t home, uint8_t shard, bytes number) except -1
+    cdef int forget_when_stored(self, uint8_t settling, uint8_t shard, bytes number) except -1
 
 
 cdef class ClusterJournal(Journal):

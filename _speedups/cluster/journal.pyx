@@ -93,8 +93,8 @@ cdef class Whole(Journal):
         """The shards to which a will has given, if it was the last publication that ends a record; else 0."""
         raise NotImplementedError
 
-    cdef int forget_when_stored(self, uint8_t home, uint8_t shard, bytes number) except -1:
-        """No node asks a shard for a number any more when the records of the turn for the shard `home` are stored."""
+    cdef int forget_when_stored(self, uint8_t settling, uint8_t shard, bytes number) except -1:
+        """No node asks a shard for a number any more when another has stored what is given in this turn."""
         raise NotImplementedError
 
 
@@ -421,7 +421,8 @@ cdef class ClusterJournal(Journal):
         self.group_records.arrives(hand_over.group, hand_over.place)
 
     def not_handed_over(self, HandOver hand_over not None):
-        """Record that the session has ended: the message goes back."""
+        """Record that the session has ended: the message goes back. Its shard may have noted the number."""
+        self.whole.forget_when_stored(self.shard, hand_over.shard, hand_over.number)
         self.group_records.back(hand_over.group, hand_over.place)
         self.group_records.arrives(hand_over.group, hand_over.place)
 

@@ -18,9 +18,9 @@ cdef class ShardedJournal(Whole):
     cdef uint8_t publisher             # the shard of the publisher of the message that is being recorded
     cdef bytes number                  # of this publication; None: it has none
     cdef uint8_t settling              # the shard of the record that ends with it
-    cdef dict forgotten                # shard -> (shard, number) ...: no node asks for them when its part is stored
     cdef uint64_t depends              # the shards to which the publication gives, as bits ...
     cdef object ended_by               # ... of the last one: the client id, or the shard and the epoch of its will
+    cdef list numbers                  # (settling shard, shard, number): to be forgotten when the former has this turn
     cdef uint64_t last_number, salt
 
     cdef object begin(self)
@@ -31,7 +31,7 @@ cdef class ShardedJournal(Whole):
 cdef class ShardedBlock:
     cdef readonly list given           # (shard, Block)
     cdef readonly list ending          # Ending
-    cdef readonly dict forgotten       # shard -> (shard, number) ...: no node asks for them when its block is stored
+    cdef readonly list numbers         # (settling shard, shard, number): see ShardedJournal
     cdef Py_ssize_t weight
 
 

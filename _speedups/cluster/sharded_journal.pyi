@@ -20,7 +20,7 @@ class ShardedJournal(Journal):
 class ShardedBlock:
     given: list[tuple[int, Block]]
     ending: list[Ending]
-    forgotten: dict[int, list[tuple[int, bytes]]]
+    numbers: list[tuple[int, int, bytes]]
     def __len__(self) -> int: ...
     @property
     def sizes(self) -> list[tuple[int, int]]: ...

@@ -67,8 +67,8 @@ cdef class ShardedJournal(Whole):
 
     cdef object begin(self):
         self.endings = {}
+        self.numbers = []
         self.cut = []
-        self.forgotten = {}
 
     def start(self):
         """Start recording; there is no compaction."""
@@ -133,8 +133,8 @@ cdef class ShardedJournal(Whole):
         ending.journal.now, ending.journal.clock_offset = part.now, part.clock_offset
         return ending
 
-    cdef int forget_when_stored(self, uint8_t home, uint8_t shard, bytes number) except -1:
-        self.forgotten.setdefault(home, []).append((shard, number))
+    cdef int forget_when_stored(self, uint8_t settling, uint8_t shard, bytes number) except -1:
+        self.numbers.append((settling, shard, number))
         return 0
 
     cdef int cut_full(self, uint8_t shard) except -1:
@@ -245,9 +245,8 @@ cdef class ShardedJournal(Whole):
         cdef uint8_t home = shard_of_name(group, len(group), self.shards)
         cdef ClusterJournal part = <ClusterJournal>self.parts[home]
         cdef bytes number = struct.pack("<cBQ", b"w", shard, epoch)
-        self.depends = <uint64_t>1 << home
-        self.ended_by = (shard, epoch)
         part.group_records.move(b"returned", group, place, number + translate(message, of_session, part), 0, 0)
+        self.ended_by, self.depends = (shard, epoch), <uint64_t>1 << home
         self.ending_of(shard, self.depends).numbers[home, number] = None
 
     # ---- the block ----
@@ -266,7 +265,7 @@ cdef class ShardedJournal(Whole):
             ending.size = ending.journal.weight + buffer_size(&ending.journal.records) + BLOCK_SIZE
             ending.journal.whole = Taken(self.shards)
         block.ending = [*self.endings.values()]
-        block.forgotten = self.forgotten
+        block.numbers = self.numbers
         block.weight = sum([size for _, size in block.sizes])
         buffer_free(&self.records, &self.pool)
         self.urgent = self.full = False

@@ -7,7 +7,7 @@ what also waits for others. So a shard that is away holds up only what depends o
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -48,7 +48,7 @@ class UnderWay:
 
     lane: Lane
     sizes: list[tuple[int, int]]  # shards for which it counts, and bytes
-    numbers: Iterable[tuple[int, bytes]]  # shards, and numbers that no node asks for when the block is stored
+    ending: Ending | None
     passed_at: float  # monotonic
 
 
@@ -105,16 +105,17 @@ class ShardedStore(LogStore):
             lane.endings.append((self._turns, ending))
         for shard, _ in block.given:
             self._given[shard].turns.append(self._turns)
-        last = dict(block.given)
         for shard, given in block.given:
-            numbers = block.forgotten.get(shard, ()) if given is last[shard] else ()
-            self._pass_on(shard, given, self._given[shard], [(shard, size_of(given))], numbers)
+            self._pass_on(shard, given, self._given[shard], [(shard, size_of(given))])
+        assert self._turn is not None
+        for settling, where, number in block.numbers:
+            self._turn.after_commit(partial(self._journal.forget, where, number), 1 << settling)
         self._advance()
 
     def _pass_on(
-        self, shard: int, block: Any, lane: Lane, sizes: list[tuple[int, int]], numbers: Iterable[tuple[int, bytes]]
+        self, shard: int, block: Any, lane: Lane, sizes: list[tuple[int, int]], ending: Ending | None = None
     ) -> None:
-        self._under_way[shard].append(UnderWay(lane, sizes, numbers, time.monotonic()))
+        self._under_way[shard].append(UnderWay(lane, sizes, ending, time.monotonic()))
         self._stores[shard].commit(block)
 
     def _stored(self, shard: int, blocks: int) -> None:
@@ -125,8 +126,9 @@ class ShardedStore(LogStore):
             stored.lane.turns.popleft()
             for where, size in stored.sizes:
                 self._turn.stored(where, size)
-            for where, number in stored.numbers:
-                self._journal.forget(where, number)
+            if stored.ending is not None:
+                for where, number in stored.ending.numbers:
+                    self._journal.forget(where, number)
         self._advance()
 
     def _advance(self) -> None:
@@ -139,7 +141,7 @@ class ShardedStore(LogStore):
             given = min((each.stored_up_to for each in self._given if each.shards & depends), default=inf)
             while lane.endings and lane.endings[0][0] <= given:
                 _, ending = lane.endings.popleft()
-                self._pass_on(shard, ending.take(), lane, ending.sizes, ending.numbers)
+                self._pass_on(shard, ending.take(), lane, ending.sizes, ending)
             if not lane.turns:
                 self._ending.pop((shard, depends), None)
         if (stored := self.stored_up_to(-1)) > self._stored_turns:

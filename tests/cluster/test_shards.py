@@ -266,9 +266,8 @@ def test_slots_of_a_redis_cluster(start_cluster: StartCluster, tmp_path: Path) -
                 publisher.send(Publish("t", sent[-1], 1, packet_id=len(sent)))
 
         send()
-        slot = addresses_of(ClusterConfig(redis=url, shards=SHARDS))[1].keys.slot
-        target = next(server for server in group.servers if server is not group.owner_of(slot))
-        group.move_slot(target, send, slot=slot)
+        group.slot = addresses_of(ClusterConfig(redis=url, shards=SHARDS))[1].keys.slot
+        group.move_slot(group.other_primary(), send)
         send()
         for number in range(1, len(sent) + 1):
             assert publisher.receive() == Puback(packet_id=number)

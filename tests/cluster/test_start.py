@@ -153,7 +153,7 @@ def test_what_an_acknowledgement_is_worth_is_said(start_cluster: StartCluster, k
 def test_a_node_that_has_not_begun_counts_itself() -> None:
     """/metrics is answered before that."""
     primary = Primary(RedisAddress.parse("redis://127.0.0.1"), ClusterConfig(), b"a", print)
-    assert ClusterNodes([primary.link], primary.membership, None, None).count == 1  # type: ignore[arg-type]
+    assert ClusterNodes([primary.link], [primary.store], primary.membership, None, None).count == 1  # type: ignore[arg-type]
 
 
 def test_a_node_joins_while_others_make_changes(start_cluster: StartCluster) -> None:

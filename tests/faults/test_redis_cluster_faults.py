@@ -138,15 +138,17 @@ def test_the_slots_of_three_shards_move(start_cluster: StartCluster, servers: Re
     config = load_config({"cluster.redis": servers.url, "cluster.shards": "3"})
     load.addresses = addresses_of(config.cluster)
     slots = [address.keys.slot for address in load.addresses]
-    homes = [servers.owner_of(slot) for slot in slots]
+    homes = []
+    for servers.slot in slots:
+        homes.append(servers.owner)
     assert len({home.port for home in homes}) == 3
     load.start()
     load.run(1)
 
     def move() -> None:
         for to in (1, 0):
-            for number, slot in enumerate(slots):
-                servers.move_slot(homes[(number + to) % 3], during=lambda: wait(0.3), slot=slot)
+            for number, servers.slot in enumerate(slots):
+                servers.move_slot(homes[(number + to) % 3], during=lambda: wait(0.3))
 
     load.during(move)
     load.run(0.5)

@@ -43,6 +43,7 @@ class RedisCluster:
         connection: dict[str, Any] | None = None,
     ) -> None:
         self.primaries = primaries
+        self.slot = SLOT  # whose owner is looked at, and that moves
         self.frozen: RedisProcess | None = None
         self.servers: list[RedisProcess] = []
         for number in range(primaries * (1 + replicas)):
@@ -130,25 +131,21 @@ class RedisCluster:
         with server.client() as client:
             return str(client.execute_command("CLUSTER MYID"))
 
-    def _owner_at(self, server: RedisProcess, slot: int) -> int:
-        """The port of the primary that a server takes for the owner of a slot; 0: of none."""
+    def _owner_at(self, server: RedisProcess) -> int:
+        """The port of the primary that a server takes for the owner of the slot; 0: of none."""
         with server.client() as client:
             for first, last, (_, port, *_), *_ in client.execute_command("CLUSTER", "SLOTS"):
-                if first <= slot <= last:
+                if first <= self.slot <= last:
                     return int(port)
         return 0
 
     @property
     def owner(self) -> RedisProcess:
-        """The primary that owns the slot of the nodes' keys, or of their first shard."""
-        return self.owner_of(SLOT)
-
-    def owner_of(self, slot: int) -> RedisProcess:
-        """The primary that owns a slot; waits until all running servers agree, and it runs."""
+        """The primary that owns the slot; waits until all running servers agree, and it runs."""
         found: list[RedisProcess] = []
 
         def agree() -> bool:
-            ports = {self._owner_at(server, slot) for server in self.running}
+            ports = {self._owner_at(server) for server in self.running}
             found[:] = [server for server in self.running if {server.port} == ports]
             return bool(found)
 
@@ -226,23 +223,23 @@ class RedisCluster:
         self.wait(has_taken_over, "fail over")
         self.wait_until_whole()
 
-    def other_primary(self, slot: int = SLOT) -> RedisProcess:
+    def other_primary(self) -> RedisProcess:
         """A primary that does not own the slot."""
-        owner = self.owner_of(slot)
+        owner = self.owner
         for server in self.running:
             with server.client() as client:
                 if server is not owner and client.info("replication")["role"] == "master":
                     return server
         raise AssertionError("there is no other primary")
 
-    def move_slot(self, target: RedisProcess, during: Callable[[], None] = lambda: None, *, slot: int = SLOT) -> None:
+    def move_slot(self, target: RedisProcess, during: Callable[[], None] = lambda: None) -> None:
         """Move the slot to another primary, key by key; `during` is called when a part of the keys is at each."""
-        source = self.owner_of(slot)
+        source = self.owner
         with source.client(decode_responses=False) as at_source, target.client() as at_target:
-            at_target.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", self.id_of(source))
-            at_source.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", self.id_of(target))
+            at_target.execute_command("CLUSTER SETSLOT", self.slot, "IMPORTING", self.id_of(source))
+            at_source.execute_command("CLUSTER SETSLOT", self.slot, "MIGRATING", self.id_of(target))
             once = False
-            while keys := at_source.execute_command("CLUSTER", "GETKEYSINSLOT", slot, PIECE):
+            while keys := at_source.execute_command("CLUSTER", "GETKEYSINSLOT", self.slot, PIECE):
                 part = keys if once else keys[: (len(keys) + 1) // 2]
                 at_source.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 10_000, "KEYS", *part)
                 if not once:
@@ -250,5 +247,5 @@ class RedisCluster:
                     during()
             for server in (target, source):
                 with server.client() as client:
-                    client.execute_command("CLUSTER SETSLOT", slot, "NODE", self.id_of(target))
-        self.wait(lambda: self.owner_of(slot) is target, "move the slot")
+                    client.execute_command("CLUSTER SETSLOT", self.slot, "NODE", self.id_of(target))
+        self.wait(lambda: self.owner is target, "move the slot")

@@ -360,6 +360,6 @@ local function end_rotation(prefix, rotation, outbox)
 end
 
 return {
-  FOREIGN = FOREIGN, QUEUED = QUEUED, assign = assign, assign_all = assign_all, assign_keyed = assign_keyed, bind = bind,
-  binding_of = binding_of, end_rotation = end_rotation, rotation_of = rotation_of, unbind = unbind,
+  FOREIGN = FOREIGN, QUEUED = QUEUED, assign = assign, assign_all = assign_all, assign_keyed = assign_keyed,
+  bind = bind, binding_of = binding_of, end_rotation = end_rotation, rotation_of = rotation_of, unbind = unbind,
 }
