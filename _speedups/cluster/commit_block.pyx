@@ -64,7 +64,11 @@ cdef class Block:
                             of_group[3].arrived()
                 else:
                     hand_over = self.not_given(self.pushes.items[j].number)
-                    if hand_over is not None:
+                    if hand_over is None:
+                        pass
+                    elif <uint64_t>(j - i) < count:           # its client is elsewhere
+                        hand_over.arrived()
+                    else:
                         hand_over.failed()
                 session.pending -= session.pending > 0
                 j += 1

@@ -35,7 +35,7 @@ class Wait:
         missing: shards whose replies it lacks, as bits.
         until: when it waits for no shard that is away and not needed, by the clock of the loop.
         left_out: shards for which it has not waited, as bits.
-        late: is called with these, if there are any.
+        late: is called with these.
     """
 
     done: Done | None
@@ -99,7 +99,7 @@ class Flush:
         Args:
             done: what to do.
             shards: as bits.
-            late: called before with the shards of which not all may have arrived, as bits, if there are any.
+            late: called before with the shards that were left out, as bits.
         """
         concerned = [barrier for number, barrier in enumerate(self._barriers) if shards >> number & 1]
         left = len(concerned)
@@ -146,7 +146,7 @@ class Flush:
     def _end(self, wait: Wait) -> None:
         done, wait.done = wait.done, None
         if done is not None:
-            if wait.left_out and wait.late is not None:
+            if wait.late is not None:
                 wait.late(wait.left_out)
             done()
 

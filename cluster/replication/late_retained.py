@@ -34,7 +34,7 @@ class LateRetained:
         self._changed: dict[bytes, None] = {}  # topic names
 
     def note(self, shards: int, session: Session, filters: Iterable[tuple[bytes, int]], identifier: int) -> None:
-        """A session has subscribed while some shards were away.
+        """A session has subscribed while some shards were away, or soon after one was: other nodes may be back later.
 
         Args:
             shards: as bits.
@@ -42,6 +42,8 @@ class LateRetained:
             filters: with their options.
             identifier: of the subscription.
         """
+        if not shards and not self._until:
+            return
         for name, options in filters:
             if not is_shared(name) and options >> RETAIN_HANDLING_SHIFT != NOT_WANTED:
                 found = self._wild if b"+" in name or b"#" in name else self._exact
@@ -59,15 +61,16 @@ class LateRetained:
         Args:
             now: monotonic.
         """
-        if not self._until:
+        away = self._away()
+        if not away and not self._until:
             return
+        self._until |= {shard: inf for shard in range(away.bit_length()) if away >> shard & 1}
         changed, self._changed = self._changed, {}
         for topic in changed:
             self._send(topic, topic, self._exact.get(topic, {}))
             for name, sessions in self._wild.items():
                 if matches(name, topic):
                     self._send(topic, name, sessions)
-        away = self._away()
         for shard, until in list(self._until.items()):
             if away >> shard & 1:
                 self._until[shard] = inf

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from flockmq._speedups.cluster.sharded_journal import shard_of
-from flockmq._speedups.codec.packets import Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from flockmq._speedups.codec.packets import (
+    Connack,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+)
 from tests.cluster.test_shards import SHARDS, publish, take, urls
 from tests.conftest import StartCluster
 from tests.harness.broker_process import BrokerProcess, until
@@ -111,8 +120,9 @@ def test_clients_of_other_shards_notice_nothing(
             bring_back()
         assert [stuck.receive(), stuck.receive()] == [Puback(packet_id=1), Puback(packet_id=2)]
         publish(stuck, "far", b"last", 1, 3)
-        if take_away is freeze:
-            assert [take(far).payload, take(far).payload] == [b"waits", b"last"]
+        far.close()  # or its node has closed it, so that it connects to another one
+        far = connect(other, named("far", away))
+        assert [take(far).payload, take(far).payload] == [b"waits", b"last"]
 
 
 def test_answers_come_in_their_order_whatever_shards_they_wait_for(
@@ -185,3 +195,31 @@ def test_a_publisher_is_read_again_when_its_shard_is_back(cluster: ClusterProces
         flood.socket.settimeout(20)
         assert flood.receive() == Puback(packet_id=1)
         assert count < 4000
+
+
+def test_a_subscription_gets_what_is_retained_in_the_shard_when_it_is_back(
+    cluster: ClusterProcess, three: list[RedisProcess]
+) -> None:
+    """A node had accepted the message before it knew the subscription, and could not store it yet."""
+    home = homes(three[0])
+    away = max(range(SHARDS), key=lambda shard: (list(home.values()).count(shard) < 3, shard))
+    visited = next(each for each in cluster.nodes if home[each.name] != away)
+    other = next(each for each in cluster.nodes if each is not visited)
+    topic = named("kept/", away)
+    with ExitStack() as stack:
+        publisher = stack.enter_context(SocketClient(other.port, named("p", (away + 1) % SHARDS)))
+        three[away].freeze()
+        try:
+            publisher.send(Publish(topic, b"kept", 1, retain=True, packet_id=1))
+            publisher.send(Pingreq())
+            assert publisher.receive() == Pingresp()  # it has been handled
+            exact = stack.enter_context(SocketClient(visited.port, named("exact", (away + 1) % SHARDS)))
+            assert exact.subscribe((topic, 1)) == [1]
+            wild = stack.enter_context(SocketClient(visited.port, named("wild", (away + 1) % SHARDS)))
+            assert wild.subscribe(("kept/#", 1)) == [1]
+        finally:
+            three[away].thaw()
+        assert publisher.receive() == Puback(packet_id=1)
+        for client in (exact, wild):
+            packet = take(client)
+            assert (packet.topic_name, packet.payload, packet.retain) == (topic, b"kept", True)

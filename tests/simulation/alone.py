@@ -12,6 +12,7 @@ from random import Random
 from flockmq._speedups.cluster.sharded_journal import shard_of
 from flockmq.loadtest.prove.history import Acknowledged, Ended, Event, Published, Subscribed
 from tests.simulation.clock import NS
+from tests.simulation.limits import NO_LIMITS
 from tests.simulation.plan import FIRST, LAST, ClientPlan, Plan, Step
 from tests.simulation.world import MILLI
 
@@ -50,7 +51,10 @@ def with_bystanders(plan: Plan) -> Plan:
     faults = ("kill_redis", "freeze_redis")
     both = sorted(steps, key=lambda step: step.time)
     places = frozenset(place for place, step in enumerate(both) if step.kind in faults)
-    return replace(plan, clients=clients, steps=tuple(both), faults=places, replicas=0)
+    # Names of a tenant's clients would be of other shards.
+    return replace(
+        plan, clients=clients, steps=tuple(both), faults=places, replicas=0, tenant="", limits=NO_LIMITS, most_pushes=0
+    )
 
 
 def judge(
