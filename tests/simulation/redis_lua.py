@@ -4,6 +4,7 @@ Lua 5.1 with the libraries that Redis gives to functions, as far as the library 
 struct. Conversions are as in Redis: https://redis.io/docs/latest/develop/programmability/lua-api/.
 """
 
+import hashlib
 import json
 import re
 import struct
@@ -23,8 +24,8 @@ TEXT = "c0"  # a text; when it is read, the number before it, which is no result
 
 # `redis.call` raises a table, as in Redis: code of the library looks for its field `err`.
 PRELUDE = b"""
-local execute, publish, functions, flags = ...
-redis = {LOG_WARNING = 3}
+local execute, publish, sha1hex, functions, flags = ...
+redis = {LOG_WARNING = 3, sha1hex = sha1hex}
 function redis.pcall(name, ...)
   if name == 'PUBLISH' or name == 'SPUBLISH' then
     return publish(...)
@@ -61,6 +62,10 @@ end
 """
 
 
+def _sha1hex(text: bytes) -> bytes:
+    return hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
+
+
 class Library:
     """A function library, loaded.
 
@@ -84,7 +89,7 @@ class Library:
         globals_[b"cmsgpack"] = self._table_from({b"pack": self._pack, b"unpack": self._unpack})
         globals_[b"cjson"] = self._table_from({b"encode": self._to_json, b"decode": self._from_json})
         globals_[b"struct"] = self._table_from({b"pack": _struct_pack, b"unpack": _struct_unpack})
-        self._lua.execute(PRELUDE, self._execute, self._send, functions, flags)
+        self._lua.execute(PRELUDE, self._execute, self._send, _sha1hex, functions, flags)
         self._invoke = globals_[b"invoke"]
         self._lua.execute(_compiled(code))
         self._functions = dict(functions.items())

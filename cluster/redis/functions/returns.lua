@@ -29,8 +29,9 @@ end
 
 -- The client id, group, place and digest of such a number.
 local function open_offer(number)
-  local low, high, digest, size = struct.unpack('<I4I4c4H', number, 2)
-  return number:sub(16, 15 + size), number:sub(16 + size), high * 4294967296 + low, digest
+  local low, high = struct.unpack(PLACE, number, 2)
+  local size = struct.unpack('<H', number, 14)
+  return number:sub(16, 15 + size), number:sub(16 + size), high * 4294967296 + low, number:sub(10, 13)
 end
 
 -- A message leaves the queue of a session for its group.
