@@ -121,7 +121,12 @@ def test_clients_of_other_shards_notice_nothing(
         assert [stuck.receive(), stuck.receive()] == [Puback(packet_id=1), Puback(packet_id=2)]
         publish(stuck, "far", b"last", 1, 3)
         far.close()  # or its node has closed it, so that it connects to another one
-        far = connect(other, named("far", away))
+
+        def is_back() -> SocketClient | None:
+            client = connect(other, named("far", away))
+            return client if client.connack is not None and client.connack.reason_code == 0 else None
+
+        far = until(is_back, "the node has reached the shard again")
         assert [take(far).payload, take(far).payload] == [b"waits", b"last"]
 
 
