@@ -2,7 +2,6 @@
 
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,7 @@ import pytest
 from redis.client import NEVER_DECODE
 
 from flockmq._speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
-from flockmq.broker.config.load import load as load_config
-from flockmq.cluster.redis.clients import RedisAddress
 from flockmq.cluster.redis.packed_session import PackedSession
-from flockmq.cluster.redis.shard_addresses import addresses_of
-from flockmq.loadtest.prove import checker
 from tests.conftest import StartCluster
 from tests.faults.cluster_load import CLUSTER_SETTINGS, ClusterLoad, wait
 from tests.harness.broker_process import SETTLERS, until
@@ -101,43 +96,11 @@ def test_the_slot_moves_to_and_fro(start_cluster: StartCluster, servers: RedisCl
     load.finish()
 
 
-class ShardedLoad(ClusterLoad):
-    """Clients of a cluster with several shards. A message that is handed over between shards may come twice."""
-
-    addresses: list[RedisAddress]
-
-    def settle(self) -> None:
-        self.cluster.start()
-        with ExitStack() as stack:
-            shards = [(stack.enter_context(each.client()), each.keys) for each in self.addresses]
-
-            def is_settled() -> bool:
-                wills = sum(
-                    client.hlen(keys.wills(node)) for client, keys in shards for node in client.hkeys(keys.nodes)
-                )
-                return (
-                    all(client.hlen(keys.nodes) == len(self.cluster.nodes) for client, keys in shards)
-                    and not any(client.exists(keys.prefix + b"dead") for client, keys in shards)
-                    and wills == sum(mortal.socket is not None for mortal in self.mortals)
-                )
-
-            self.until(is_settled, "settled wills")
-        self.until(lambda: not [line for line in checker.wills(self.history) if "never came" in line], "wills")
-        self.publishers[0].publish("t/after", b"after", 2)
-        self.until(
-            lambda: all(b"after" in client.taken and not client.unreleased for client in self.subscribers), "the rest"
-        )
-        workers = {worker.client_id for worker in self.workers}
-        self.until(lambda: not checker.undelivered(self.history, workers, self.shared_from), "the group has all")
-
-
 def test_the_slots_of_three_shards_move(start_cluster: StartCluster, servers: RedisCluster) -> None:
     """Each shard has a slot of its own, at a primary of its own; the slots move one after the other."""
     cluster = start(start_cluster, servers, running=False, **{"cluster.shards": 3})
-    load = ShardedLoad(cluster, new_seed())
-    config = load_config({"cluster.redis": servers.url, "cluster.shards": "3"})
-    load.addresses = addresses_of(config.cluster)
-    slots = [address.keys.slot for address in load.addresses]
+    load = ClusterLoad(cluster, new_seed())
+    slots = [address.keys.slot for address in cluster.addresses]
     homes = []
     for servers.slot in slots:
         homes.append(servers.owner)
