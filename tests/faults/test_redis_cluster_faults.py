@@ -98,7 +98,8 @@ def test_the_slot_moves_to_and_fro(start_cluster: StartCluster, servers: RedisCl
 
 def test_the_slots_of_three_shards_move(start_cluster: StartCluster, servers: RedisCluster) -> None:
     """Each shard has a slot of its own, at a primary of its own; the slots move one after the other."""
-    cluster = start(start_cluster, servers, running=False, **{"cluster.shards": 3})
+    cluster = start(start_cluster, servers, running=False)
+    cluster.shards = 3
     load = ClusterLoad(cluster, new_seed())
     slots = [address.keys.slot for address in cluster.addresses]
     homes = []
