@@ -38,6 +38,8 @@ cdef class Block:
     cdef readonly bint is_part         # the next block goes on with a message of this one
     cdef list moves, done              # of the journal: assignments end with this block
     cdef readonly bytes batch          # for the log and other nodes, with its header; empty = nothing
+    cdef bytes header                  # of the batch; empty: there is none
+    cdef Py_ssize_t header_from        # place in `commit` behind which it is first
     cdef readonly tuple entry          # of the message log: (id, block); None = no entry
     cdef list sessions                 # Sessions that get messages, in the order of the reply
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
@@ -46,6 +48,7 @@ cdef class Block:
     cdef Py_ssize_t message_count
     cdef Items pushes                  # by session
 
+    cdef int renumber(self, bytes header) except -1
     cdef object not_given(self, uint64_t number)
 
 

@@ -24,6 +24,16 @@ cdef class Block:
         left_out = {place for number in known for place in self.numbered_changes.get(number, ())}
         return [record for place, record in enumerate(self.changes, 1) if place not in left_out]
 
+    cdef int renumber(self, bytes header) except -1:
+        """Other blocks were sent before this one since it was packed: its batch has another header."""
+        cdef Py_ssize_t at
+        if self.header and header != self.header:
+            at = self.commit.index(self.header, self.header_from)
+            self.commit = self.commit[:at] + header + self.commit[at + len(self.header):]
+            self.batch = header + self.batch[len(self.header):]
+            self.header = header
+        return 0
+
     def __len__(self):
         return (len(self.commit) + self.texts_size + len(self.batch) + sum(map(len, self.acks))
                 + (len(self.entry[1]) if self.entry is not None else 0))

@@ -453,7 +453,7 @@ cdef class ClusterJournal(Journal):
         block.moves, block.done = records.moves, records.done
         if block.settled and not block.acks:
             block.acks = [NO_ACKS]
-        block.commit = block.batch = b""
+        block.commit = block.batch = block.header = b""
         block.texts = []
         if self.changes:
             self.changes.append(("mark", getrandbits(53)))
@@ -469,8 +469,10 @@ cdef class ClusterJournal(Journal):
                                             self.heads, self, &block.texts_size)
                 block.sessions = pack_pushes(&b, &self.packing, &self.pushes, self.sessions, self.numbers,
                                              self.numbered)
+                if self.forward_count:
+                    block.header, block.header_from = self.header(self.ahead), b.end - b.start
                 block.batch = pack_log(&b, &self.packing, self.forwards, self.forward_count, self.sessions,
-                                       self.header(self.ahead) if self.forward_count else b"", self.now)
+                                       block.header, self.now)
                 put_object(&b, &self.packing, pack(self.changes) if self.changes else b"")
                 pack_handshakes(&b, &self.packing, &self.handshakes, AWAITING, self.sessions, self.half_published,
                                 self.message_numbers if self.whole is not None else None)

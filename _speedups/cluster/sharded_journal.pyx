@@ -256,7 +256,12 @@ cdef class ShardedJournal(Whole):
         cdef ShardedBlock block = ShardedBlock()
         cdef ClusterJournal part
         cdef Ending ending
+        cdef Block cut
         block.given = self.cut
+        ahead = [0] * self.shards
+        for shard, cut in self.cut:               # second blocks of other turns may have been sent since it was cut
+            cut.renumber(self.headers[shard](ahead[shard]))
+            ahead[shard] += 1
         for part in self.parts:
             if buffer_size(&part.records):
                 block.given.append((part.shard, part.take()))

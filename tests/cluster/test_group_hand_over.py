@@ -149,6 +149,14 @@ def test_assignments_of_a_dead_node_are_in_doubt(nodes: Nodes) -> None:
     assert sorted(nodes.assignments(b"n1")) == [2, 3, 4], "a second call has no effect"
 
 
+def test_a_key_goes_on_when_all_assignments_of_its_dead_node_have_ended(nodes: Nodes) -> None:
+    in_doubt(nodes)
+    nodes.room(b"n1", 10)
+    nodes.share(KEY)
+    nodes.call("end_doubt", b"n2", [[GROUP, place, b"a", DIGEST] for place in (1, 2, 3)])
+    assert sorted(nodes.assignments(b"n1")) == [4]
+
+
 def test_the_numbers_of_a_node_are_listed_when_it_is_dead(nodes: Nodes) -> None:
     _, incarnation = nodes.connect(b"n1", b"a")
     offer(nodes, incarnation)

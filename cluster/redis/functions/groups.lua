@@ -217,6 +217,7 @@ register('end_doubt', {'allow-oom'}, function(prefix, dead, offered)
   if redis.call('SREM', prefix .. 'in_doubt', dead) == 0 then
     return {'ok'}
   end
+  local groups, outbox = redis.call('SMEMBERS', prefix .. 'gl:' .. dead), new_outbox()
   for _, each_offered in ipairs(cmsgpack.unpack(offered)) do
     local group, place, cid, digest = unpack(each_offered)
     attempt(prefix, GROUP, group, function()
@@ -227,7 +228,11 @@ register('end_doubt', {'allow-oom'}, function(prefix, dead, offered)
       end
     end)
   end
-  end_node_assignments(prefix, dead)
+  for _, group in ipairs(groups) do
+    attempt(prefix, GROUP, group, unbind_all, prefix, dead, group)
+    attempt(prefix, GROUP, group, return_assignments, prefix, dead, group, outbox)
+  end
+  send_outbox(prefix, '', outbox)
   return {'ok'}
 end)
 

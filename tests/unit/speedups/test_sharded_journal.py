@@ -7,6 +7,7 @@ import pytest
 from flockmq._speedups.base.msgpack import unpack
 from flockmq._speedups.cluster.commit_block import Block
 from flockmq._speedups.cluster.message_codec import decode_message
+from flockmq._speedups.cluster.peer import Peer, Way
 from flockmq._speedups.cluster.sharded_journal import ShardedBlock, ShardedJournal, shard_of, topic_shard
 from flockmq._speedups.routing.router import Router
 from flockmq._speedups.session import session_store
@@ -170,6 +171,34 @@ def test_a_block_for_very_many_sessions_is_cut() -> None:
     counts = [len(receivers_of(given)) for shard, given in node.take().given if shard == 1]
     mine = sum(shard_of(name, SHARDS) == 1 for name in NAMES)
     assert counts == [10] * (mine // 10) + [mine % 10] * (mine % 10 > 0)
+
+
+def test_the_batch_of_a_block_that_was_cut_has_the_number_with_which_it_is_sent() -> None:
+    """Second blocks of earlier turns are sent while the turn goes on: other nodes had skipped the batch."""
+    sent = 7
+    journal = ShardedJournal([lambda ahead: b"header %d" % (sent + ahead)] * SHARDS, b"node")
+    turn = Turn(journal, lambda block: None)
+    router = Router(turn)
+    sessions = [Session(turn, number, name, persistent=True, shared=True) for number, name in enumerate(NAMES, 1)]
+    for session in sessions:
+        router.filters.subscribe(session, b"t", 2)
+    peer = Peer(turn, 1, b"other", lambda packets: True)
+    router.filters.subscribe(peer, b"t", Way.LOGGED)
+    for shard in range(SHARDS):
+        journal.part(shard).limit_pushes(1)
+    router.publish(b"t", b"x", 1, publisher=b"p")
+    router.publish(b"t", b"y", 1, publisher=b"p")
+    sent = 9
+    numbers: dict[int, int] = {}
+    batches = 0
+    for shard, given in journal.take().given:
+        number = sent + numbers.get(shard, 0)
+        numbers[shard] = numbers.get(shard, 0) + 1
+        if given.batch:
+            batches += 1
+            assert given.batch.startswith(b"header %d" % number)
+            assert parts_of(given)[1] == b"header %d" % number
+    assert batches == 2
 
 
 @pytest.mark.parametrize("name", NAMES[:4])
