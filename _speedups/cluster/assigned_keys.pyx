@@ -83,8 +83,8 @@ cdef class AssignedKeys:
             self.group.backlog.failures.restore(place, failures)
         self.group.backlog.keys.bind(place, subscriber)
         key = self.group.backlog.keys.of(place)
-        if key.held & ELSEWHERE:
-            self.held.pop(hash, None)
+        if key.held & ELSEWHERE and subscriber.session.shard == self.group.shard:
+            self.held.pop(hash, None)             # else other messages of the session may be on their way back
             key.held &= ~ELSEWHERE
         return 0
 
