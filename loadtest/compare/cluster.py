@@ -39,6 +39,7 @@ class Cluster:
     pids: tuple[int, ...]
     redis_port: int
     redis_pid: int
+    primaries: tuple[int, ...] = ()  # process ids of all Redis
 
     @property
     def groups(self) -> Groups:
@@ -82,13 +83,16 @@ PLACES = {
 
 
 @contextlib.contextmanager
-def start_cluster(kind: str, cores: set[int], saturated: bool = False, nodes: int = 3) -> Iterator[Cluster]:
+def start_cluster(
+    kind: str, cores: set[int], saturated: bool = False, nodes: int = 3, primaries: int = 1
+) -> Iterator[Cluster]:
     """Run Redis and nodes while the block lasts.
 
     Args:
         kind: a key of `COMMANDS`.
         cores, saturated: as in `brokers.start`, for all of them.
         nodes: their number, up to four.
+        primaries: number of Redis; more than one for FlockMQ only.
 
     Raises:
         BrokerError: a program is not installed, ends at once, or does not reply in time.
@@ -104,14 +108,19 @@ def start_cluster(kind: str, cores: set[int], saturated: bool = False, nodes: in
 
             return start_on_free_port(attempt, stack)
 
-        redis_port, redis = run("Redis", lambda port: redis_command(port, Path(directory)), redis_replies)
+        servers = []
+        for number in range(primaries):
+            place = Path(directory, f"redis{number}")
+            place.mkdir()
+            servers.append(run(f"Redis {number}", partial(redis_command, directory=place), redis_replies))
         ports, pids = [], []
         for name in NAMES[:nodes]:
-            command = partial(COMMANDS[kind], redis_port=redis_port, name=name)
+            command = partial(COMMANDS[kind], redis_ports=[port for port, _ in servers], name=name)
             port, process = run(f"{kind} {name}", command, accepts_clients)
             ports.append(port)
             pids.append(process.pid)
-        yield Cluster(tuple(ports), tuple(pids), redis_port, redis.pid)
+        redis_pids = tuple(process.pid for _, process in servers)
+        yield Cluster(tuple(ports), tuple(pids), servers[0][0], redis_pids[0], redis_pids)
 
 
 def redis_version() -> str:
@@ -130,17 +139,18 @@ def redis_command(port: int, directory: Path, **options: str) -> list[str]:
     return [program, *(word for name, value in options.items() for word in (f"--{name}", value))]
 
 
-def _flockmq(port: int, redis_port: int, name: str) -> list[str]:
-    where = ["--redis", f"redis://127.0.0.1:{redis_port}/0", "--node-name", name, "--listen", f"127.0.0.1:{port}"]
+def _flockmq(port: int, redis_ports: list[int], name: str) -> list[str]:
+    urls = " ".join(f"redis://127.0.0.1:{each}/0" for each in redis_ports)
+    where = ["--redis", urls, "--node-name", name, "--listen", f"127.0.0.1:{port}"]
     return [sys.executable, "-m", "flockmq.broker.cli", "serve", *where]
 
 
-def _aedes(port: int, redis_port: int, name: str) -> list[str]:
-    return ["node", str(aedes.installed_server()), str(port), str(redis_port)]
+def _aedes(port: int, redis_ports: list[int], name: str) -> list[str]:
+    return ["node", str(aedes.installed_server()), str(port), str(redis_ports[0])]
 
 
-def _flockmq_logging(port: int, redis_port: int, name: str) -> list[str]:
-    return [*_flockmq(port, redis_port, name), "--analytics", "#"]
+def _flockmq_logging(port: int, redis_ports: list[int], name: str) -> list[str]:
+    return [*_flockmq(port, redis_ports, name), "--analytics", "#"]
 
 
 COMMANDS: dict[str, Callable[..., list[str]]] = {

@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from statistics import median
 
@@ -20,8 +20,8 @@ from ..._speedups.codec.decode import Decoder
 from ..._speedups.codec.encode import encode
 from ..._speedups.codec.packets import Connect, Disconnect, Packet, Pingreq, Publish, Subscribe
 from ..generator.cost import ProcessMeter
-from ..generator.runs import find_faults, publish_load
-from ..generator.target import Target, Workload
+from ..generator.runs import connect_load, find_faults, publish_load
+from ..generator.target import ReconnectLoad, Target, Workload
 from . import foreign
 from .benchmark import choose_cores, describe_machine
 from .brokers import placed, start
@@ -262,7 +262,29 @@ def _across(qos: int) -> Callable[[int, float], float]:
     return run
 
 
+@lru_cache(1)
+def _over_primaries(count: int, seconds: float) -> dict[str, float]:
+    """One node, several Redis with a shard each: CPU time of a message of QoS 1 and of a connect, of Redis and node."""
+    cores = set(os.sched_getaffinity(0))
+    found: dict[str, float] = {}
+    with start_cluster("FlockMQ", cores, nodes=1, primaries=count) as cluster:
+        target = Target(port=cluster.ports[0], pids=[*cluster.pids, *cluster.primaries])
+        target = replace(target, groups={"redis": cluster.primaries, "node": cluster.pids})
+        commands = publish_load(target, replace(COMMANDS, seconds=seconds))
+        connects = connect_load(target, ReconnectLoad(parallel=200, persistent=True, seconds=seconds))
+        for figures, kind in ((commands, "delivery"), (connects, "connect")):
+            if faults := find_faults(figures):
+                raise RuntimeError(f"{kind}: {', '.join(faults)}")
+            found |= {f"{group} {kind}": float(figures[f"cpu_us_per_{kind}_{group}"]) for group in ("redis", "node")}
+    return found
+
+
+def _of_primaries(figure: str) -> Callable[[int, float], float]:
+    return lambda count, seconds: _over_primaries(count, seconds)[figure]
+
+
 PAIRS = Workload()
+COMMANDS = Workload(qos=1, persistent=True, publishers=200, subscribers=200)  # each message to a session of its own
 WILD = Workload(shape="wild", publishers=10, subscribers=100)
 GROWTHS = (
     Growth(
@@ -316,6 +338,17 @@ GROWTHS = (
         "sessions at another node",
         (1000, 10_000, 100_000),
         {"a million topics, wildcards": lambda count, seconds: _elsewhere(count, seconds)[1]},
+    ),
+    Growth(
+        "Redis primaries",
+        (1, 2, 4, 8),
+        {"all Redis": _of_primaries("redis delivery"), "the node": _of_primaries("node delivery")},
+    ),
+    Growth(
+        "Redis primaries",
+        (1, 2, 4, 8),
+        {"all Redis": _of_primaries("redis connect"), "the node": _of_primaries("node connect")},
+        unit="CPU µs per connect",
     ),
     Growth("nodes", (1, 2, 3, 4), {"QoS 0, A to B": _across(0), "QoS 1, A to B": _across(1)}),
 )
