@@ -442,13 +442,13 @@ ALL = (
         "key elsewhere",
         "G13",
         "a node is not sent that a session elsewhere still has messages of a key",
-        lua=(("    if cid ~= '' and has_key(", "    if false and has_key("),),
+        lua=(("    if cid ~= '' and (cid:sub(", "    if false and (cid:sub("),),
     ),
     Mutation(
         "key free",
         "G13",
         "a key that is held for a session elsewhere is free at the first question",
-        lua=(("    if not (bound and bound.node == node and bound.cid ~= ''", "    if true or not (bound.cid ~= ''"),),
+        lua=(("    elseif cid == '' or not has_key(", "    elseif true or not has_key("),),
     ),
     Mutation(
         "key stays held",

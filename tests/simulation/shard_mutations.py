@@ -63,17 +63,17 @@ def released_at_once(flushed: Any) -> Any:
     return lambda self, done: done()
 
 
-def any_turn(turn: Any) -> Any:
-    """Of Among: a change counts as applied before the retained messages of this node are stored."""
-    return property(lambda self: None)
+def stored_at_once(when_stored: Any) -> Any:
+    """Of Flush: a change counts as applied before the retained messages of this node are stored."""
+    return lambda self, done: done()
 
 
 def without_ping(when_applied: Any) -> Any:
     """Of Flush: SUBACK does not wait for what other shards have sent."""
 
-    def applied(self: Flush, done: Any) -> None:
+    def applied(self: Flush, done: Any, shards: int, late: Any = None) -> None:
         first, asked = self._barriers[0], self._ask
-        self._ask = lambda done: done()  # type: ignore[method-assign]
+        self._ask = lambda done, *rest: done()  # type: ignore[method-assign]
         try:
             self._turn.after_commit(partial(first.when_last_applied, done))
         finally:
@@ -180,7 +180,7 @@ SHARDED = (
         "applied before all is stored",
         "G4",
         "a change is reported as applied before the retained messages of this node are stored",
-        methods=((Among, "turn", any_turn),),
+        methods=((Flush, "when_stored", stored_at_once),),
         needs_shards=True,
     ),
     Mutation(
