@@ -287,8 +287,10 @@ cdef class Channel(Outlet):
             self.dispatch(first_byte, body, n)
         # If the store is behind, a client that adds work or memory to it is not read until it has caught up.
         if self.turn.parts is not None:
-            if kind == PUBLISH and not first_byte & 6:
-                self.note_reached()
+            if kind == PUBLISH or kind == PUBREL:
+                self.has_published = True
+                if not first_byte & 6:
+                    self.note_reached()
             adds = record_position(self.turn) > before
             if not self.gate & PARSE_GATE and self.waits_for_shard(self.turn.journal.touched if adds else 0):
                 return 0

@@ -69,6 +69,7 @@ cdef class Outlet:
     # With several shards instead: the shards that they wait for, as bits, and how many wait.
     cdef uint64_t shards
     cdef uint32_t holding
+    cdef readonly bint has_published  # whether it has sent PUBLISH or PUBREL
     # Shards that have retained messages of QoS 0 from it, as bits: since this tick, and in the ten seconds before it.
     cdef uint32_t reached_since
     cdef uint64_t reached

@@ -320,7 +320,8 @@ class TakeOver(SessionOwner):
                 self._wills.settle(claim.epoch)
             interval = session.expiry if session.kind == SessionKind.SHARED else None
             kept = self._unconfirmed.keep(session, sent, messages) if messages is not None else None
-            shards = connection.concerned | self._plane.turn.journal.touched
+            is_quiet = not connection.has_published and (found is None or delay is not None)
+            shards = None if is_quiet else connection.concerned | self._plane.turn.journal.touched
             self._release(claim.client_id, claim.epoch, sent, interval, delay, claim.overtaken, kept, shards)
             self._claims.remove(claim)
 
@@ -357,14 +358,15 @@ class TakeOver(SessionOwner):
         delay: int | None = None,
         overtaken: bool = False,
         kept: Ended | None = None,
-        shards: int = 0,
+        shards: int | None = None,
     ) -> None:
         """Record that a connection has ended, in the block of this turn; with several shards when all is flushed.
 
         Args:
             client_id, epoch, sent, interval, delay, overtaken: as of `ClusterJournal.release`.
             kept: messages that are kept until the release is stored.
-            shards: to which the connection has published lately, or its will has been, as bits.
+            shards: to which the connection has published lately, or its will has been, as bits; None: it has published
+                nothing, so nothing has to be before what its next connection publishes.
         """
 
         def released() -> None:
@@ -377,7 +379,10 @@ class TakeOver(SessionOwner):
             self._plane.turn.after_commit(released, self._own)
 
         self._claims.releasing.add(epoch)
-        self._flushed(release, shards | self._own)
+        if shards is None:
+            release()
+        else:
+            self._flushed(release, shards | self._own)
 
     def discard_will(self, connection: Connection) -> None:
         claim = self._claims.get(connection)
