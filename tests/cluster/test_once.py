@@ -95,6 +95,14 @@ def test_numbers_of_a_dead_node_stay_as_orphans(caller: Caller) -> None:
     assert not caller.redis.exists("mq:once", "mq:once:orphans")
 
 
+def test_a_node_that_repeats_a_publication_of_a_dead_one_forgets_its_number(caller: Caller) -> None:
+    give(caller, b"q1", b"a", node=b"n2")
+    caller.call("bury", b"n1", b"n2", b"", 0)
+    give(caller, b"q1", b"a")
+    caller.send(caller.seq + 2, forgotten=[b"q1"])
+    assert not caller.redis.exists("mq:once", "mq:once:orphans")
+
+
 def test_a_node_is_dead_in_any_case_if_it_is_dead_elsewhere(caller: Caller) -> None:
     """Its heartbeats do not count then (X1); a second call has no effect."""
     assert caller.call("bury", b"n1", b"n2", b"999", 0) == [b"lives"]

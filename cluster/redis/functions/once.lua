@@ -77,6 +77,9 @@ end
 function once.forget(prefix, owner, numbers)
   in_parts('HDEL', prefix .. 'once', numbers)
   in_parts('SREM', prefix .. 'once:' .. owner, numbers)
+  if owner ~= 'orphans' then                       -- it has repeated publications of a dead node
+    in_parts('SREM', prefix .. 'once:orphans', numbers)
+  end
 end
 
 -- A node has ended. If it was declared dead, others may give its publications again.
