@@ -151,9 +151,9 @@ class Assignments:
             assignments.forget_room()
 
     def last_places(self) -> dict[bytes, int]:
-        """By group, the highest place of a message that is here, or whose assignment ends with an unconfirmed block."""
+        """By group, the highest place of a message that is here, or whose assignment is about to end."""
         found = {each.group.name: max(each.places) for each in self._of_groups() if each.places}
-        for name, place in (*self._records.ended, *self._store.ended_assignments()):
+        for name, place in (*self._records.ended, *self._records.under_way, *self._store.ended_assignments()):
             found[name] = max(place, found.get(name, 0))
         return found
 

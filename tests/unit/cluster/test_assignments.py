@@ -63,3 +63,15 @@ def test_the_number_of_leases_is_noted_although_all_have_arrived_or_end(monkeypa
     asked[0]([[group, 3, b"ends", group, 4, b"is here"], [group, 20]])
     assert totals == [20]
     assert numbered == [(known, 4, b"is here")]
+
+
+def test_a_redis_that_lost_a_message_on_its_way_to_another_shard_is_found() -> None:
+    """Its place is given once more: the end of the first message ended the assignment of the second."""
+    records = ClusterJournal(lambda ahead: b"").group_records
+    records.under_way[b"$share/g/t", 7] = -1
+    filters = SimpleNamespace(set_group_backing=lambda kind: None, groups={})
+    plane: Any = SimpleNamespace(router=SimpleNamespace(filters=filters), sessions=None)
+    store: Any = SimpleNamespace(ended_assignments=lambda: iter(()))
+    nothing: Any = None
+    assignments = Assignments(plane, nothing, nothing, records, store, nothing, 0)
+    assert assignments.last_places() == {b"$share/g/t": 7}
