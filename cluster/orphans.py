@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from .._speedups.base.msgpack import pack
+from .._speedups.cluster.hand_over import open_number
 from .._speedups.cluster.sharded_journal import shard_of
 from .peers.node_link import NodeLink
 from .redis.link import Reply, ignore
@@ -61,7 +62,7 @@ class Orphans:
         if number[:1] == AWAITED:
             return shard_of(number[9:], len(self._links))
         if number[:1] == OFFER:
-            return shard_of(number[15 + int.from_bytes(number[13:15], "little") :], len(self._links))
+            return shard_of(open_number(number)[0], len(self._links))
         return number[1]
 
     def _judge(self, numbers: list[bytes], reply: Reply) -> None:

@@ -1,3 +1,5 @@
+def open_number(number: bytes) -> tuple[bytes, int, bytes]: ...
+
 class HandOver:
     group: bytes
     place: int

@@ -13,6 +13,12 @@ import struct
 from hashlib import sha1
 
 
+def open_number(bytes number not None):
+    """The group, place and digest in the number of a HandOver."""
+    place, digest, size = struct.unpack_from("<Q4sH", number, 1)
+    return number[15 + size:], place, digest
+
+
 cdef class HandOver:
     """A message under way.
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from ..._speedups.cluster.hand_over import open_number
 from ..._speedups.cluster.message_codec import (
     decode_entry,
     decode_message,
@@ -204,12 +205,8 @@ class RedisState(State):
     def handed_over(self) -> set[tuple[bytes, int, bytes]]:
         """Group, place and digest of messages that have come to queues of this shard, perhaps without the end of their
         assignment."""
-        found = set()
-        for number, _ in self._client.hscan_iter(self._keys.once, count=ENTRIES):
-            if number[:1] == OFFER:
-                size = int.from_bytes(number[13:15], "little")
-                found.add((number[15 + size :], int.from_bytes(number[1:9], "little"), number[9:13]))
-        return found
+        numbers = self._client.hscan_iter(self._keys.once, count=ENTRIES)
+        return {open_number(number) for number, _ in numbers if number[:1] == OFFER}
 
     def group(self, name: bytes, without: Collection[tuple[bytes, int, bytes]] = ()) -> StoredGroup:
         """A group of this shard. `without`: as `handed_over` of other shards returns it."""

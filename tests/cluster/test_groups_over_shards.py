@@ -8,11 +8,11 @@ import pytest
 
 from flockmq._speedups.cluster.sharded_journal import shard_of
 from flockmq._speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
-from tests.cluster.test_shards import NAMES, SHARDS, publish, urls
+from tests.cluster.test_shards import NAMES, SHARDS, publish
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess, GivenRedis
-from tests.harness.redis_process import KEEPS, RedisProcess
+from tests.harness.redis_process import RedisProcess, several, urls
 from tests.harness.socket_client import SocketClient
 
 GROUP = "$share/g/t/#"
@@ -24,11 +24,7 @@ ELSEWHERE = [name for name in NAMES if name not in THERE]
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RedisProcess]]:
     """Three empty Redis."""
-    with ExitStack() as stack:
-        servers = []
-        for _ in range(SHARDS):
-            servers.append(RedisProcess(tmp_path_factory.mktemp("redis"), KEEPS["everysec"]).start())
-            stack.callback(servers[-1].stop)
+    with several(tmp_path_factory.mktemp("redis"), SHARDS, "everysec") as servers:
         yield servers
 
 
@@ -40,9 +36,7 @@ def cluster(three: list[RedisProcess], start_cluster: StartCluster) -> ClusterPr
     return start_cluster({"cluster.lease": 2, "shared.redispatch": 1}, redis=GivenRedis(three[0], urls(three)))
 
 
-def member(
-    stack: ExitStack, cluster: ClusterProcess, node: str, name: str, qos: int = 2, **more: object
-) -> SocketClient:
+def member(stack: ExitStack, cluster: ClusterProcess, node: str, name: str, qos: int = 2) -> SocketClient:
     """A subscriber of the group with a persistent session."""
     client = stack.enter_context(SocketClient(cluster[node].port, name, clean_start=False))
     assert client.subscribe((GROUP, qos)) == [qos]

@@ -42,7 +42,7 @@ from tests.harness.broker_process import BrokerProcess, environment
 from tests.harness.cluster_process import GivenRedis
 from tests.harness.deadline import DEADLINE
 from tests.harness.redis_cluster import RedisCluster
-from tests.harness.redis_process import RedisProcess
+from tests.harness.redis_process import RedisProcess, urls
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 SHARDS = 3
@@ -123,11 +123,6 @@ def migrate(tmp_path: Path) -> Run:
         return done
 
     return run
-
-
-def urls(servers: list[RedisProcess]) -> str:
-    """As `cluster.redis` has them."""
-    return " ".join(server.url for server in servers)
 
 
 def found_at(redis: str) -> dict[str, Any]:

@@ -19,11 +19,11 @@ from flockmq._speedups.codec.packets import (
     Pubrec,
     Pubrel,
 )
-from tests.cluster.test_shards import SHARDS, publish, take, urls
+from tests.cluster.test_shards import SHARDS, publish, take
 from tests.conftest import StartCluster
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.cluster_process import ClusterProcess, GivenRedis
-from tests.harness.redis_process import KEEPS, RedisProcess
+from tests.harness.redis_process import RedisProcess, several, urls
 from tests.harness.socket_client import SocketClient
 
 LEASE = 2
@@ -40,13 +40,7 @@ def named(kind: str, shard: int) -> str:
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[list[RedisProcess]]:
     """Three empty Redis."""
-    with ExitStack() as stack:
-        servers = []
-        for number in range(SHARDS):
-            place = tmp_path / f"redis-{number}"
-            place.mkdir()
-            servers.append(RedisProcess(place, KEEPS["always"]).start())
-            stack.callback(servers[-1].stop)
+    with several(tmp_path, SHARDS, "always") as servers:
         yield servers
 
 

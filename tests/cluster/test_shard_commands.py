@@ -19,18 +19,13 @@ from tests.conftest import StartRedis
 from tests.connect.pipe_file import once
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess, GivenRedis
-from tests.harness.redis_process import KEEPS, RedisProcess
+from tests.harness.redis_process import KEEPS, RedisProcess, urls
 from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 
 SHARDS = 3
 CLIENTS = [f"c{number}" for number in range(12)]
 SETTINGS = {"cluster.lease": 2, "analytics.topics": "#", "mqtt.sys_interval": 0, "http.listen": "127.0.0.1:0"}
-
-
-def urls(servers: list[RedisProcess]) -> str:
-    """As `cluster.redis` has them."""
-    return " ".join(server.url for server in servers)
 
 
 @pytest.fixture(scope="module")

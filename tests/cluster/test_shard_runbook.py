@@ -12,7 +12,7 @@ from flockmq._speedups.codec.packets import Puback, Publish
 from tests.conftest import StartRedis
 from tests.harness.cluster_process import ClusterProcess, GivenRedis
 from tests.harness.command import flockmq
-from tests.harness.redis_process import KEEPS, RedisProcess
+from tests.harness.redis_process import KEEPS, RedisProcess, urls
 from tests.harness.socket_client import SocketClient
 
 SHARDS = 3
@@ -33,11 +33,6 @@ def servers(tmp_path: Path) -> Iterator[list[RedisProcess]]:
             found.append(RedisProcess(place, KEEPS["everysec"]).start())
             stack.callback(found[-1].kill)
         yield found
-
-
-def urls(servers: list[RedisProcess]) -> str:
-    """As `cluster.redis` has them."""
-    return " ".join(server.url for server in servers)
 
 
 def nodes(tmp_path: Path, name: str, servers: list[RedisProcess]) -> ClusterProcess:

@@ -17,7 +17,7 @@ from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess, GivenRedis
 from tests.harness.redis_cluster import RedisCluster
-from tests.harness.redis_process import KEEPS, RedisProcess
+from tests.harness.redis_process import RedisProcess, several, urls
 from tests.harness.socket_client import SocketClient
 
 SHARDS = 3
@@ -28,19 +28,8 @@ NAMES = [next(f"s{i}" for i in range(10 * n, 10**6) if shard_of(b"s%d" % i, SHAR
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[list[RedisProcess]]:
     """Three empty Redis."""
-    with ExitStack() as stack:
-        servers = []
-        for number in range(SHARDS):
-            place = tmp_path / f"redis-{number}"
-            place.mkdir()
-            servers.append(RedisProcess(place, KEEPS["everysec"]).start())
-            stack.callback(servers[-1].stop)
+    with several(tmp_path, SHARDS, "everysec") as servers:
         yield servers
-
-
-def urls(servers: list[RedisProcess]) -> str:
-    """As `cluster.redis` has them."""
-    return " ".join(f"redis://127.0.0.1:{server.port}" for server in servers)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from flockmq.cluster.migration.key_writer import KeyWriter
 from flockmq.cluster.migration.state import StoredSession, wall_clock
 from flockmq.cluster.redis.shard_addresses import addresses_of, places_of
 from tests.harness.cluster_process import ClusterProcess, GivenRedis
-from tests.harness.redis_process import RedisProcess
+from tests.harness.redis_process import several, urls
 
 
 class Clock:
@@ -26,9 +26,9 @@ class Clock:
     clock = wall_clock()
 
 
-def write(urls: str, shard: int, shards: int, count: int) -> None:
+def write(where: str, shard: int, shards: int, count: int) -> None:
     """Write the sessions of one shard. `count`: of the sessions of all shards."""
-    config = load({"cluster.redis": urls})
+    config = load({"cluster.redis": where})
     address = addresses_of(config.cluster)[shard]
     with address.client(60) as client:
         keys = address.keys
@@ -67,16 +67,11 @@ def main() -> None:
     options = parser.parse_args()
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-")))
-        servers = []
-        for number in range(options.primaries):
-            directory = place / f"redis-{number}"
-            directory.mkdir()
-            servers.append(RedisProcess(directory, ["--save", "", "--appendonly", "no"]).start())
-            stack.callback(servers[-1].stop)
-        urls = " ".join(f"redis://127.0.0.1:{server.port}" for server in servers)
+        servers = stack.enter_context(several(place, options.primaries, "nothing"))
+        where = urls(servers)
         began = time.monotonic()
         writers = [
-            multiprocessing.Process(target=write, args=(urls, shard, options.primaries, options.sessions))
+            multiprocessing.Process(target=write, args=(where, shard, options.primaries, options.sessions))
             for shard in range(options.primaries)
         ]
         for writer in writers:
@@ -88,7 +83,7 @@ def main() -> None:
         print(f"{options.sessions:,} sessions written in {time.monotonic() - began:.0f} s", flush=True)
         print(f"Redis: {sum(used) / options.sessions:.0f} bytes a session, {max(used) / 1e9:.2f} GB the fullest")
         names = [f"n{number}" for number in range(options.nodes)]
-        cluster = ClusterProcess(place, nodes=names, redis=GivenRedis(servers[0], urls), orderly=False)
+        cluster = ClusterProcess(place, nodes=names, redis=GivenRedis(servers[0], where), orderly=False)
         stack.callback(cluster.close)
         for node in cluster.nodes:
             began = time.monotonic()

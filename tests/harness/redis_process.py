@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +176,24 @@ class RedisProcess:
                 key.decode(errors="backslashreplace"): client.memory_usage(key) or 0
                 for key in client.scan_iter(count=1000)
             }
+
+
+def urls(servers: Iterable[RedisProcess]) -> str:
+    """As `cluster.redis` has several primaries."""
+    return " ".join(server.url for server in servers)
+
+
+@contextlib.contextmanager
+def several(directory: Path, count: int, keeps: str) -> Iterator[list[RedisProcess]]:
+    """Run empty Redis while the block lasts. `keeps`: a key of KEEPS."""
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for number in range(count):
+            place = directory / f"redis-{number}"
+            place.mkdir()
+            servers.append(RedisProcess(place, list(KEEPS[keeps])).start())
+            stack.callback(servers[-1].stop)
+        yield servers
 
 
 class Sentinels:
